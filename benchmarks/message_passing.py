@@ -48,7 +48,7 @@ def make_block(num_dst: int, fanout: int, seed: int) -> Edges:
     generator = np.random.default_rng(seed)
     indptr = np.zeros(num_dst + 1, np.int64)
     np.cumsum(generator.poisson(fanout, num_dst), out=indptr[1:])
-    return Edges.of_arrays(indptr, generator.integers(0, 4 * num_dst, indptr[-1]), 4 * num_dst)
+    return Edges.from_arrays(indptr, generator.integers(0, 4 * num_dst, indptr[-1]), 4 * num_dst)
 
 
 def with_backward(forward: Callable[[], Tensor], leaves: Sequence[Tensor]) -> Mapping[str, Call]:

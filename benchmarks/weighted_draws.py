@@ -32,7 +32,7 @@ from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
 from hopper.micrograph.samplers import SAMPLERS
-from hopper.partition.weight_sums import add_up, units_of
+from hopper.partition.weight_sums import add_up, to_units
 from hopper.whole_files import write_text
 
 SIGMA = 1.0
@@ -66,7 +66,7 @@ def make_weights(work: Workload, seed: int) -> NDArray[np.float32]:
 def our_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
     """A sampler of Hopper's."""
     kind, options = OURS[name]
-    units = units_of(weights, float(weights.max()))
+    units = to_units(weights, float(weights.max()))
     indptr = np.asarray(work.topology.indptr)
     add_up(units, indptr, 0, indptr.size - 1, units)
     table = np.empty(units.size, np.uint32)

@@ -11,7 +11,7 @@ from benchmarks.paper.cells import Cell, is_directory
 from benchmarks.paper.experiment import BY_DIMENSION
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
-from hopper.graph.presets import preset_named
+from hopper.graph.presets import find_preset
 from hopper.graph.synthesise import make
 from hopper.graph.typed_presets import TYPED_PRESETS
 from hopper.hetero.divide import divide_graph
@@ -57,7 +57,7 @@ class Materials:
         """
         if not is_directory(graph):
             if graph not in TYPED_PRESETS:
-                preset_named(graph)
+                find_preset(graph)
         elif not (Path(graph) / "graph.json").is_file():
             raise RequestError(
                 f"--graphs: {graph}: expected a preset or a graph directory (with a graph.json); "

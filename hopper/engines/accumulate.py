@@ -67,7 +67,7 @@ class Pass:
             self._blocks = self.subgraph.typed_blocks(device, self.edges)
         if dropout is None:
             return self._blocks
-        return [each.rekeyed(dropout) for each in self._blocks]
+        return [each.with_dropout_key(dropout) for each in self._blocks]
 
 
 def overflowed(where: str) -> RequestError:

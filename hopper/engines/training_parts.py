@@ -45,7 +45,7 @@ def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective
     """That of several tasks: of each its default loss, and the metric that is asked for."""
     labels, train, asked = schema.target_labels, config.train, config.task
     assert labels is not None
-    places = labels.places()
+    places = labels.task_slices()
     for key, given in (("weights", asked.weights), ("metrics", asked.metrics)):
         for name in given:
             if name not in places:

@@ -1,4 +1,4 @@
-"""The graph directory: schema, topology, opening, checking, describing, writing, importing."""
+"""Graphs on disk: open, check, describe and write a graph directory, or import one."""
 
 from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory

@@ -1,4 +1,4 @@
-""".npy files of a directory: mapped with checks of dtype and shape, and created as maps."""
+"""Map the .npy files of a directory, with checks of dtype and shape; create and write them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HEADER_BYTES = 128
 """Length of the header that numpy writes before the data of the arrays used here."""
 
 BLOCK_BYTES: Final = 16 << 20
-"""of a block of an array that is passed through"""
+"""Largest piece, in bytes, in which an array is passed through."""
 
 _READING_HEADERS: Final = threading.Lock()
-"""numpy reads headers with Python's own parser, which in CPython 3.11 may fail when several threads
-are in it (python/cpython, issue 106905)"""
+"""Lets one thread at a time read a header. numpy uses Python's own parser for it, which may fail in
+CPython 3.11 when several threads are in it (python/cpython, issue 106905)."""
 
 
 def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> NDArray[Any]:
@@ -47,16 +47,16 @@ def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...
     Raises
     ------
     GraphError: the file is missing, is not a C-ordered .npy file, is shorter than its header says,
-        or has another dtype or shape; names file, field, expected and given.
+        or has another dtype or shape. The text names file, field, expected and given.
     """
     try:
-        # Opening a pipe would wait for whoever writes to it.
+        # Opening a pipe would wait until something writes to it.
         if not stat.S_ISREG(file.stat().st_mode):
             raise GraphError(f"{file}: {field}: expected a file, found something else")
         with _READING_HEADERS:
             # An empty file region cannot be mapped, so the header decides how to open it.
             with file.open("rb") as stream:
-                shape, fortran, given = _read_header(stream)
+                shape, is_fortran, stored_dtype = _read_header(stream)
             empty = 0 in shape
             array = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
     except FileNotFoundError:
@@ -64,12 +64,12 @@ def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...
     except (OSError, *NPY_ERRORS) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise GraphError(f"{file}: {field}: not a readable .npy file: {reason}") from error
-    if given != np.dtype(dtype):
-        raise GraphError(f"{file}: {field}: expected dtype {np.dtype(dtype)}, given {given}")
+    if stored_dtype != np.dtype(dtype):
+        raise GraphError(f"{file}: {field}: expected dtype {np.dtype(dtype)}, given {stored_dtype}")
     if shape not in shapes:
         expected = " or ".join(str(list(shape)) for shape in shapes)
         raise GraphError(f"{file}: {field}: expected shape {expected}, given {list(shape)}")
-    if fortran and len(shape) > 1:
+    if is_fortran and len(shape) > 1:
         raise GraphError(f"{file}: {field}: expected C order (row by row), given Fortran order")
     array.flags.writeable = False
     return np.asarray(array)
@@ -85,12 +85,12 @@ def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Create a .npy file of zeros, with all of its space taken, and map it for writing.
+    """Create a .npy file of zeros, reserve its disk space, and map it for writing.
 
     Returns
     -------
-    A writable memory map, or an empty array where there is nothing to map. Its pages reach the
-    disk as the kernel sees fit, so writing needs no memory beyond what is touched.
+    A writable memory map, or an empty array where there is nothing to map. The kernel writes its
+    pages to disk as it sees fit, so only the pages in use take memory.
 
     Raises
     ------
@@ -102,52 +102,54 @@ def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
         np.save(file, empty, allow_pickle=False)
         return empty
     array = npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
-    with named(file), file.open("r+b") as stream:
+    with named_in_errors(file), file.open("r+b") as stream:
         # A hole that the disk cannot fill later would kill the process.
         os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
     return array
 
 
 @contextmanager
-def writes_at(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None]]:
-    """Write ranges of a one-dimensional .npy file; what is yielded takes a first place and values.
+def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None]]:
+    """Yield a function ``write(first, values)`` that writes a range of a one-dimensional .npy file.
 
-    Unlike a map, which writes whole pages back, this leaves the bytes beside a range alone. So
-    several machines may write ranges of one file on a shared file system.
+    A map writes whole pages back; this leaves the bytes beside a range alone. So several machines
+    may write ranges of one file on a shared file system.
 
     Raises
     ------
-    OSError: the file cannot be written; names it.
+    OSError: the file cannot be written. The error names it.
     """
-    with named(file), file.open("r+b", buffering=0) as stream:
+    with named_in_errors(file), file.open("r+b", buffering=0) as stream:
 
         def write(first: int, values: NDArray[Any]) -> None:
-            left = memoryview(np.ascontiguousarray(values).view(np.uint8).data)
-            place = HEADER_BYTES + first * values.itemsize
-            while left:
-                done = os.pwrite(stream.fileno(), left, place)
-                left, place = left[done:], place + done
+            remaining = memoryview(np.ascontiguousarray(values).view(np.uint8).data)
+            offset = HEADER_BYTES + first * values.itemsize
+            while remaining:
+                written = os.pwrite(stream.fileno(), remaining, offset)
+                remaining, offset = remaining[written:], offset + written
 
         yield write
 
 
 def save_array(file: Path, array: NDArray[Any]) -> None:
-    """Write a whole array in C order, creating the directory; of a map a block at a time."""
+    """Write an array in C order, a piece at a time; create the folder if it is missing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with named(file), file.open("wb") as stream:
+    with named_in_errors(file), file.open("wb") as stream:
         header = npy_format.header_data_from_array_1_0(np.empty((0,), array.dtype))
         npy_format.write_array_header_1_0(stream, header | {"shape": array.shape})
-        for _, rows in blocks(array):
-            # Not tofile, which tells of a full disk in words of its own.
+        for _, rows in iter_pieces(array):
+            # Not tofile: it reports a full disk without the system's error number.
             stream.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
 
 
-def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Pairs of a first row and the rows from there on; pages of a map are given back after each.
+def iter_pieces(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Iterate over an array in pieces, as pairs of a first row and the rows from there on.
+
+    The pages of a map are given back after each piece.
 
     Parameters
     ----------
-    rows: of a block; None = a piece's bytes of them (:mod:`hopper.graph.piece_size`).
+    rows: rows of a piece; None = as many as :mod:`hopper.graph.piece_size` allows.
     """
     size = min(BLOCK_BYTES, piece_size().piece)
     step = rows or max(1, size // max(1, array[:1].nbytes))
@@ -157,29 +159,28 @@ def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, 
 
 
 def release_pages(*arrays: NDArray[Any]) -> None:
-    """Let the pages of maps of files leave this process's memory; what was written stays.
+    """Release the pages of mapped files from this process's memory; what was written stays.
 
-    The kernel drops such pages by itself when memory is short, but until then they count as the
-    process's own, and whoever watches it sees it hold a graph that it does not need.
+    The kernel drops such pages by itself when memory is short. Until then they count as memory of
+    the process, which would seem to need a whole graph.
 
     Parameters
     ----------
-    arrays: maps of files, or views of them; any other array is left as it is, and so is a private
-        map, whose pages would lose what was written.
+    arrays: maps of files, or views of them. Other arrays are left as they are. So are private
+        maps, because their pages would lose what was written.
     """
     for array in arrays:
-        owner: Any = array
-        while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
-            owner = owner.base
+        base: Any = array
+        while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+            base = base.base
         mapped = map_of(array)
-        if mapped is not None and getattr(owner, "mode", "r") != "c":
+        if mapped is not None and getattr(base, "mode", "r") != "c":
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Name what is written in errors of the system, which names no file that it could open and not
-    write."""
+def named_in_errors(path: Path) -> Iterator[None]:
+    """Add ``path`` to an ``OSError`` without a file name, such as that of a failed write."""
     try:
         yield
     except OSError as error:
@@ -189,5 +190,5 @@ def named(path: Path) -> Iterator[None]:
 
 
 def array_bytes(dtype: DTypeLike, shape: tuple[int, ...]) -> int:
-    """Bytes on disk of such a .npy file."""
+    """Bytes on disk of a .npy file with this dtype and shape."""
     return HEADER_BYTES + np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))

@@ -1,4 +1,4 @@
-"""What models compute on: the sampled edges of one relation between two frontiers."""
+"""Blocks, which models compute on: sampled edges of one relation between two frontiers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hopper.graph.schema import Relation
 
 @dataclass(eq=False)
 class Edges:
-    """Edges into ``num_dst`` destinations from ``num_src`` sources: what kernels compute on.
+    """Edges from ``num_src`` sources into ``num_dst`` destinations; kernels compute on these.
 
-    Edges of destination v are ``indptr[v]:indptr[v + 1]``, in an order that is the same wherever
-    the edges are, so every kernel that adds along a row adds in the same order wherever it runs.
+    Edges of destination v are ``indptr[v]:indptr[v + 1]``. Their order is the same on every rank,
+    so a kernel that adds along a row adds in the same order wherever it runs.
     """
 
     num_src: int
@@ -32,28 +32,29 @@ class Edges:
     indices: Tensor
     """[edges] int64, rows of the sources"""
     prepared: dict[str, Any] = field(default_factory=dict, kw_only=True)
-    """what a kernel backend prepared for these edges (a transpose, the patterns of its sums)"""
+    """what a kernel backend derived from these edges (a transpose, the patterns of its sums)"""
 
     @classmethod
-    def of_arrays(
+    def from_arrays(
         cls, indptr: NDArray[np.int64], indices: NDArray[np.int64], num_src: int
     ) -> Edges:
-        """Edges in host memory.
+        """Make edges of two arrays in host memory, which are not copied.
 
         Parameters
         ----------
-        indptr, indices: as of the attributes of these names.
+        indptr: [num_dst + 1] int64.
+        indices: [edges] int64, rows of the sources.
         """
         edges = torch.from_numpy(indptr), torch.from_numpy(indices)
         return Edges(num_src, indptr.size - 1, *edges)
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """The device that the tensors are on."""
         return self.indptr.device
 
     def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """``indptr`` and ``indices`` in host memory, where they are there."""
+        """``indptr`` and ``indices`` if they are in host memory, else None."""
         if self.device.type != "cpu":
             return None
         return self.indptr.numpy(), self.indices.numpy()
@@ -72,33 +73,33 @@ class Edges:
         return self.to_edges(torch.arange(self.num_dst, device=self.indptr.device))
 
     def sampled_degree(self) -> Tensor:
-        """[num_dst] int64: number of sampled in-edges of each destination, here or elsewhere."""
+        """[num_dst] int64: number of each destination's sampled in-edges, on all ranks together."""
         return self.edges_per_destination()
 
     def to_edges(self, by_destination: Tensor) -> Tensor:
-        """[edges]: of each edge, the value [num_dst] of its destination."""
+        """[edges]: copy values of destinations, [num_dst], to their edges."""
         return by_destination.repeat_interleave(
             self.edges_per_destination(), output_size=self.num_edges
         )
 
     def to(self, device: torch.device) -> Edges:
-        """The same on another device; prepared structures are dropped."""
+        """Copy the edges to another device, without what was prepared for them."""
         edges = to_device(self.indptr, device), to_device(self.indices, device)
         return Edges(self.num_src, self.num_dst, *edges)
 
 
 @dataclass(eq=False)
 class Nodes:
-    """Nodes of one type: what is done row by row, dropout above all, is keyed by these.
+    """Nodes of one type; operations on single rows, above all dropout, derive their keys from them.
 
     Attributes
     ----------
-    node_type: as it is stored, where it also goes by other names.
+    node_type: the type's name in the graph directory.
     original: [n] int64 original ids.
-    degree: [n] int64 in the full graph under one relation: out-degrees of a block's sources,
-        in-degrees of its destinations. Of no relation, none.
+    degree: [n] int64 degrees in the full graph under one relation: out-degrees of a block's
+        sources, in-degrees of its destinations. None where the nodes belong to no relation.
     iteration_key: uint64 key of (seed, epoch, iteration), from which dropout keys are derived.
-    first_column: of the nodes' rows, where rows are some columns of them.
+    first_column: first column of the nodes' rows that is here, where a rank has some columns.
     """
 
     node_type: str
@@ -109,34 +110,34 @@ class Nodes:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """Number of nodes."""
         return int(self.original.numel())
 
     def first(self, count: int) -> Nodes:
-        """The first ones."""
+        """The first ``count`` nodes."""
         degree = None if self.degree is None else self.degree[:count]
         return Nodes(self.node_type, self.original[:count], degree, self.iteration_key)
 
-    def pick(self, places: Tensor) -> Nodes:
-        """Some of them; ``places`` [n] int64."""
-        degree = None if self.degree is None else self.degree.index_select(0, places)
-        original = self.original.index_select(0, places)
+    def pick(self, rows: Tensor) -> Nodes:
+        """The nodes in some rows, [n] int64, in that order."""
+        degree = None if self.degree is None else self.degree.index_select(0, rows)
+        original = self.original.index_select(0, rows)
         return Nodes(self.node_type, original, degree, self.iteration_key)
 
-    def rekeyed(self, iteration_key: int) -> Self:
-        """The same with another key of dropout masks."""
-        other = copy.copy(self)
-        other.iteration_key = iteration_key
-        return other
+    def with_dropout_key(self, iteration_key: int) -> Self:
+        """The same nodes with another key of dropout masks."""
+        nodes = copy.copy(self)
+        nodes.iteration_key = iteration_key
+        return nodes
 
     def with_columns_from(self, first: int) -> Self:
-        """The same, of whose rows the first columns are left out."""
-        other = copy.copy(self)
-        other.first_column = first
-        return other
+        """The same nodes, for rows that leave out the columns before ``first``."""
+        nodes = copy.copy(self)
+        nodes.first_column = first
+        return nodes
 
     def to(self, device: torch.device) -> Nodes:
-        """The same on another device."""
+        """Copy the nodes to another device."""
         degree = None if self.degree is None else to_device(self.degree, device)
         original = to_device(self.original, device)
         return Nodes(self.node_type, original, degree, self.iteration_key)
@@ -148,7 +149,8 @@ class Block(Edges):
 
     Where source and destination type are the same, the first ``num_dst`` source rows *are* the
     destinations, in the same order. A destination's edges are in the order of their draw, which is
-    the same whoever samples it. Behind the sources' nodes there may be sources that are none.
+    the same on every rank. There may be more source rows than nodes in ``src``: rows after those of
+    the nodes hold partials.
     """
 
     relation: Relation
@@ -164,17 +166,17 @@ class Block(Edges):
     equally_likely: bool = True
     """whether all in-edges of a destination had the same probability"""
     drawn: Tensor | None = None
-    """[num_dst] int64, sampled in-edges of each destination, where the block has some of them;
-    None: it has all"""
+    """[num_dst] int64, number of sampled in-edges of each destination, where the block has only
+    some of them; None: it has all"""
     edge_features: Tensor | None = None
     """[edges, dim], where the model reads them"""
     edge_sums: Tensor | None = None
-    """[num_dst, dim], where the block has not all edges: the sum of the features of all of them,
-    weighted as the layer weighs messages"""
+    """[num_dst, dim], where the block has only some of the edges: sums of the features of all
+    sampled in-edges, weighted as the layer weighs messages"""
 
     @property
     def draws_a_fixed_number(self) -> bool:
-        """Whether the probability of an edge is that of node-wise draws, sampled / in_degree."""
+        """Whether an edge is drawn with probability ``sampled / in_degree``, as node-wise."""
         return self.drawn_inverse is None
 
     def out_degree(self) -> Tensor:
@@ -188,16 +190,16 @@ class Block(Edges):
         return self.dst.degree
 
     def sampled_degree(self) -> Tensor:
-        """See :class:`Edges`."""
+        """[num_dst] int64: number of each destination's sampled in-edges, on all ranks together."""
         return self.edges_per_destination() if self.drawn is None else self.drawn
 
     def inverse_probability(self, dtype: torch.dtype) -> Tensor:
-        """[edges]: one over the probability with which the sampler draws each edge, in float32 at
-        least, whatever rows are in.
+        """[edges]: one over the probability with which the sampler draws each edge.
 
-        A sum over the sampled in-edges of a destination, each weighted by this, has the sum over
-        all of its in-edges as its expectation (Horvitz and Thompson, JASA 47(260), 1952). Where a
-        fixed number is drawn node-wise it is ``in_degree / sampled``.
+        Weighted by this, the sum over the sampled in-edges of a destination has the sum over all of
+        its in-edges as its expectation (Horvitz and Thompson, JASA 47(260), 1952). Where a fixed
+        number is drawn node-wise it is ``in_degree / sampled``. The dtype is ``dtype``, but at
+        least float32.
         """
         dtype = at_least_float32(dtype)
         if self.drawn_inverse is not None:
@@ -206,11 +208,11 @@ class Block(Edges):
         return self.to_edges(by_destination).to(dtype)
 
     def mean_weights(self, dtype: torch.dtype) -> Tensor:
-        """[edges]: the inverse probabilities, scaled to add up to 1 over each destination's edges,
-        in float32 at least.
+        """[edges]: the inverse probabilities, scaled to add up to 1 over each destination's edges.
 
-        A weighted mean with these estimates the mean over all in-edges (Hajek's ratio estimator).
-        Where edges were equally likely it is the plain mean over those sampled.
+        The mean weighted by these estimates the mean over all in-edges (Hajek's ratio estimator).
+        Where edges were equally likely it is the plain mean over the sampled edges. The dtype is
+        ``dtype``, but at least float32.
         """
         dtype = at_least_float32(dtype)
         if self.equally_likely:
@@ -223,12 +225,14 @@ class Block(Edges):
         return (weights / self.to_edges(totals)).to(dtype)
 
     def to_pyg(self) -> Tensor:
-        """[2, edges] int64: PyG's ``edge_index``, sources first; a convolution of PyG takes it with
-        ``(x, x[:block.num_dst])``."""
+        """[2, edges] int64: PyG's ``edge_index``, sources first.
+
+        Give it to a PyG convolution together with the rows ``(x, x[:block.num_dst])``.
+        """
         return torch.stack([self.indices, self.destinations()])
 
     def to_dgl(self) -> Any:
-        """A ``DGLBlock`` of the same edges, in the same order.
+        """Convert to a ``DGLBlock`` with the same edges in the same order.
 
         Raises
         ------
@@ -245,14 +249,17 @@ class Block(Edges):
         block = dgl.create_block(ends, num_src_nodes=self.num_src, num_dst_nodes=self.num_dst)
         return block.to(self.device)
 
-    def rekeyed(self, iteration_key: int) -> Self:
-        """The same with another key of dropout masks; what was prepared serves both."""
-        other = copy.copy(self)
-        other.src, other.dst = self.src.rekeyed(iteration_key), self.dst.rekeyed(iteration_key)
-        return other
+    def with_dropout_key(self, iteration_key: int) -> Self:
+        """The same block with another key of dropout masks; both share what was prepared."""
+        block = copy.copy(self)
+        block.src, block.dst = (
+            self.src.with_dropout_key(iteration_key),
+            self.dst.with_dropout_key(iteration_key),
+        )
+        return block
 
     def to(self, device: torch.device) -> Block:
-        """The same block on another device; prepared structures are dropped."""
+        """Copy the block to another device, without what was prepared for it."""
         if self.indptr.device == device:
             return self
         inverse = None
@@ -269,33 +276,33 @@ class Block(Edges):
             self.dst.to(device),
             drawn_inverse=inverse,
             equally_likely=self.equally_likely,
-            drawn=_moved(self.drawn, device),
-            edge_features=_moved(self.edge_features, device),
-            edge_sums=_moved(self.edge_sums, device),
+            drawn=_copy_to(self.drawn, device),
+            edge_features=_copy_to(self.edge_features, device),
+            edge_sums=_copy_to(self.edge_sums, device),
         )
 
 
-def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
+def _copy_to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
     return None if tensor is None else to_device(tensor, device)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The dtype, or float32 where it has fewer bits."""
+    """``dtype``, or float32 if ``dtype`` has fewer bits."""
     return torch.promote_types(dtype, torch.float32)
 
 
 @dataclass(frozen=True)
 class TypedBlocks:
-    """One hop of a graph of several node types: a block per relation, and every type's nodes.
+    """One hop of a graph: a block for each relation, and the nodes of each type.
 
-    Of each type the first ``destinations`` rows of its sources are the destinations.
+    The first ``destinations[t]`` source rows of a node type t are its destinations.
 
     Attributes
     ----------
-    blocks: by relation; one without edges is there like any other.
+    blocks: the blocks by relation, those without edges included.
     sources, destinations: number of nodes by type.
-    nodes: by type, the sources.
-    prepared: what depends on the edges alone, kept for whoever asks again.
+    nodes: the sources by type.
+    prepared: what was derived from the edges alone, kept for later calls.
     """
 
     blocks: Mapping[Relation, Block]
@@ -304,12 +311,15 @@ class TypedBlocks:
     nodes: Mapping[str, Nodes]
     prepared: dict[Any, Any] = field(default_factory=dict)
 
-    def rekeyed(self, iteration_key: int) -> TypedBlocks:
-        """The same with another key of dropout masks; what was prepared serves both."""
+    def with_dropout_key(self, iteration_key: int) -> TypedBlocks:
+        """The same hop with another key of dropout masks; both share what was prepared."""
         return TypedBlocks(
-            {relation: block.rekeyed(iteration_key) for relation, block in self.blocks.items()},
+            {
+                relation: block.with_dropout_key(iteration_key)
+                for relation, block in self.blocks.items()
+            },
             self.sources,
             self.destinations,
-            {name: nodes.rekeyed(iteration_key) for name, nodes in self.nodes.items()},
+            {name: nodes.with_dropout_key(iteration_key) for name, nodes in self.nodes.items()},
             self.prepared,
         )

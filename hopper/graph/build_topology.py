@@ -1,4 +1,4 @@
-"""From an edge list to CSC: two stable counting sorts, linear in nodes and edges."""
+"""Build a CSC from an edge list by two stable counting sorts, in linear time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import GraphError
-from hopper.graph.array_file import blocks, release_pages
+from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.topology import Topology
 
@@ -18,8 +18,8 @@ SortEdges = Callable[
     [NDArray[np.integer[Any]], NDArray[np.integer[Any]], str],
     Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]],
 ]
-"""Gives sources, destinations and ids of edges, a block at a time, ordered by destination, source
-and id."""
+"""Called with sources, destinations and a name for errors. Yields sources, destinations and edge
+ids, a piece at a time, sorted by (destination, source, edge id)."""
 
 
 def build_topology(
@@ -30,9 +30,9 @@ def build_topology(
     *,
     where: str = "edges",
 ) -> Topology:
-    """The CSC of an edge list, in-neighbours ascending by (source id, edge id).
+    """Build the CSC of an edge list, in-neighbours ascending by (source id, edge id).
 
-    Time is linear; memory is the output and one working array of 4 bytes an edge (8 from 2**31
+    Time is linear. Memory is the output and one working array of 4 bytes an edge (8 from 2**31
     edges on).
 
     Parameters
@@ -64,7 +64,7 @@ def fill_topology(
     *,
     where: str = "edges",
 ) -> None:
-    """Like :func:`build_topology`, into the arrays of ``out`` (which may be memory maps)."""
+    """Like :func:`build_topology`, but write into the arrays of ``out``, which may be maps."""
     edges = _check_edges(src, dst, where)
     _check_ends(src, dst, out, where)
     _count(src, out.out_degrees)
@@ -84,12 +84,14 @@ def fill_sorted_topology(
     *,
     where: str = "edges",
 ) -> None:
-    """Like :func:`fill_topology`, of edges that something else puts in order, a block at a time;
-    memory is a block, and 8 bytes a source node."""
+    """Like :func:`fill_topology`, but let ``sort`` put the edges in order.
+
+    Memory is one piece of sorted edges, and 8 bytes a source node.
+    """
     _check_edges(src, dst, where)
     _check_ends(src, dst, out, where)
     out.out_degrees[:] = 0
-    for _, degrees in blocks(out.in_degrees):
+    for _, degrees in iter_pieces(out.in_degrees):
         degrees[:] = 0
     first = 0
     for sources, targets, edge_ids in sort(src, dst, where):
@@ -104,7 +106,7 @@ def fill_sorted_topology(
         first = last
     release_pages(out.out_degrees)
     out.indptr[0] = 0
-    for row, degrees in blocks(out.in_degrees):
+    for row, degrees in iter_pieces(out.in_degrees):
         bounds = out.indptr[row : row + len(degrees) + 1]
         _cumulate(degrees, bounds)
         release_pages(out.indptr)
@@ -117,12 +119,12 @@ def _check_ends(
         ("src", src, out.out_degrees.size),
         ("dst", dst, out.in_degrees.size),
     ):
-        for first, part in blocks(ids):
-            place = find_outside(part, 0, count)
-            if place >= 0:
+        for first, piece in iter_pieces(ids):
+            index = find_outside(piece, 0, count)
+            if index >= 0:
                 raise GraphError(
-                    f"{where}: {end} of edge {first + place}: expected an id in [0, {count}), "
-                    f"given {int(part[place])}"
+                    f"{where}: {end} of edge {first + index}: expected an id in [0, {count}), "
+                    f"given {int(piece[index])}"
                 )
 
 
@@ -148,8 +150,8 @@ def _count(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
 
 @kernel
 def _add_degrees(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
-    for place in range(ids.size):
-        degrees[ids[place]] += 1
+    for index in range(ids.size):
+        degrees[ids[index]] += 1
 
 
 @kernel
@@ -164,7 +166,7 @@ def _cumulate(degrees: NDArray[np.int64], indptr: NDArray[np.int64]) -> None:
 def _order_by_source(
     src: NDArray[Any], out_degrees: NDArray[np.int64], order: NDArray[Any]
 ) -> None:
-    """Write the edge ids to ``order``, sorted by (source, edge id)."""
+    """Write the edge ids to ``order``, sorted by (source id, edge id)."""
     ends = np.empty(out_degrees.size, np.int64)
     total = np.int64(0)
     for source in range(out_degrees.size):
@@ -184,13 +186,13 @@ def _place_by_destination(
     indices: NDArray[np.int64],
     edge_ids: NDArray[np.int64],
 ) -> None:
-    """Deal the edges, taken by (source, edge id), to their destinations' rows."""
+    """Write the edges to their destinations' lists, in the order of (source id, edge id)."""
     ends = indptr[:-1].copy()
-    place = np.int64(0)
+    rank = np.int64(0)
     for source in range(out_degrees.size):
         for _ in range(out_degrees[source]):
-            edge = order[place]
-            place += 1
+            edge = order[rank]
+            rank += 1
             slot = ends[dst[edge]]
             ends[dst[edge]] = slot + 1
             indices[slot] = source

@@ -1,6 +1,6 @@
-"""Scans of a stored CSC that find the first thing wrong, in memory of a few bytes a node.
+"""Scan a stored CSC for the first error, in memory of a few bytes a node.
 
-What is mapped is passed through a piece at a time, whose pages are given back after it.
+Mapped arrays are read a piece at a time, and the pages of each piece are given back after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import GraphError
-from hopper.graph.array_file import blocks, release_pages
+from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
 from hopper.graph.piece_size import piece_size
@@ -24,12 +24,12 @@ from hopper.graph.topology import Topology
 
 
 def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
-    """Check what kernels rely on when they walk a relation's CSC: that nothing leads out of it.
+    """Check that no index of a relation's CSC is out of bounds, as kernels rely on.
 
     Raises
     ------
     GraphError: ``indptr`` does not rise from 0 to the number of edges, or a source id is out of
-        range; names the file, the place, what was expected and given.
+        range. The text names the file, the index, expected and given.
     """
     refuse = partial(_refusal, root, relation)
     edges, sources = topology.indices.size, topology.out_degrees.size
@@ -45,17 +45,19 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
 
 
 def check_lists(topology: Topology, relation: Relation, root: Path, first: int, stop: int) -> None:
-    """Check what draws rely on where a server stores some nodes' in-edges: that a node has all of
-    them here or none, and those of a range all.
+    """Check the neighbour lists of a server that stores the in-edges of some nodes only.
+
+    Draws rely on it that a node has all of its in-edges here or none, and nodes in
+    [``first``, ``stop``) all.
 
     Raises
     ------
-    GraphError: names the file, the place, what was expected and given.
+    GraphError: a list has another length. The text names the file, the node, expected and given.
     """
     row = _find_bad_list(topology.indptr, topology.in_degrees, first, stop)
     if row >= 0:
-        degree, is_own = int(topology.in_degrees[row]), first <= row < stop
-        expected = f"{degree} edges" if is_own else f"{degree} edges, or none"
+        degree, is_local = int(topology.in_degrees[row]), first <= row < stop
+        expected = f"{degree} edges" if is_local else f"{degree} edges, or none"
         given = int(topology.indptr[row + 1] - topology.indptr[row])
         raise _refusal(root, relation, "indptr", f"of node {row}", expected, given)
 
@@ -66,26 +68,25 @@ def _refusal(
     array: TopologyArray,
     place: str,
     expected: str,
-    found: object,
+    value: object,
 ) -> GraphError:
     file = topology_file(root, relation, array)
-    return GraphError(f"{file}: {array} of {relation}: {place}: expected {expected}, given {found}")
+    return GraphError(f"{file}: {array} of {relation}: {place}: expected {expected}, given {value}")
 
 
 def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
-    """Check the values of a relation's CSC, as stored in a graph directory.
+    """Check all values of a relation's CSC, as stored in a graph directory.
 
-    Needs 8 bytes a source node and a bit an edge, or reads the edges several times, for as many of
-    them at a time as memory may hold (:mod:`hopper.graph.piece_size`).
+    This takes 8 bytes a source node and a bit an edge. Where memory may hold less
+    (:mod:`hopper.graph.piece_size`), it reads the edges several times.
 
     Raises
     ------
     GraphError: ``indptr`` does not rise from 0 to the number of edges, a source id is out of
         range, in-neighbours are not ascending by (source id, edge id), ``edge_ids`` is not a
-        permutation of the edges, or degrees disagree; names the file, the place, what was
-        expected and given.
+        permutation of the edges, or degrees disagree. The text names the file, the index, expected
+        and given.
     """
-
     check_bounds(topology, relation, root)
     refuse, edges = partial(_refusal, root, relation), topology.indices.size
     edge = _first_outside(topology.edge_ids, edges)
@@ -113,29 +114,29 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
 
 
 def _first_outside(values: NDArray[np.int64], high: int) -> int:
-    """The first place whose value is not in [0, high); else -1."""
-    for start, part in blocks(values):
-        place = find_outside(part, 0, high)
-        if place >= 0:
-            return start + place
+    """The first index whose value is not in [0, high), or -1."""
+    for start, piece in iter_pieces(values):
+        index = find_outside(piece, 0, high)
+        if index >= 0:
+            return start + index
     return -1
 
 
 def _first_repeated(edge_ids: NDArray[np.int64]) -> int:
-    """The first place whose value stood before; values must be in range; else -1."""
-    found = -1
+    """The first index whose value occurs before it, or -1; values must be in [0, edges)."""
+    repeated = -1
     for low, high in _ranges(edge_ids.size, 8 * piece_size().whole):
         seen = np.zeros((high - low + 7) // 8, np.uint8)
-        for start, part in blocks(edge_ids):
-            place = _find_repeated(part, low, high, seen)
-            if place >= 0:
-                found = start + place if found < 0 else min(found, start + place)
+        for start, piece in iter_pieces(edge_ids):
+            index = _find_repeated(piece, low, high, seen)
+            if index >= 0:
+                repeated = start + index if repeated < 0 else min(repeated, start + index)
                 break
-    return found
+    return repeated
 
 
 def _first_unsorted(topology: Topology) -> int:
-    """The first edge that does not follow its predecessor by (source id, edge id); else -1."""
+    """The first edge that does not follow its predecessor by (source id, edge id), or -1."""
     indptr, indices, edge_ids = topology.indptr, topology.indices, topology.edge_ids
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
         edge = _find_unsorted(first, last, indptr, indices, edge_ids)
@@ -146,13 +147,13 @@ def _first_unsorted(topology: Topology) -> int:
 
 
 def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
-    """The first node whose out-degree is another one, and that; else (-1, 0)."""
+    """The first node whose out-degree is wrong, and its right one; or (-1, 0)."""
     for low, high in _ranges(topology.out_degrees.size, max(1, piece_size().whole // 8)):
         degrees = np.zeros(high - low, np.int64)
-        for _, part in blocks(topology.indices):
-            _count(part, low, degrees)
-        for start, part in blocks(topology.out_degrees[low:high]):
-            wrong = np.flatnonzero(part != degrees[start : start + part.size])
+        for _, piece in iter_pieces(topology.indices):
+            _count(piece, low, degrees)
+        for start, piece in iter_pieces(topology.out_degrees[low:high]):
+            wrong = np.flatnonzero(piece != degrees[start : start + piece.size])
             if wrong.size:
                 row = start + int(wrong[0])
                 return low + row, int(degrees[row])
@@ -160,14 +161,14 @@ def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
 
 
 def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:
-    """Divide numbers from 0 to ``count`` into ranges."""
+    """Divide [0, ``count``) into ranges of ``at_once`` numbers."""
     for low in range(0, count, at_once):
         yield low, min(count, low + at_once)
 
 
 @kernel
 def _find_bad_indptr(indptr: NDArray[np.int64], edges: int) -> int:
-    """The first row where ``indptr`` does not start at 0, falls, or misses the end; else -1."""
+    """The first index where ``indptr`` does not start at 0, falls, or misses the end; or -1."""
     if indptr[0] != 0:
         return 0
     for row in range(1, indptr.size):
@@ -186,7 +187,7 @@ def _find_unsorted(
     indices: NDArray[np.int64],
     edge_ids: NDArray[np.int64],
 ) -> int:
-    """As :func:`_first_unsorted`, among the edges of rows ``first`` to ``last`` (exclusive)."""
+    """Like :func:`_first_unsorted`, among the edges of rows [``first``, ``last``)."""
     for row in range(first, last):
         for edge in range(indptr[row] + 1, indptr[row + 1]):
             if indices[edge] < indices[edge - 1] or (
@@ -200,15 +201,17 @@ def _find_unsorted(
 def _find_repeated(
     edge_ids: NDArray[np.int64], low: int, high: int, seen: NDArray[np.uint8]
 ) -> int:
-    """As :func:`_first_repeated`, of values from ``low`` to ``high``; ``seen`` has a bit for each
-    of them that stood before."""
-    for place in range(edge_ids.size):
-        if edge_ids[place] < low or edge_ids[place] >= high:
+    """Like :func:`_first_repeated`, among values in [``low``, ``high``).
+
+    ``seen`` has a bit for each value that occurred in an earlier piece, and is updated.
+    """
+    for index in range(edge_ids.size):
+        if edge_ids[index] < low or edge_ids[index] >= high:
             continue
-        byte = (edge_ids[place] - low) >> 3
-        bit = np.uint8(1 << ((edge_ids[place] - low) & 7))
+        byte = (edge_ids[index] - low) >> 3
+        bit = np.uint8(1 << ((edge_ids[index] - low) & 7))
         if seen[byte] & bit:
-            return place
+            return index
         seen[byte] |= bit
     return -1
 

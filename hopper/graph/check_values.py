@@ -1,4 +1,4 @@
-"""What label and split values may be, checked when a directory is opened or written."""
+"""Check the values of labels, weights and splits when a directory is opened or written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import GraphError
-from hopper.graph.array_file import blocks
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.schema import Labels
 
 
@@ -23,11 +23,17 @@ def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[
 
 
 def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
-    """[n] whether each node has a label; multi-hot rows always count, float rows without NaN; of
-    several tasks, whether it has one of any."""
+    """[n] bool: whether each node has a label.
+
+    A multi-hot row always counts, a float row if it has no NaN. Where there are several tasks, a
+    label of any task counts.
+    """
     if labels.kind == "tasks":
-        parts = [is_labelled(own, task_values(own, values[:, c])) for own, _, c in _own(labels)]
-        return np.asarray(np.logical_or.reduce(parts))
+        by_task = [
+            is_labelled(task, task_values(task, values[:, columns]))
+            for task, _, columns in labels.task_slices().values()
+        ]
+        return np.asarray(np.logical_or.reduce(by_task))
     if labels.kind == "class":
         return np.asarray(values >= 0)
     if labels.kind == "multi_hot":
@@ -36,56 +42,54 @@ def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 0) -> None:
-    """Check label values: classes in [-1, classes), multi-hot 0 or 1, floats not infinite; of
-    several tasks, each by its kind.
+    """Check that classes are in [-1, classes), multi-hot labels 0 or 1, and floats not infinite.
+
+    Labels of several tasks are checked task by task.
 
     Parameters
     ----------
-    first: the node whose label is the first of the values.
+    first: id of the first labelled node in ``values``.
 
     Raises
     ------
-    GraphError: naming ``where``, the node, what was expected and given.
+    GraphError: a label is out of range. The text names ``where``, the node, expected and given.
     """
     if labels.kind == "tasks":
-        for name, (own, _, columns) in labels.places().items():
-            part = values[:, columns]
-            if own.kind != "float" and not np.array_equal(part, np.trunc(part)):
+        for name, (task, _, columns) in labels.task_slices().items():
+            stored = values[:, columns]
+            if task.kind != "float" and not np.array_equal(stored, np.trunc(stored)):
                 raise GraphError(f"{where}: task {name}: expected whole numbers")
-            check_labels(task_values(own, part), own, f"{where}: task {name}", first)
+            check_labels(task_values(task, stored), task, f"{where}: task {name}", first)
         return
     if labels.kind == "float":
-        place = find_infinite(values.reshape(-1))
-        if place >= 0:
+        index = find_infinite(values.reshape(-1))
+        if index >= 0:
             raise GraphError(
-                f"{where}: of node {first + place // labels.classes}: expected a finite number, or "
-                f"NaN for unlabelled, given {values.reshape(-1)[place]}"
+                f"{where}: of node {first + index // labels.classes}: expected a finite number, or "
+                f"NaN for unlabelled, given {values.reshape(-1)[index]}"
             )
         return
     low, high = (-1, labels.classes) if labels.kind == "class" else (0, 2)
-    place = find_outside(values.reshape(-1), low, high)
-    if place < 0:
+    index = find_outside(values.reshape(-1), low, high)
+    if index < 0:
         return
-    node = first + place if labels.kind == "class" else first + place // labels.classes
+    node = first + index if labels.kind == "class" else first + index // labels.classes
     expected = f"-1 or a class in [0, {labels.classes})" if labels.kind == "class" else "0 or 1"
     raise GraphError(
-        f"{where}: of node {node}: expected {expected}, given {values.reshape(-1)[place]}"
+        f"{where}: of node {node}: expected {expected}, given {values.reshape(-1)[index]}"
     )
 
 
 def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
-    """[n] or [n, classes]: labels of one task, as they would be stored alone.
+    """[n] or [n, classes]: convert labels of one of several tasks to the form they have alone.
 
     Parameters
     ----------
-    columns: [n, columns] float32, of rows of several tasks.
+    labels: the task's labels.
+    columns: [n, columns] float32, the task's columns.
     """
-    found = columns.astype(labels.dtype)
-    return found[:, 0] if labels.kind == "class" else found
-
-
-def _own(labels: Labels) -> list[tuple[Labels, slice, slice]]:
-    return list(labels.places().values())
+    values = columns.astype(labels.dtype)
+    return values[:, 0] if labels.kind == "class" else values
 
 
 def check_weights(weights: NDArray[Any], where: str) -> None:
@@ -93,14 +97,14 @@ def check_weights(weights: NDArray[Any], where: str) -> None:
 
     Raises
     ------
-    GraphError: naming ``where``, the edge, what was expected and given.
+    GraphError: a weight is not. The text names ``where``, the edge, expected and given.
     """
-    for first, part in blocks(weights):
-        place = find_no_weight(part)
-        if place >= 0:
+    for first, piece in iter_pieces(weights):
+        index = find_no_weight(piece)
+        if index >= 0:
             raise GraphError(
-                f"{where}: of edge {first + place}: expected a positive, finite number, given "
-                f"{part[place]} (an edge that is never to be drawn is best left out)"
+                f"{where}: of edge {first + index}: expected a positive, finite number, given "
+                f"{piece[index]} (an edge that is never to be drawn is best left out)"
             )
 
 
@@ -109,52 +113,52 @@ def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
 
     Raises
     ------
-    GraphError: naming ``where``, the place, what was expected and given.
+    GraphError: they do not. The text names ``where``, the index, expected and given.
     """
-    place = find_outside(ids, 0, count)
-    if place >= 0:
+    index = find_outside(ids, 0, count)
+    if index >= 0:
         raise GraphError(
-            f"{where}: at {place}: expected an id in [0, {count}), given {int(ids[place])}"
+            f"{where}: at {index}: expected an id in [0, {count}), given {int(ids[index])}"
         )
-    place = find_not_ascending(ids)
-    if place >= 0:
+    index = find_not_ascending(ids)
+    if index >= 0:
         raise GraphError(
-            f"{where}: at {place}: expected distinct ids in ascending order, "
-            f"given {int(ids[place])} after {int(ids[place - 1])}"
+            f"{where}: at {index}: expected distinct ids in ascending order, "
+            f"given {int(ids[index])} after {int(ids[index - 1])}"
         )
 
 
 @kernel
 def find_outside(values: NDArray[Any], low: int, high: int) -> int:
-    """The first place of ``values`` outside [low, high); else -1."""
-    for place in range(values.size):
-        if values[place] < low or values[place] >= high:
-            return place
+    """The index of the first value outside [low, high), or -1."""
+    for index in range(values.size):
+        if values[index] < low or values[index] >= high:
+            return index
     return -1
 
 
 @kernel
 def find_not_ascending(ids: NDArray[Any]) -> int:
-    """The first place whose id does not exceed the one before; else -1."""
-    for place in range(1, ids.size):
-        if ids[place] <= ids[place - 1]:
-            return place
+    """The first index whose id does not exceed the id before it, or -1."""
+    for index in range(1, ids.size):
+        if ids[index] <= ids[index - 1]:
+            return index
     return -1
 
 
 @kernel
 def find_no_weight(weights: NDArray[np.float32]) -> int:
-    """The first place of ``weights`` that is not positive and finite; else -1."""
-    for place in range(weights.size):
-        if not 0 < weights[place] < np.inf:
-            return place
+    """The index of the first weight that is not positive and finite, or -1."""
+    for index in range(weights.size):
+        if not 0 < weights[index] < np.inf:
+            return index
     return -1
 
 
 @kernel
 def find_infinite(values: NDArray[np.float32]) -> int:
-    """The first infinite place of ``values``; else -1."""
-    for place in range(values.size):
-        if np.isinf(values[place]):
-            return place
+    """The index of the first infinite value, or -1."""
+    for index in range(values.size):
+        if np.isinf(values[index]):
+            return index
     return -1

@@ -1,14 +1,14 @@
-"""Edges of a degree-corrected nested block model, drawn row by row.
+"""Draw the edges of a degree-corrected nested block model, row by row.
 
-Nodes stand on a line of *positions*; a binary hierarchy of communities halves that line level by
-level, so a community is a range of positions. Every edge draws a level from the preset's shares,
-then its far end within the near end's community of that level, with probability proportional to
-a power-law weight (Karrer and Newman, Phys. Rev. E 83, 2011, for the degree correction; Peixoto,
-Phys. Rev. X 4, 2014, for the nesting).
+Each node has a *position* on a line. A binary hierarchy of communities halves that line level by
+level, so a community is a range of positions. Every edge draws a level from the preset's shares.
+Then it draws its far end within the near end's community of that level, with probability
+proportional to a power-law weight (Karrer and Newman, Phys. Rev. E 83, 2011, for the degree
+correction; Peixoto, Phys. Rev. X 4, 2014, for the nesting).
 
-Every number is a pure function of (key, position) and no step divides or rounds differently on
-another processor, so a graph does not depend on threads, chunks or machines. A row is drawn by
-one node only: no list of all edges is ever sorted.
+Every number is a pure function of (key, position), and no step divides or rounds differently on
+another processor. So a graph does not depend on threads, chunks or machines. Each row is drawn by
+one node, so no list of all edges is ever sorted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Hierarchy(NamedTuple):
 
     nodes: int
     local_level: int
-    """level of the communities within which the edges of no other share stay"""
+    """level of the communities within which edges stay that are in none of the preset's shares"""
     thresholds: NDArray[np.uint64]
     """[depth + 1] uint64: cumulative share of edges at levels 0..l, times 2**64"""
     secluded: NDArray[np.bool_]
@@ -49,25 +49,26 @@ class Hierarchy(NamedTuple):
 def level_thresholds(
     count: int, leaf: int, shares: tuple[float, ...], local_level: int
 ) -> NDArray[np.uint64]:
-    """[depth + 1] uint64: how edges spread over levels, halved until ``leaf`` nodes are left.
+    """[depth + 1] uint64: cumulative share of edges by level, times 2**64.
 
-    ``shares[l]`` of the edges are drawn at level l; what remains is spread evenly over the levels
-    from ``local_level`` (or the depth, where that is smaller) to the depth.
+    The depth is the last level whose communities have ``leaf`` nodes. ``shares[l]`` of the edges
+    are drawn at level l. The remaining edges are spread evenly over the levels from
+    ``local_level`` (or the depth, if that is smaller) to the depth.
     """
     depth = max(len(shares), (count // leaf).bit_length() - 1)
     first = min(local_level, depth)
     share = np.zeros(depth + 1)
     share[: len(shares)] = shares
     share[first:] += (1.0 - math.fsum(shares)) / (depth + 1 - first)
-    reached = np.minimum(np.cumsum(share), 1.0)
-    # 2**53 steps are exact in float64; the last level takes whatever is left.
-    thresholds = (reached[:-1] * float((1 << 53) - 1)).astype(np.uint64) << np.uint64(11)
+    cumulative = np.minimum(np.cumsum(share), 1.0)
+    # 2**53 steps are exact in float64; the last level takes the remaining edges.
+    thresholds = (cumulative[:-1] * float((1 << 53) - 1)).astype(np.uint64) << np.uint64(11)
     return np.append(thresholds, np.uint64(0xFFFFFFFFFFFFFFFF))
 
 
 @kernel
 def community(position: int, level: int, count: int) -> int:
-    """Index of the level's community that holds a position: ranges start at count * k >> level."""
+    """Index of a position's community at a level; community k starts at count * k >> level."""
     return (((position + 1) << level) - 1) // count
 
 
@@ -75,8 +76,8 @@ def community(position: int, level: int, count: int) -> int:
 def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
     """[count] float64 >= 1: weights whose tail falls as w ** -exponent.
 
-    Pareto's quantile function with the logarithm and the power both taken piecewise linearly
-    between powers of two: additions and products only, hence the same bits everywhere.
+    This is Pareto's quantile function, with logarithm and power interpolated linearly between
+    powers of two. It adds and multiplies only, so every processor computes the same bits.
     """
     out = np.empty(count, np.float64)
     for p in numba.prange(count):
@@ -92,8 +93,8 @@ def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np
     return out
 
 
-def capped(weights: NDArray[np.float64], largest: float) -> NDArray[np.float64]:
-    """The same array, in place, with no weight much above ``largest`` times the mean."""
+def cap_weights(weights: NDArray[np.float64], largest: float) -> NDArray[np.float64]:
+    """Cap the weights in place at about ``largest`` times their mean, and return them."""
     for _ in range(8):
         # The sum is taken in integers: a sum of floats depends on how a processor groups them.
         mean = int((weights * 65536.0).astype(np.uint64).sum()) / 65536.0 / weights.size
@@ -110,7 +111,7 @@ def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.uint64]:
 
 
 def apportion(sums: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
-    """[count] int64 that sum to ``total``, each within one of its weight's exact share.
+    """[count] int64: divide ``total`` in proportion to weights, each within one of its exact share.
 
     Parameters
     ----------
@@ -135,10 +136,10 @@ def search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
 
 @kernel
 def _may_draw(p: int, q: int, undirected: bool) -> bool:
-    """Whether p draws the edge {p, q}.
+    """Whether p may draw the edge {p, q}.
 
-    Of an undirected pair one end only may: the lower position where their sum is even, else the
-    higher one. Every node may draw half of its pairs, and no pair comes up twice.
+    Only one end of an undirected pair may: the lower position if their sum is even, else the higher
+    one. So every node may draw half of its pairs, and no pair comes up twice.
     """
     if p == q:
         return False
@@ -152,7 +153,7 @@ def _is_secluded(p: int, space: Hierarchy) -> bool:
 
 @kernel
 def draw_level(stream: np.uint64, p: int, space: Hierarchy) -> int:
-    """The level of one edge of position p; level 0 is not for secluded communities."""
+    """Draw the level of an edge of position p; secluded communities draw no level 0."""
     x = variate(stream, np.uint64(0))
     level = 0
     while level < space.thresholds.size - 1 and x >= space.thresholds[level]:
@@ -173,10 +174,10 @@ def _draw_one(
     sums: NDArray[np.uint64],
     undirected: bool,
 ) -> int:
-    """The far end of one edge of position p, or -1 if no try found one that p may draw."""
+    """Draw the far end of an edge of position p; return -1 if no try gives one that p may draw."""
     level = max(0, min(draw_level(stream, p, space), deepest) - climb)
-    own = community(p, level, space.nodes)
-    first, last = (space.nodes * own) >> level, (space.nodes * (own + 1)) >> level
+    k = community(p, level, space.nodes)
+    first, last = (space.nodes * k) >> level, (space.nodes * (k + 1)) >> level
     low, width = sums[first], sums[last] - sums[first]
     for attempt in range(2, 2 + TRIES):
         q = search(sums, first, last, low + below(variate(stream, np.uint64(attempt)), width))
@@ -187,14 +188,14 @@ def _draw_one(
 
 @kernel
 def keep_distinct(row: NDArray[np.int64]) -> int:
-    """Sort a row, move its distinct non-negative values to the front; how many there are."""
+    """Sort a row, move its distinct non-negative values to the front, and return their number."""
     row.sort()
-    kept = 0
+    distinct = 0
     for i in range(row.size):
-        if row[i] >= 0 and (kept == 0 or row[i] != row[kept - 1]):
-            row[kept] = row[i]
-            kept += 1
-    return kept
+        if row[i] >= 0 and (distinct == 0 or row[i] != row[distinct - 1]):
+            row[distinct] = row[i]
+            distinct += 1
+    return distinct
 
 
 @kernel
@@ -210,24 +211,24 @@ def _draw_row(
     deepest = space.thresholds.size - 1
     while deepest > 0 and (space.nodes >> deepest) < ROOM * row.size:
         deepest -= 1
-    kept, step = 0, np.uint64(0)
+    distinct, step = 0, np.uint64(0)
     for turn in range(TURNS):
-        # What a small community could not give is looked for in the larger ones around it.
+        # Edges that a small community could not give are drawn in the larger ones around it.
         climb = turn // 2
-        for i in range(kept, row.size):
+        for i in range(distinct, row.size):
             row[i] = _draw_one(mix(key ^ step), p, deepest, climb, space, sums, undirected)
             step += np.uint64(1)
-        kept = keep_distinct(row)
-        if kept == row.size:
+        distinct = keep_distinct(row)
+        if distinct == row.size:
             return
     q = p
-    while kept < row.size:
+    while distinct < row.size:
         q = (q + 1) % space.nodes
-        place = np.searchsorted(row[:kept], q)
-        if _may_draw(p, q, undirected) and (place == kept or row[place] != q):
-            row[kept] = q
-            kept += 1
-            row[:kept].sort()
+        place = np.searchsorted(row[:distinct], q)
+        if _may_draw(p, q, undirected) and (place == distinct or row[place] != q):
+            row[distinct] = q
+            distinct += 1
+            row[:distinct].sort()
 
 
 @kernel(parallel=True)
@@ -242,14 +243,16 @@ def draw_rows(
     undirected: bool,
     out: NDArray[np.int64],
 ) -> None:
-    """Draw the edges of nodes ``first .. first + len(indptr) - 2``, given and written as ids.
+    """Draw the edges of nodes ``first .. first + len(indptr) - 2``.
 
     Parameters
     ----------
-    indptr: [rows + 1] int64, where each node's edges stand in ``out``, from indptr[0].
-    position_of, id_of: [count] int64, the two directions of the shuffle.
+    indptr: [rows + 1] int64, bounds of each node's edges in ``out``, counted from indptr[0].
+    position_of: [count] int64, the position of each node.
+    id_of: [count] int64, the node at each position.
     sums: [count + 1] uint64, running sum of the weights by position.
-    out: [indptr[-1] - indptr[0]] int64; each row ends up distinct, ascending, without the node.
+    out: [indptr[-1] - indptr[0]] int64, receives node ids: in each row distinct, ascending, and
+        without the node itself.
     """
     for i in numba.prange(indptr.size - 1):
         p = position_of[first + i]
@@ -283,18 +286,24 @@ def _sort_rows(indptr: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
         indices[indptr[v] : indptr[v + 1]].sort()
 
 
-def both_directions(
+def add_reverse_edges(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], out: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every edge of a CSR in both directions: ([n + 1] indptr, [2 * edges] ascending rows).
+    """Add the reverse of every edge of a CSR; no edge may have its reverse in the input.
 
-    No edge of the input may have its reverse there. ``out`` receives the rows where it is given.
+    Parameters
+    ----------
+    out: [2 * edges] int64, receives the new indices; None = a new array.
+
+    Returns
+    -------
+    [n + 1] int64 indptr and [2 * edges] int64 indices, ascending in each row.
     """
     degrees = np.diff(indptr)
     degrees += np.bincount(indices, minlength=degrees.size)
-    starts = np.zeros(indptr.size, np.int64)
-    np.cumsum(degrees, out=starts[1:])
-    rows = np.empty(2 * indices.size, np.int64) if out is None else out
-    _scatter(indptr, indices, starts[:-1].copy(), rows)
-    _sort_rows(starts, rows)
-    return starts, rows
+    new_indptr = np.zeros(indptr.size, np.int64)
+    np.cumsum(degrees, out=new_indptr[1:])
+    new_indices = np.empty(2 * indices.size, np.int64) if out is None else out
+    _scatter(indptr, indices, new_indptr[:-1].copy(), new_indices)
+    _sort_rows(new_indptr, new_indices)
+    return new_indptr, new_indices

@@ -1,4 +1,4 @@
-"""What ``hopper dataset info`` says of a graph: counts, degrees, labels, splits, bytes."""
+"""Summarise a graph for ``hopper dataset info``: counts, degrees, labels, splits, bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _LABEL_ROWS: Final = 1 << 20
 
 
 def describe(graph: GraphDirectory) -> dict[str, Any]:
-    """Summarise a graph directory, in values that JSON can hold.
+    """Summarise a graph directory in values that JSON can hold.
 
-    Reads degrees, labels and splits; never features or neighbours. Memory: a few bytes per node.
+    This reads degrees, labels and splits, but no features or neighbours, in memory of a few bytes
+    a node.
 
     Returns
     -------
-    ``path``, ``name``, ``source``, ``target``, ``bytes``, and per node type, relation, labels and
-    split what docs/graph-directory.md lists.
+    ``path``, ``name``, ``source``, ``target``, ``bytes``, and an entry for every node type,
+    relation, labels and split; docs/graph-directory.md lists the entries' fields.
     """
     schema = graph.schema
     touched = {name: np.zeros(kind.count, np.bool_) for name, kind in schema.node_types.items()}
@@ -57,9 +58,9 @@ def describe(graph: GraphDirectory) -> dict[str, Any]:
 
 
 def summarize_degrees(degrees: NDArray[np.int64]) -> dict[str, float | int | None]:
-    """Minimum, median, mean, 99th percentile and maximum, and the share that is 0.
+    """Compute minimum, median, mean, 99th percentile and maximum, and the share of zeros.
 
-    All are None where there is no node.
+    All are None if there is no node.
     """
     if degrees.size == 0:
         return dict.fromkeys(("min", "median", "mean", "p99", "max", "zero"))
@@ -75,7 +76,7 @@ def summarize_degrees(degrees: NDArray[np.int64]) -> dict[str, float | int | Non
 
 
 def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:
-    """How many nodes are labelled, and how the labels are spread.
+    """Count the labelled nodes, and describe the labels' distribution.
 
     Returns
     -------
@@ -84,12 +85,17 @@ def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:
     ``counts``; for float labels ``min``, ``mean`` and ``max`` over the labelled nodes.
     """
     if labels.kind == "tasks":
-        found = {"kind": "tasks", "classes": labels.classes, "nodes": int(values.shape[0])}
         tasks = {
-            name: summarize_labels(own, task_values(own, np.asarray(values[:, columns])))
-            for name, (own, _, columns) in labels.places().items()
+            name: summarize_labels(task, task_values(task, np.asarray(values[:, columns])))
+            for name, (task, _, columns) in labels.task_slices().items()
         }
-        return found | {"labelled": int(is_labelled(labels, values).sum()), "tasks": tasks}
+        return {
+            "kind": "tasks",
+            "classes": labels.classes,
+            "nodes": int(values.shape[0]),
+            "labelled": int(is_labelled(labels, values).sum()),
+            "tasks": tasks,
+        }
     summary: dict[str, Any] = {
         "kind": labels.kind,
         "classes": labels.classes,
@@ -127,7 +133,7 @@ def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:
 def _relation(
     graph: GraphDirectory, relation: Relation, touched: dict[str, NDArray[np.bool_]]
 ) -> dict[str, Any]:
-    """Summarise a relation, and mark the nodes that have an edge of it."""
+    """Summarise a relation, and mark the nodes that have an edge of it in ``touched``."""
     kind = graph.schema.relations[relation]
     topology = graph.topology(relation)
     touched[relation.src] |= topology.out_degrees > 0
@@ -162,7 +168,8 @@ def _split(graph: GraphDirectory, name: str) -> dict[str, Any]:
         if isinstance(schema.target, str):
             values = graph.labels(schema.target)[ids]
         else:
-            values = np.concatenate([graph.labels(each) for each in schema.target_relations])[ids]
+            by_relation = [graph.labels(relation) for relation in schema.target_relations]
+            values = np.concatenate(by_relation)[ids]
         summary["unlabelled"] = int((~is_labelled(schema.target_labels, values)).sum())
     return summary
 

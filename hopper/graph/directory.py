@@ -1,4 +1,4 @@
-"""Open a graph directory: everything memory-mapped, checked before anything relies on it.
+"""Open a graph directory: check it, and map its arrays.
 
 The layout is specified in docs/graph-directory.md.
 """
@@ -44,13 +44,13 @@ class GraphDirectory:
 
         Parameters
         ----------
-        check: ``"shapes"`` reads ``graph.json`` and the header of every array (presence, dtype and
-            shape); ``"full"`` scans the values of topologies, labels and splits as well, in memory
-            of 8 bytes per node and one bit per edge. Feature values are never scanned.
+        check: ``"shapes"`` checks ``graph.json`` and that every array is there with the right dtype
+            and shape. ``"full"`` also scans the values of topologies, labels and splits, in memory
+            of 8 bytes a node and one bit an edge. Feature values are never scanned.
 
         Raises
         ------
-        GraphError: something is missing or wrong; names file, field, expected and given.
+        GraphError: something is missing or wrong. The text names file, field, expected and given.
         """
         if check not in ("full", "shapes"):
             raise ValueError(f"check: expected 'full' or 'shapes', given {check!r}")
@@ -72,18 +72,17 @@ class GraphDirectory:
     ) -> GraphDirectory:
         """Write a PyG ``Data`` or ``HeteroData`` as a graph directory, and open it.
 
-        Read are ``x``, ``y``, ``edge_index``, ``edge_attr`` and the masks ``<split>_mask``.
-        A ``Data`` becomes node type "node" and relation node/edge/node.
+        This reads ``x``, ``y``, ``edge_index``, ``edge_attr`` and the masks ``<split>_mask``, and
+        warns of other attributes. A ``Data`` becomes node type "node" and relation node/edge/node.
 
         Parameters
         ----------
         out: the folder to write; it must not exist or be empty.
-        options: what to do with the graph meanwhile: symmetrise, draw splits, ...
+        options: changes to make on the way: symmetrise, draw splits, ...
 
         Raises
         ------
-        GraphError: an attribute is not what it should be; names it. What is left out is told in a
-            warning.
+        GraphError: an attribute has a wrong type, dtype or shape. The text names it.
         RequestError: an option does not fit the graph, or ``out`` cannot be written.
         """
         from hopper.graph.importers.pyg import tables_from_pyg
@@ -99,7 +98,10 @@ class GraphDirectory:
         *,
         name: str = "graph",
     ) -> GraphDirectory:
-        """The same of a ``DGLGraph``: ``feat`` and ``label`` of nodes, ``feat`` of edges, masks."""
+        """Write a ``DGLGraph`` as a graph directory, and open it; see :meth:`from_pyg`.
+
+        This reads ``feat`` and ``label`` of nodes, ``feat`` of edges, and the masks.
+        """
         from hopper.graph.importers.dgl import tables_from_dgl
 
         return cls._from_tables(tables_from_dgl(graph, name, name), out, options)
@@ -113,8 +115,10 @@ class GraphDirectory:
         *,
         name: str = "graph",
     ) -> GraphDirectory:
-        """The same of a ``networkx`` graph of one node type: node attributes ``features`` or single
-        numbers, ``label`` and ``split``, numbers of edges. An edge without direction becomes two.
+        """Write a ``networkx`` graph as a graph directory, and open it; see :meth:`from_pyg`.
+
+        All nodes have one type. This reads the node attributes ``features`` (or single numbers),
+        ``label`` and ``split``, and numbers of edges. An undirected edge becomes two.
         """
         from hopper.graph.importers.networkx import tables_from_networkx
 
@@ -137,23 +141,26 @@ class GraphDirectory:
         options: ImportOptions | None = None,
         name: str = "graph",
     ) -> GraphDirectory:
-        """The same of arrays or tensors: of one node type, called "node", or by type and relation.
+        """Write arrays or tensors as a graph directory, and open it; see :meth:`from_pyg`.
+
+        An array stands for the only node type, "node", or the only relation, node/edge/node. A
+        graph of several has mappings by node type or by (source type, relation, destination type).
 
         Parameters
         ----------
-        edges: [2, edges] integers, sources first; or by (source type, relation, destination type).
-        features: [n, d]; or by node type. edge_features: [edges, d]; or by relation.
-        edge_weights: [edges] positive numbers; or by relation.
-        times: [nodes] integers, or dates; or by node type, and by relation.
-        labels: [n] integers (classes, negative ones unlabelled), texts (the names of classes, None
-            or "" unlabelled), [n, c] of 0 and 1, or floats; or by node type, and by relation those
-            of its edges.
-        splits: by name, ids or a mask of nodes of the target type, or of edges of the target
-            relations, those of one behind those of another.
-        counts: of nodes; where there are none, as many as rows name, or else edges.
-        target: the node type that is predicted, or the relation whose edges are (their labels,
-            where they have some), or several; by default the one node type with labels, or else
-            the one relation.
+        edges: [2, edges] integers, sources first.
+        features: [n, d] features of nodes.
+        edge_features: [edges, d].
+        edge_weights: [edges] positive numbers.
+        times: [n] integers or dates of nodes; by relation, [edges] those of edges.
+        labels: [n] integers (classes; negative = unlabelled), [n] texts (names of classes; None or
+            "" = unlabelled), [n, c] of 0 and 1, or floats; by relation, those of edges.
+        splits: ids or a mask by name, of nodes of the target type or of edges of the target
+            relations, one relation after another.
+        counts: numbers of nodes; by default those of features, labels or times, or else as many as
+            edges name.
+        target: the node type or the relation to predict, or several relations; by default the only
+            node type with labels, or else the only relation.
         """
         from hopper.graph.importers.arrays import tables_from_arrays
 
@@ -176,7 +183,7 @@ class GraphDirectory:
         return cls.open(out, check="shapes")
 
     def topology(self, relation: Relation) -> Topology:
-        """The CSC of a relation, ids being original ids."""
+        """Map the CSC of a relation, with original ids."""
         root, relation = self.path, self._known_relation(relation)
         edges = self.schema.relations[relation].count
         sources = self.schema.node_types[relation.src].count
@@ -184,12 +191,16 @@ class GraphDirectory:
         return open_topology(root, relation, edges, sources, destinations)
 
     def topology_folder(self, relation: Relation) -> Path:
-        """The folder that a relation's topology lies in, as a graph directory lays it out."""
+        """The folder that has a relation's topology, in the layout of a graph directory."""
         return self.path
 
     def features(self, node_type: str) -> NDArray[Any]:
-        """[count, columns]: the features of a node type, as they are stored
-        (:mod:`cache_server.row_form`)."""
+        """[count, columns]: map the features of a node type in their stored form.
+
+        Raises
+        ------
+        GraphError: the node type has no features.
+        """
         kind = self.schema.node_types.get(node_type)
         stored = None if kind is None else stored_features(kind)
         if kind is None or stored is None:
@@ -198,11 +209,11 @@ class GraphDirectory:
         return open_array(file, f"features of {node_type}", stored.dtype, shape)
 
     def features_file(self, node_type: str) -> Path:
-        """The file that the features of a node type lie in."""
+        """The file of a node type's features."""
         return layout.features_file(self.path, node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """[edges, columns]: the edge features, as they are stored, in order of edge id."""
+        """[edges, columns]: map a relation's edge features in their stored form, by edge id."""
         kind = self.schema.relations[self._known_relation(relation)]
         stored = stored_features(kind)
         if stored is None:
@@ -211,11 +222,11 @@ class GraphDirectory:
         return open_array(file, f"edge features of {relation}", stored.dtype, shape)
 
     def edge_features_file(self, relation: Relation) -> Path:
-        """The file that the features of a relation's edges lie in."""
+        """The file of a relation's edge features."""
         return layout.edge_features_file(self.path, relation)
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
-        """[edges] float32, positive: the weights of a relation's edges, in order of edge id."""
+        """[edges] float32: map the weights of a relation's edges, by edge id; all are positive."""
         kind = self.schema.relations[self._known_relation(relation)]
         if not kind.weighted:
             raise GraphError(f"{self.path}: relation {relation} has no weights")
@@ -223,19 +234,24 @@ class GraphDirectory:
         return open_array(file, f"weights of {relation}", np.float32, (kind.count,))
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
-        """[count] int64: the times of a node type's nodes, or of a relation's edges in order of
-        edge id."""
+        """[count] int64: map the times of a type's nodes, or of a relation's edges by edge id."""
         if owner not in self.schema.timed:
             raise GraphError(f"{self.path}: {owner} has no times")
         file = layout.times_file(self.path, owner)
         return open_array(file, f"times of {owner}", np.int64, (self.schema.count_of(owner),))
 
     def labels(self, owner: Labelled) -> NDArray[Any]:
-        """Labels of a node type, or of a relation's edges in order of edge id, by kind.
+        """Map the labels of a node type's nodes, or of a relation's edges by edge id.
 
-        ``class``: [count] int64 in [-1, classes), -1 being unlabelled; ``multi_hot``:
-        [count, classes] uint8 of 0 and 1; ``float``: [count, classes] float32, or [count] where
-        classes is 1.
+        Returns
+        -------
+        By kind. ``class``: [count] int64 in [-1, classes), -1 for unlabelled. ``multi_hot``:
+        [count, classes] uint8 of 0 and 1. ``float``: [count, classes] float32, or [count] if
+        there is one class. ``tasks``: [count, columns] float32.
+
+        Raises
+        ------
+        GraphError: there are no labels.
         """
         labels = self.schema.labels.get(owner)
         if labels is None:
@@ -246,7 +262,7 @@ class GraphDirectory:
         return open_array(file, f"labels of {owner}", dtype, *shapes)
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """[n] int64, ascending: ids of the target type, or edge ids of the target relation."""
+        """[n] int64, ascending: map a split's ids of target nodes, or of target edges."""
         if name not in self.schema.splits:
             raise GraphError(
                 f"{self.path}: split {name!r}: expected one of {sorted(self.schema.splits)}"
@@ -255,8 +271,9 @@ class GraphDirectory:
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
     def links(self, split: str) -> Links:
-        """The edges of a split, by their ends, with their labels if they have any; reads the target
-        relations' topologies.
+        """Read the ends of a split's edges, and their labels and times if they have any.
+
+        This scans the topologies of the target relations.
 
         Raises
         ------
@@ -287,8 +304,8 @@ class GraphDirectory:
         for node_type, kind in self.schema.node_types.items():
             if kind.feature_dim is not None:
                 self.features(node_type)
-        for each in self.schema.timed:
-            self.times(each)
+        for owner in self.schema.timed:
+            self.times(owner)
         for owner, labels in self.schema.labels.items():
             values = self.labels(owner)
             if full:
@@ -316,9 +333,10 @@ def open_topology(
 
     Parameters
     ----------
-    edges: how many there must be; None = as many as ``indptr`` tells.
+    edges: number of edges that there must be; None = as many as ``indptr`` says.
     degrees: the directory of the nodes' degrees; None = ``root``.
-    weighted: whether there are sums of weights, and alias tables. timed: whether there are times.
+    weighted: whether sums of weights and alias tables are there, too.
+    timed: whether times are there, too.
 
     Raises
     ------

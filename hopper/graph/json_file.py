@@ -1,4 +1,4 @@
-"""JSON files that people and disks may have altered: read, or refused in a line."""
+"""Read JSON files that may have been edited or damaged."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def read_json(file: Path, absent: str = "no such file") -> dict[str, Any]:
 
     Parameters
     ----------
-    absent: what to say where there is no such file.
+    absent: the error's text if there is no such file.
 
     Raises
     ------
-    GraphError: the file is missing, is no regular file (a pipe would be waited for), is not JSON in
-        UTF-8, is nested too deeply, names a field twice, or holds something else than an object.
+    GraphError: the file is missing, is no regular file (reading a pipe might never end), is not
+        JSON in UTF-8, is nested too deeply, names a field twice, or does not hold an object.
     """
     try:
         if not stat.S_ISREG(file.stat().st_mode):

@@ -1,4 +1,4 @@
-"""Where each array of a graph directory lies, and which names may become part of a path.
+"""The file of each array of a graph directory, and the names that may be part of a path.
 
 The layout is specified in docs/graph-directory.md.
 """
@@ -18,7 +18,7 @@ SCHEMA_FILE: Final = "graph.json"
 
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
 StoredArray = TopologyArray | Literal["positions", "weight_sums", "alias_table", "times", "by_time"]
-"""in partitioned directories"""
+"""Arrays of a relation's topology in partitioned directories."""
 TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
     "indptr",
     "indices",
@@ -50,7 +50,7 @@ def check_name(name: object, what: str, where: str) -> str:
 
 
 def safe_name(text: str) -> str:
-    """``text`` with every run of other characters replaced by ``_``; for importers.
+    """Replace every run of characters that names may not have by ``_``; importers use it.
 
     >>> safe_name("ontology#worksAt")
     'ontology_worksAt'
@@ -67,14 +67,16 @@ def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
 def draw_arrays(
     schema: GraphSchema, relation: Relation
 ) -> dict[StoredArray, np.dtype[np.int64] | np.dtype[np.uint32]]:
-    """What draws by weight and in time read of a relation in partitioned directories, beside its
-    CSC: arrays of [edges], with their dtypes."""
-    found: list[StoredArray] = []
+    """The arrays, [edges] each, that draws by weight and in time read besides the CSC; by name.
+
+    They are in partitioned directories only. Their values here are the dtypes.
+    """
+    names: list[StoredArray] = []
     if schema.relations[relation].weighted:
-        found += ["weight_sums", "alias_table"]
+        names += ["weight_sums", "alias_table"]
     if schema.is_timed(relation):
-        found += ["times", "by_time"]
-    return {name: stored_dtype(name) for name in found}
+        names += ["times", "by_time"]
+    return {name: stored_dtype(name) for name in names}
 
 
 def stored_dtype(array: StoredArray) -> np.dtype[np.int64] | np.dtype[np.uint32]:
@@ -83,7 +85,7 @@ def stored_dtype(array: StoredArray) -> np.dtype[np.int64] | np.dtype[np.uint32]
 
 
 def draw_bytes(schema: GraphSchema, relation: Relation) -> int:
-    """Bytes an edge of :func:`draw_arrays`."""
+    """Bytes that :func:`draw_arrays` take for an edge."""
     return sum(dtype.itemsize for dtype in draw_arrays(schema, relation).values())
 
 
@@ -127,29 +129,33 @@ def links_file(root: Path, name: str) -> Path:
 
 
 def link_times_file(root: Path, name: str) -> Path:
-    """The file of the times of a split's edges, in a partitioned directory."""
+    """The file of the times of a split's links, in a partitioned directory."""
     return root / "links" / f"{name}_times.npy"
 
 
 def link_labels_file(root: Path, name: str) -> Path:
-    """The file of the labels of a split's edges, in a partitioned directory."""
+    """The file of the labels of a split's links, in a partitioned directory."""
     return root / "links" / f"{name}_labels.npy"
 
 
 def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
-    """The optional file of what the source called classes, one line a class; of one of several
-    tasks, if any is named."""
+    """The optional file of the source's names of classes, one line a class.
+
+    Parameters
+    ----------
+    task: which of several tasks the classes are of; "" = there is one.
+    """
     file = labels_file(root / "names", owner)
     return file.with_suffix("") / f"{task}.txt" if task else file.with_suffix(".txt")
 
 
 def column_names_file(root: Path, owner: Labelled) -> Path:
-    """The optional file of what the source called columns of features, one line a column."""
+    """The optional file of the source's names of the features' columns, one line a column."""
     if isinstance(owner, Relation):
         return edge_features_file(root / "names", owner).with_suffix(".txt")
     return features_file(root / "names", owner).with_suffix(".txt")
 
 
 def names_file(root: Path, node_type: str) -> Path:
-    """The optional file of what the source called a type's nodes, one line a row."""
+    """The optional file of the source's names of a type's nodes, one line a node."""
     return root / "names" / f"{node_type}.txt"

@@ -1,4 +1,4 @@
-"""Edges that are predicted, they or their labels, by their ends."""
+"""Links and labelled edges of a split, named by their ends."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Links:
 
     Attributes
     ----------
-    ids: [n] int64, ascending, as splits have them: the id of an edge and, in front of it, the
-        numbers of edges of the target relations before its own.
-    relations: [n] int64, which of the target relations each is of.
+    ids: [n] int64, ascending, as in splits. An edge's id counts the edges of earlier target
+        relations too (:func:`link_offsets`).
+    relations: [n] int64, index of each edge's relation among the target relations.
     src, dst: [n] int64, original ids of both ends.
-    labels: [n] or [n, classes], as stored, where they are what is predicted.
-    times: [n] int64, where edges of all target relations have any.
+    labels: [n] or [n, classes], as stored; None unless labels of edges are predicted.
+    times: [n] int64; None unless the edges of all target relations have times.
     """
 
     ids: Ids
@@ -39,49 +39,49 @@ class Links:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of edges."""
         return int(self.ids.size)
 
 
 class Ends(Protocol):
-    """Links by their ends, whichever ids these have."""
+    """Links named by their ends, in original or global ids."""
 
     @property
     def relations(self) -> Ids:
-        """[n] int64, which of the target relations each is of."""
+        """[n] int64, index of each link's relation among the target relations."""
 
     @property
     def src(self) -> Ids:
-        """[n] int64."""
+        """[n] int64, ids of the sources."""
 
     @property
     def dst(self) -> Ids:
-        """[n] int64."""
+        """[n] int64, ids of the destinations."""
 
 
-def ends_of(
+def select_ends(
     links: Ends, targets: Sequence[Relation], node_type: str, places: Ids | None = None
 ) -> Ids:
-    """[m] int64: the ends of a type, relation by relation, sources first.
+    """[m] int64: ids of the links' ends of one node type, relation by relation, sources first.
 
     Parameters
     ----------
-    targets: the target relations, by number.
-    places: of which links, in that order; None = of all.
+    targets: the target relations.
+    places: [k] int64, indices of the links to read, in that order; None = all.
     """
     places = np.arange(links.relations.size) if places is None else places
-    found = [np.empty(0, np.int64)]
+    ends = [np.empty(0, np.int64)]
     for number, relation in enumerate(targets):
-        own = places[links.relations[places] == number]
-        for end, ids in ((relation.src, links.src), (relation.dst, links.dst)):
-            if end == node_type:
-                found.append(ids[own])
-    return np.concatenate(found)
+        of_relation = places[links.relations[places] == number]
+        for end_type, ids in ((relation.src, links.src), (relation.dst, links.dst)):
+            if end_type == node_type:
+                ends.append(ids[of_relation])
+    return np.concatenate(ends)
 
 
 def link_offsets(schema: GraphSchema) -> Ids:
-    """[target relations + 1] int64: where the ids of each relation's edges begin."""
-    counts = [schema.relations[each].count for each in schema.target_relations]
+    """[target relations + 1] int64: the id of each target relation's first edge in splits."""
+    counts = [schema.relations[relation].count for relation in schema.target_relations]
     return np.cumsum([0, *counts])
 
 
@@ -92,40 +92,41 @@ def find_links(
     times: Callable[[Labelled], Ids],
     ids: Ids,
 ) -> Links:
-    """The ends of links, their labels, and their times.
+    """Find the ends, labels and times of target edges.
 
     Parameters
     ----------
-    topology: the in-edges of a relation, in original ids. labels, times: of a relation's edges.
-    ids: [n] int64, ascending.
+    topology: gives a relation's CSC, in original ids.
+    labels, times: give the labels and times of a relation's edges, by edge id.
+    ids: [n] int64, ascending ids as in splits.
     """
     offsets = link_offsets(schema)
     relations = np.searchsorted(offsets, ids, side="right") - 1
     src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
-    found: list[NDArray[Any]] = []
-    found_times = np.empty(ids.size, np.int64) if schema.links_are_timed else None
+    link_labels: list[NDArray[Any]] = []
+    link_times = np.empty(ids.size, np.int64) if schema.links_are_timed else None
     for number, relation in enumerate(schema.target_relations):
         first, stop = np.searchsorted(ids, offsets[number : number + 2]).tolist()
-        own = ids[first:stop] - offsets[number]
+        relation_ids = ids[first:stop] - offsets[number]
         if schema.predicted == "edge":
-            found.append(labels(relation)[own])
-        if found_times is not None:
-            found_times[first:stop] = times(relation)[own]
+            link_labels.append(labels(relation)[relation_ids])
+        if link_times is not None:
+            link_times[first:stop] = times(relation)[relation_ids]
         if first == stop:
             continue
         edges = topology(relation)
-        places = np.full(schema.relations[relation].count, -1, np.int64)
-        places[own] = np.arange(first, stop)
+        link_of = np.full(schema.relations[relation].count, -1, np.int64)
+        link_of[relation_ids] = np.arange(first, stop)
         indptr, indices, edge_ids = map(np.asarray, (edges.indptr, edges.indices, edges.edge_ids))
-        _find_ends(indptr, indices, edge_ids, places, src, dst)
-    found_labels = np.concatenate(found) if found else None
-    return Links(ids, relations, src, dst, found_labels, found_times)
+        _find_ends(indptr, indices, edge_ids, link_of, src, dst)
+    joined_labels = np.concatenate(link_labels) if link_labels else None
+    return Links(ids, relations, src, dst, joined_labels, link_times)
 
 
 @kernel
-def _find_ends(indptr: Ids, indices: Ids, edge_ids: Ids, places: Ids, src: Ids, dst: Ids) -> None:
+def _find_ends(indptr: Ids, indices: Ids, edge_ids: Ids, link_of: Ids, src: Ids, dst: Ids) -> None:
     for node in range(indptr.size - 1):
         for edge in range(indptr[node], indptr[node + 1]):
-            place = places[edge_ids[edge]]
-            if place >= 0:
-                src[place], dst[place] = indices[edge], node
+            link = link_of[edge_ids[edge]]
+            if link >= 0:
+                src[link], dst[link] = indices[edge], node

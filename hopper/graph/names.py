@@ -1,4 +1,4 @@
-"""What a source called nodes and classes: text files with a line for each."""
+"""A source's names of nodes and classes: text files with one name a line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END: int = ord("\n")
 
 
 class Names:
-    """The lines of a file by number, read when they are asked for."""
+    """The lines of a text file by number, each read when it is asked for."""
 
     def __init__(self, file: Path) -> None:
         self._text = (
@@ -25,11 +25,11 @@ class Names:
 
     @classmethod
     def open(cls, file: Path, count: int) -> Self | None:
-        """Those of a file; None where it is not there.
+        """Open a file of names; return None if there is no such file.
 
         Parameters
         ----------
-        count: how many there must be.
+        count: number of lines that the file must have.
 
         Raises
         ------
@@ -46,6 +46,6 @@ class Names:
         return self._bounds.size - 1
 
     def of(self, ids: NDArray[np.int64]) -> list[str]:
-        """The names of some, by number."""
+        """The names of the nodes or classes with these numbers."""
         bounds = zip(self._bounds[ids].tolist(), self._bounds[ids + 1].tolist(), strict=True)
         return [bytes(self._text[first : last - 1]).decode() for first, last in bounds]

@@ -1,4 +1,4 @@
-"""How much of a graph's arrays is worked on at a time, as much as memory may hold."""
+"""How much of a graph's arrays is in memory at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LEAST_BYTES: Final = 256 << 10
 
 
 class PieceSize(NamedTuple):
-    """What work may hold at a time.
+    """How many bytes may be in memory at a time.
 
     Attributes
     ----------
-    piece: bytes of a piece of an array, of which a few are held at a time.
-    whole: bytes of arrays of a number a node or edge, together; what has more is worked on in
-        ranges, or lies in a file.
+    piece: bytes of one piece of an array. A few pieces are in memory at a time.
+    whole: bytes of all arrays with a number for every node or edge together. Larger arrays are
+        worked on in ranges, or lie in a file.
     """
 
     piece: int = MOST_BYTES
@@ -30,13 +30,13 @@ _SIZE: Final = ContextVar("piece size", default=_UNLIMITED)
 
 
 def piece_size() -> PieceSize:
-    """What work may hold at a time; unless somebody said less, arrays as long as they are."""
+    """The limits in force: those of :func:`limit_pieces`, or else none on ``whole``."""
     return _SIZE.get()
 
 
 @contextmanager
-def pieces_of(size: PieceSize) -> Iterator[None]:
-    """Let work hold no more than this, a piece within the bounds above, for a while."""
+def limit_pieces(size: PieceSize) -> Iterator[None]:
+    """Set the limits within a ``with`` block; pieces stay between 256 KiB and 16 MiB."""
     piece = max(LEAST_BYTES, min(MOST_BYTES, size.piece))
     token = _SIZE.set(PieceSize(piece, max(LEAST_BYTES, size.whole)))
     try:

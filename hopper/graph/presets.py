@@ -1,4 +1,4 @@
-"""The synthetic graphs that stand for the papers' data sets: their published and tuned figures.
+"""Parameters of the synthetic graphs that stand for the papers' data sets.
 
 How the generator uses the parameters is explained in docs/presets.md.
 """
@@ -16,7 +16,7 @@ from hopper.graph.typed_presets import TYPED_PRESETS
 
 @dataclass(frozen=True)
 class Preset:
-    """A homogeneous graph: what was published of it, and how the stand-in is drawn."""
+    """A homogeneous graph: its published figures, and how the graph that stands for it is drawn."""
 
     source: str
     """where the published figures come from"""
@@ -57,16 +57,16 @@ class Preset:
         return max(self.leaf << len(self.shares), 16 * int(self.mean_degree()), 8 * self.classes)
 
 
-# HopGNN has random features on its web graphs and names no split; a GNN must learn something
-# here, so they get classes and the shares 65 / 10 / 25 %.
+# HopGNN has random features on its web graphs and names no split. Here a GNN must learn something,
+# so these graphs get classes, and splits of 65, 10 and 25 %.
 _WEB_SPLITS: Final = MappingProxyType({"train": 0.65, "val": 0.10, "test": 0.25})
 
-# `shares` and `secluded` of arxiv-like and products-like were found by trying: METIS partitions for
-# 2, 4 and 8 servers, until R_micro with fanouts 10,10 came near HopGNN Table 1 (node-wise, 2L). The
-# share at level 0 sets R_micro at 2 servers, those at levels 1 and 2 how much it falls with more;
-# `secluded` keeps it up at ten hops. What came out stands in docs/presets.md. it-like is aimed at
-# Table 1's figures for IT, which are those of another partitioner; no locality was published for
-# the other two.
+# `shares` and `secluded` of arxiv-like and products-like were tuned with METIS partitions for 2, 4
+# and 8 servers, until R_micro with fanouts 10,10 came near HopGNN Table 1 (node-wise, 2L). The
+# share at level 0 sets R_micro at 2 servers. Those at levels 1 and 2 set how much it falls with
+# more servers. `secluded` keeps it up at ten hops. docs/presets.md has the results. it-like is
+# tuned to Table 1's figures for IT, which were measured with another partitioner. No locality was
+# published for the other two graphs.
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
     {
         "arxiv-like": Preset(
@@ -181,12 +181,12 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
 )
 
 
-def preset_named(name: str) -> Preset:
-    """The homogeneous preset of that name.
+def find_preset(name: str) -> Preset:
+    """Look up a homogeneous preset.
 
     Raises
     ------
-    RequestError: there is none; the text lists those there are, typed ones too.
+    RequestError: there is none of this name. The text lists all presets, typed ones too.
     """
     if name not in PRESETS:
         known = ", ".join([*PRESETS, *TYPED_PRESETS])

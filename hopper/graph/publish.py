@@ -1,4 +1,4 @@
-"""Directories that are there when they are complete, and not before."""
+"""Publish a directory when it is complete, and not before."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hopper.scratch import remove_abandoned, scratch_folder
 
 @contextmanager
 def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """A folder beside ``out`` to write into: renamed to it at the end, removed on any exception.
+    """Yield a folder beside ``out`` to write into; rename it to ``out`` at the end.
 
-    What a killed process left of the same ``out`` is removed first.
+    An exception removes the folder. Folders that killed processes left of the same ``out`` are
+    removed first.
 
     Raises
     ------
@@ -25,9 +26,9 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
     refuse_occupied(out)
     parent = out.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(_unfinished(out), parent) as work:
+    with scratch_folder(_unfinished_prefix(out), parent) as work:
         require_space(parent, needed_bytes)
-        # It was made private; what is published obeys the umask like any other.
+        # The scratch folder is private; a published one obeys the umask.
         umask = os.umask(0)
         os.umask(umask)
         work.chmod(0o777 & ~umask)
@@ -40,10 +41,10 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def remove_unfinished(out: Path) -> None:
-    """Remove what processes that ended early have left of ``out``."""
+    """Remove the unfinished folders that ended processes have left of ``out``."""
     parent = out.absolute().parent
     if parent.is_dir():
-        remove_abandoned(_unfinished(out), parent)
+        remove_abandoned(_unfinished_prefix(out), parent)
 
 
 def require_space(directory: Path, needed: int) -> None:
@@ -51,7 +52,7 @@ def require_space(directory: Path, needed: int) -> None:
 
     Raises
     ------
-    RequestError: naming the bytes needed and available.
+    RequestError: there is too little space. The text has the bytes needed and available.
     """
     available = shutil.disk_usage(directory).free
     if needed > available:
@@ -66,7 +67,7 @@ def refuse_occupied(out: Path) -> None:
 
     Raises
     ------
-    RequestError: naming the destination.
+    RequestError: it is one of these. The text names it.
     """
     if out.is_dir():
         if any(out.iterdir()):
@@ -75,5 +76,5 @@ def refuse_occupied(out: Path) -> None:
         raise RequestError(f"{out}: already exists and is not a directory")
 
 
-def _unfinished(out: Path) -> str:
+def _unfinished_prefix(out: Path) -> str:
     return f".{out.name}.unfinished-"

@@ -1,8 +1,8 @@
-"""How rows of features are stored: in 32, 16 or 8 bits a number.
+"""Stored forms of feature rows: 32, 16 or 8 bits a number.
 
-Rows lie in files and caches as they are stored, and cross the network so unless
-``cluster.feature_wire`` says otherwise; :func:`hopper.ops.row_form.to_floats` makes floats of them
-where a model reads them.
+Rows keep their stored form in files and caches, and on the network unless ``cluster.feature_wire``
+names another. :func:`hopper.ops.row_form.to_floats` converts them to floats where a model reads
+them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,32 @@ from cache_server.row_form import ROW_FORMS, RowForm, RowFormName
 class RoundingError(NamedTuple):
     """How far stored rows are from those that they were made of.
 
-    absolute: the largest difference of a number. relative: the largest one of a row, divided by the
-    row's largest absolute value; None where nothing bounds it, as of averages of such rows.
+    Attributes
+    ----------
+    absolute: the largest difference of any number.
+    relative: the largest difference in a row, divided by the row's largest absolute value. None
+        where it has no bound, as for averages of rounded rows.
     """
 
     absolute: float
     relative: float | None
 
     def larger_of(self, other: RoundingError) -> RoundingError:
-        """How far two sets of rows are off at most."""
-        both = self.relative, other.relative
-        relative = None if None in both else max(share for share in both if share is not None)
+        """Bound the error of two sets of rows, with this error and with ``other``."""
+        errors = self.relative, other.relative
+        relative = None if None in errors else max(e for e in errors if e is not None)
         return RoundingError(max(self.absolute, other.absolute), relative)
 
     def and_then(self, other: RoundingError) -> RoundingError:
-        """How far rows are that were rounded once more."""
-        both = self.relative, other.relative
-        relative = None if None in both else sum(each for each in both if each is not None)
+        """Bound the error of rows with this error that were rounded again, with ``other``."""
+        errors = self.relative, other.relative
+        relative = None if None in errors else sum(e for e in errors if e is not None)
         return RoundingError(self.absolute + other.absolute, relative)
 
 
 def find_error(before: NDArray[np.float32], after: NDArray[np.float32]) -> RoundingError:
-    """How far rows [n, dim] are off after they were rounded."""
-    # Differences of two float32 numbers need more bits than these have.
+    """Measure how far rows [n, dim] are off after they were rounded."""
+    # The difference of two float32 numbers needs more bits than they have.
     differences = np.abs(after.astype(np.float64) - before).max(1, initial=0)
     largest = np.abs(before).max(1, initial=0).astype(np.float64)
     shares = differences / np.where(largest > 0, largest, 1)
@@ -48,7 +51,7 @@ def find_error(before: NDArray[np.float32], after: NDArray[np.float32]) -> Round
 
 
 class _Rows(Protocol):
-    """A node type or relation, as far as its features go."""
+    """The features' fields of a node type or relation."""
 
     @property
     def feature_dim(self) -> int | None: ...
@@ -58,7 +61,7 @@ class _Rows(Protocol):
 
 
 class StoredFeatures(NamedTuple):
-    """A table of features as it is stored: how many columns, of which dtype, in which form."""
+    """Columns, dtype and form of a stored table of features."""
 
     columns: int
     dtype: np.dtype[Any]
@@ -75,7 +78,7 @@ def stored_features(kind: _Rows, dim: int | None = None) -> StoredFeatures | Non
 
     Parameters
     ----------
-    dim: numbers in a row, where a server stores some of them; None = all.
+    dim: numbers in a row, if a server stores only some of them; None = all.
     """
     if kind.feature_dim is None or kind.feature_dtype is None:
         return None

@@ -1,4 +1,4 @@
-"""Rows of a CSC in pieces with few edges each, so that memory does not grow with the graph."""
+"""Divide the rows of a CSC into ranges with few edges, to work on one range at a time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _BYTES_AN_EDGE: Final = 32
 
 
 def edges_at_once() -> int:
-    """Edges of a range, unless it is of one row."""
+    """Most edges of a range that has more than one row."""
     return max(1, min(EDGES_AT_ONCE, piece_size().piece // _BYTES_AN_EDGE))
 
 
 def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Divide rows into ranges with few edges each, or of one row."""
+    """Divide rows [``start``, ``stop``) into ranges with few edges.
+
+    A range has at most :func:`edges_at_once` edges, or a single row.
+    """
     most = edges_at_once()
     while start < stop:
         full = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1

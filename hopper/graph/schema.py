@@ -1,6 +1,6 @@
-"""The schema of a graph directory: what ``graph.json`` says, as typed values.
+"""The schema of a graph directory: the content of ``graph.json`` as typed values.
 
-A homogeneous graph is one node type and one relation; there is no second code path for it.
+A homogeneous graph is one node type and one relation. There is no second code path for it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SCHEMA_VERSION = 1
 
 LabelKind = Literal["class", "multi_hot", "float", "tasks"]
 Predicted = Literal["node", "edge", "link"]
-"""labels of nodes, labels of edges, or which nodes an edge joins"""
+"""Labels of nodes, labels of edges, or links."""
 TargetKind = Literal["class", "multi_hot", "float", "tasks", "link"]
-"""what is predicted: labels of a kind, or links"""
+"""What is predicted: labels of some kind, or links."""
 
 
 class Relation(NamedTuple):
@@ -39,18 +39,26 @@ class Relation(NamedTuple):
 
 
 Labelled = str | Relation
-"""whose labels: a node type's nodes, or a relation's edges"""
+"""What labels or times belong to: a node type (its nodes) or a relation (its edges)."""
 
 
-def relations_called(word: str, relations: Iterable[Relation]) -> list[Relation]:
-    """The relations that a word means: ``src/name/dst``, or a name."""
-    return [each for each in relations if word in (str(each), each.rel)]
+def find_relations(word: str, relations: Iterable[Relation]) -> list[Relation]:
+    """Find the relations that ``word`` names, either as ``src/name/dst`` or as ``name``."""
+    return [relation for relation in relations if word in (str(relation), relation.rel)]
 
 
 @dataclass(frozen=True)
 class NodeType:
-    """One node type: how many nodes, the width and stored form of their features if any and how far
-    these are from what they were made of (None = not at all), and whether they have times."""
+    """One node type.
+
+    Attributes
+    ----------
+    count: number of nodes.
+    feature_dim: numbers in a row of features; None = no features.
+    feature_dtype: stored form of the features; None = no features.
+    timed: whether the nodes have times.
+    feature_error: how far the features are from those that they were made of; None = not at all.
+    """
 
     count: int
     feature_dim: int | None = None
@@ -61,8 +69,15 @@ class NodeType:
 
 @dataclass(frozen=True)
 class EdgeType:
-    """One relation: how many edges, as of :class:`NodeType` their features, and whether they have
-    weights, and times."""
+    """One relation.
+
+    Attributes
+    ----------
+    count: number of edges.
+    feature_dim, feature_dtype, feature_error: of the edges' features, as in :class:`NodeType`.
+    weighted: whether the edges have weights.
+    timed: whether the edges have times.
+    """
 
     count: int
     feature_dim: int | None = None
@@ -74,10 +89,17 @@ class EdgeType:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of a node type's nodes, or a relation's edges: int64 classes (-1 unlabelled), uint8
-    multi-hot or float32 rows; or those of several tasks, side by side in float32 rows.
+    """Labels of a node type's nodes, or of a relation's edges.
 
-    ``classes`` is the width of logits, of all tasks together; ``tasks`` are by name, in order.
+    They are int64 classes (-1 for unlabelled), uint8 multi-hot rows or float32 rows. Labels of
+    several tasks stand side by side in float32 rows.
+
+    Attributes
+    ----------
+    kind: kind of the labels.
+    classes: width of the logits, of all tasks together.
+    tasks: name and labels of each task, in order of their columns; empty unless ``kind`` is
+        "tasks".
     """
 
     kind: LabelKind
@@ -86,33 +108,38 @@ class Labels:
 
     @property
     def columns(self) -> int:
-        """How many numbers a row of labels has."""
+        """Number of columns of a row of labels."""
         if self.kind == "tasks":
-            return sum(own.columns for _, own in self.tasks)
+            return sum(labels.columns for _, labels in self.tasks)
         return 1 if self.kind == "class" else self.classes
 
     @property
     def dtype(self) -> str:
-        """Of the numbers."""
+        """dtype of the stored labels."""
         return {"class": "int64", "multi_hot": "uint8"}.get(self.kind, "float32")
 
-    def places(self) -> dict[str, tuple[Labels, slice, slice]]:
-        """By task, its labels, and which logits and columns are its own."""
-        found, logit, column = {}, 0, 0
-        for name, own in self.tasks:
-            logits = slice(logit, logit + own.classes)
-            found[name] = own, logits, slice(column, column + own.columns)
-            logit, column = logits.stop, column + own.columns
-        return found
+    def task_slices(self) -> dict[str, tuple[Labels, slice, slice]]:
+        """Each task's labels, slice of the logits and slice of the columns, by the task's name."""
+        slices, logit, column = {}, 0, 0
+        for name, labels in self.tasks:
+            logits = slice(logit, logit + labels.classes)
+            slices[name] = labels, logits, slice(column, column + labels.columns)
+            logit, column = logits.stop, column + labels.columns
+        return slices
 
 
 @dataclass(frozen=True)
 class GraphSchema:
-    """Everything ``graph.json`` holds.
+    """The content of ``graph.json``.
 
-    ``target`` is the node type that is predicted, or the relation whose edges are, ``also`` further
-    relations whose edges are predicted together with these: their labels where they have some,
-    otherwise that they are there. ``splits`` maps a split's name to its number of ids.
+    Attributes
+    ----------
+    target: the node type or the relation that is predicted. Of a relation with labels the labels of
+        edges are predicted, of any other relation its links.
+    labels: labels by node type or relation.
+    splits: number of ids by a split's name.
+    source: where the graph comes from, in words.
+    also: further relations that are predicted together with a target relation.
     """
 
     name: str
@@ -126,16 +153,19 @@ class GraphSchema:
 
     @property
     def target_relations(self) -> tuple[Relation, ...]:
-        """The relations whose edges are predicted; none where nodes are."""
+        """The relations whose edges are predicted; empty where nodes are predicted."""
         return () if isinstance(self.target, str) else (self.target, *self.also)
 
     def table(self, name: str) -> NodeType | EdgeType:
-        """What has the rows of a feature table: a node type, or the relation whose edges' features
-        they are, as ``src/rel/dst``.
+        """The node type or relation whose features a table holds.
+
+        Parameters
+        ----------
+        name: a node type, or a relation as ``src/rel/dst``.
 
         Raises
         ------
-        KeyError: there is neither.
+        KeyError: there is no such node type or relation.
         """
         if name in self.node_types:
             return self.node_types[name]
@@ -150,43 +180,46 @@ class GraphSchema:
 
     @property
     def links_are_timed(self) -> bool:
-        """Whether edges of all target relations, where there are any, have times."""
-        kinds = [self.relations[each] for each in self.target_relations]
-        return bool(kinds) and all(each.timed for each in kinds)
+        """Whether there are target relations, and the edges of all of them have times."""
+        kinds = [self.relations[relation] for relation in self.target_relations]
+        return bool(kinds) and all(kind.timed for kind in kinds)
 
     def is_timed(self, relation: Relation) -> bool:
-        """Whether there is a time from which on an edge may be seen: its own, or its source's."""
+        """Whether there is a time from which an edge may be seen: its own, or its source's."""
         return self.relations[relation].timed or self.node_types[relation.src].timed
 
     def count_of(self, owner: Labelled) -> int:
-        """How many nodes a type, or edges a relation, has."""
+        """Number of nodes of a type, or of edges of a relation."""
         if isinstance(owner, Relation):
             return self.relations[owner].count
         return self.node_types[owner].count
 
     @property
     def predicted(self) -> Predicted:
-        """What the target is."""
+        """Whether labels of nodes, labels of edges or links are predicted."""
         if isinstance(self.target, str):
             return "node"
         return "edge" if self.target in self.labels else "link"
 
     @property
     def target_labels(self) -> Labels | None:
-        """The labels of what is predicted, those of all target relations alike; None of links."""
+        """The labels that are predicted, the same for all target relations; None for links."""
         return self.labels.get(self.target)
 
     @property
     def target_count(self) -> int:
-        """How many nodes, or edges, there are of what is predicted: the bound of split ids."""
+        """Number of nodes of the target type, or of edges of the target relations.
+
+        Ids in splits are below it.
+        """
         if isinstance(self.target, str):
             return self.node_types[self.target].count
-        return sum(self.relations[each].count for each in self.target_relations)
+        return sum(self.relations[relation].count for relation in self.target_relations)
 
     @property
     def root_types(self) -> tuple[str, ...]:
-        """The node types whose rows predictions are made of, :meth:`target_type` first."""
-        ends = [end for each in self.target_relations for end in (each.dst, each.src)]
+        """The node types of roots, or of the ends of target edges; :meth:`target_type` first."""
+        ends = [end for relation in self.target_relations for end in (relation.dst, relation.src)]
         return tuple(dict.fromkeys([self.target_type(), *ends]))
 
     def target_type(self) -> str:

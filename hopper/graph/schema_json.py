@@ -1,4 +1,4 @@
-"""``graph.json``: a :class:`GraphSchema` to JSON and back, with every field checked."""
+"""Write a :class:`GraphSchema` as ``graph.json``, and read it back with every field checked."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from hopper.graph.schema import (
 )
 
 _MOST_CLASSES: Final = 1 << 24
-"""of a task among several, whose classes are kept in float32"""
+"""Limit for one of several tasks, because their classes are stored in float32."""
 
 
 def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
-    """What ``graph.json`` holds for this schema; the inverse of :func:`schema_from_json`."""
+    """Convert a schema to the content of ``graph.json``; inverts :func:`schema_from_json`."""
     return {
         "schema": SCHEMA_VERSION,
         "name": schema.name,
@@ -75,7 +75,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
 
 
 def schema_fingerprint(schema: GraphSchema) -> str:
-    """A checksum of all that ``graph.json`` holds, in hexadecimal."""
+    """A checksum of the content of ``graph.json``, in hexadecimal."""
     return xxhash.xxh3_64_hexdigest(json.dumps(schema_to_json(schema), sort_keys=True).encode())
 
 
@@ -104,16 +104,16 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
         where=where,
         field="",
     )
-    target, *also = _targets(fields["target"], where)
-    relations, edge_labels = _relations(fields["relations"], where)
-    labels = _labels(fields.get("labels", {}), where)
+    target, *also = _parse_targets(fields["target"], where)
+    relations, edge_labels = _parse_relations(fields["relations"], where)
+    labels = _parse_all_labels(fields.get("labels", {}), where)
     labels.update(edge_labels)
     schema = GraphSchema(
         name=_text(fields["name"], where, "name"),
-        node_types=_node_types(fields["node_types"], where),
+        node_types=_parse_node_types(fields["node_types"], where),
         relations=relations,
         target=target,
-        also=tuple(each for each in also if isinstance(each, Relation)),
+        also=tuple(relation for relation in also if isinstance(relation, Relation)),
         labels=labels,
         splits={
             name: _count(count, where, f"splits.{name}")
@@ -126,11 +126,11 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
 
 
 def check_schema(schema: GraphSchema, where: str) -> None:
-    """Check that a schema's names are safe and that its parts refer to one another.
+    """Check that a schema's names are safe, and that whatever it refers to exists.
 
     Raises
     ------
-    GraphError: naming ``where``, the field, what was expected and what was given.
+    GraphError: a field is wrong. The text names ``where``, the field, expected and given.
     """
     if not schema.node_types:
         raise GraphError(f"{where}: node_types: expected at least one node type, given none")
@@ -199,17 +199,18 @@ def _check_table(kind: NodeType | EdgeType, where: str, field: str) -> None:
 
 
 def _check_tasks(labels: Labels, where: str, field: str) -> None:
-    """Check that labels of several tasks are made of those of each."""
+    """Check the labels of each task, and that their widths add up to that of all tasks."""
     if (labels.kind == "tasks") != bool(labels.tasks):
         raise GraphError(f'{where}: {field}.tasks: expected where kind is "tasks", and only there')
-    for name, own in labels.tasks:
+    for name, task in labels.tasks:
         check_name(name, f"{field}.tasks", where)
-        if own.kind not in ("class", "multi_hot", "float") or not 1 <= own.classes <= _MOST_CLASSES:
+        is_known = task.kind in ("class", "multi_hot", "float")
+        if not is_known or not 1 <= task.classes <= _MOST_CLASSES:
             raise GraphError(
                 f"{where}: {field}.tasks.{name}: expected kind class, multi_hot or float, and 1 to "
-                f"{_MOST_CLASSES:,} classes, given {own.kind!r} and {own.classes}"
+                f"{_MOST_CLASSES:,} classes, given {task.kind!r} and {task.classes}"
             )
-    total = sum(own.classes for _, own in labels.tasks)
+    total = sum(task.classes for _, task in labels.tasks)
     if labels.tasks and labels.classes != total:
         raise GraphError(
             f"{where}: {field}.classes: expected {total}, of all tasks together, given "
@@ -233,16 +234,16 @@ def _check_target(schema: GraphSchema, where: str) -> None:
             f"{where}: target: expected one of the node types {sorted(schema.node_types)}, "
             f"given {target!r}"
         )
-    for place, each in enumerate(schema.target_relations):
-        if each not in schema.relations:
-            raise GraphError(f"{where}: target: expected one of the relations, given {each}")
-        if each in schema.target_relations[:place]:
-            raise GraphError(f"{where}: target: {each} stands there twice")
-        if schema.labels.get(each) != schema.target_labels:
+    for number, relation in enumerate(schema.target_relations):
+        if relation not in schema.relations:
+            raise GraphError(f"{where}: target: expected one of the relations, given {relation}")
+        if relation in schema.target_relations[:number]:
+            raise GraphError(f"{where}: target: {relation} stands there twice")
+        if schema.labels.get(relation) != schema.target_labels:
             raise GraphError(
                 f"{where}: target: expected edges of all target relations to have labels of the "
-                f"same kind and width, or none; given {_told(schema, each)} of {each} and "
-                f"{_told(schema, target)} of {target}"
+                f"same kind and width, or none; given {_describe_labels(schema, relation)} of "
+                f"{relation} and {_describe_labels(schema, target)} of {target}"
             )
 
 
@@ -265,7 +266,7 @@ def _count(value: object, where: str, field: str) -> int:
 
 
 def _expect_keys(
-    given: dict[str, Any],
+    fields: dict[str, Any],
     *,
     required: tuple[str, ...],
     optional: tuple[str, ...],
@@ -274,16 +275,16 @@ def _expect_keys(
 ) -> None:
     prefix = f"{field}." if field else ""
     for key in required:
-        if key not in given:
+        if key not in fields:
             raise GraphError(f"{where}: {prefix}{key}: missing field")
-    for key in given:
+    for key in fields:
         if key not in required and key not in optional:
             raise GraphError(
                 f"{where}: {prefix}{key}: unknown field; expected {sorted(required + optional)}"
             )
 
 
-def _node_types(value: object, where: str) -> dict[str, NodeType]:
+def _parse_node_types(value: object, where: str) -> dict[str, NodeType]:
     result = {}
     for name, entry in _object(value, where, "node_types").items():
         field = f"node_types.{name}"
@@ -296,14 +297,14 @@ def _node_types(value: object, where: str) -> dict[str, NodeType]:
             field=field,
         )
         _check_flag(fields, "timed", where, field)
-        result[name] = NodeType(**_with_error(fields, where, field))
+        result[name] = NodeType(**_parse_error(fields, where, field))
     return result
 
 
-def _relations(
+def _parse_relations(
     value: object, where: str
 ) -> tuple[dict[Relation, EdgeType], dict[Labelled, Labels]]:
-    """The relations, and the labels of their edges."""
+    """Parse the relations, and the labels of their edges."""
     if not isinstance(value, list):
         raise GraphError(f"{where}: relations: expected a list, given {value!r}")
     result, labels = dict[Relation, EdgeType](), dict[Labelled, Labels]()
@@ -325,10 +326,10 @@ def _relations(
         if relation in result:
             raise GraphError(f"{where}: {field}: {relation} stands there twice")
         if "labels" in fields:
-            labels[relation] = _labels_of(fields.pop("labels"), where, f"{field}.labels")
+            labels[relation] = _parse_labels(fields.pop("labels"), where, f"{field}.labels")
         _check_flag(fields, "weighted", where, field)
         _check_flag(fields, "timed", where, field)
-        result[relation] = EdgeType(**_with_error(fields, where, field))
+        result[relation] = EdgeType(**_parse_error(fields, where, field))
     return result, labels
 
 
@@ -337,8 +338,8 @@ def _error_to_json(kind: NodeType | EdgeType) -> dict[str, Any]:
     return {} if error is None else {"feature_error": error._asdict()}
 
 
-def _with_error(fields: Mapping[str, Any], where: str, field: str) -> dict[str, Any]:
-    """The fields of a type, with how far its features are from what they were made of."""
+def _parse_error(fields: Mapping[str, Any], where: str, field: str) -> dict[str, Any]:
+    """Check ``feature_error`` among the fields of a type, and parse it if it is there."""
     error = fields.get("feature_error")
     if error is None:
         return dict(fields)
@@ -363,24 +364,24 @@ def _check_flag(fields: dict[str, Any], key: str, where: str, field: str) -> Non
 
 
 def target_to_json(schema: GraphSchema) -> str | list[str] | list[list[str]]:
-    """What is predicted, as ``graph.json`` has it."""
+    """Convert the target to its form in ``graph.json``."""
     if isinstance(schema.target, str):
         return schema.target
-    each = [list(relation) for relation in schema.target_relations]
-    return each if schema.also else each[0]
+    triples = [list(relation) for relation in schema.target_relations]
+    return triples if schema.also else triples[0]
 
 
-def _targets(value: object, where: str) -> list[str | Relation]:
-    """A node type, or one relation or more."""
+def _parse_targets(value: object, where: str) -> list[str | Relation]:
+    """Parse the target: one node type, or one relation or more."""
     if isinstance(value, str):
         return [value]
-    given = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    items = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     triples = [
-        Relation(*each)
-        for each in given
-        if isinstance(each, list) and len(each) == 3 and all(isinstance(x, str) for x in each)
+        Relation(*item)
+        for item in items
+        if isinstance(item, list) and len(item) == 3 and all(isinstance(x, str) for x in item)
     ]
-    if len(triples) < len(given):
+    if len(triples) < len(items):
         raise GraphError(
             f"{where}: target: expected a node type, [src, rel, dst] or a list of these, given "
             f"{value!r}"
@@ -388,29 +389,29 @@ def _targets(value: object, where: str) -> list[str | Relation]:
     return list(triples)
 
 
-def _labels(value: object, where: str) -> dict[Labelled, Labels]:
-    found = _object(value, where, "labels")
-    return {name: _labels_of(entry, where, f"labels.{name}") for name, entry in found.items()}
+def _parse_all_labels(value: object, where: str) -> dict[Labelled, Labels]:
+    entries = _object(value, where, "labels").items()
+    return {name: _parse_labels(entry, where, f"labels.{name}") for name, entry in entries}
 
 
-def _labels_of(value: object, where: str, field: str) -> Labels:
+def _parse_labels(value: object, where: str, field: str) -> Labels:
     fields = dict(_object(value, where, field))
     _expect_keys(
         fields, required=("kind", "classes"), optional=("tasks",), where=where, field=field
     )
     _count(fields["classes"], where, f"{field}.classes")
-    tasks = _object(fields.pop("tasks", {}), where, f"{field}.tasks").items()
-    found = {name: _labels_of(own, where, f"{field}.tasks.{name}") for name, own in tasks}
-    return Labels(**fields, tasks=tuple(found.items()))
+    entries = _object(fields.pop("tasks", {}), where, f"{field}.tasks").items()
+    tasks = {name: _parse_labels(entry, where, f"{field}.tasks.{name}") for name, entry in entries}
+    return Labels(**fields, tasks=tuple(tasks.items()))
 
 
 def _labels_to_json(labels: Labels) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": labels.kind, "classes": labels.classes}
+    data: dict[str, Any] = {"kind": labels.kind, "classes": labels.classes}
     if labels.tasks:
-        found["tasks"] = {name: _labels_to_json(own) for name, own in labels.tasks}
-    return found
+        data["tasks"] = {name: _labels_to_json(task) for name, task in labels.tasks}
+    return data
 
 
-def _told(schema: GraphSchema, owner: Labelled) -> str:
+def _describe_labels(schema: GraphSchema, owner: Labelled) -> str:
     labels = schema.labels.get(owner)
     return "none" if labels is None else f"{labels.kind} of width {labels.classes}"

@@ -1,4 +1,4 @@
-"""Makes a preset's graph directory: a pure function of preset, scale and seed.
+"""Write a preset's graph directory, a pure function of preset, scale and seed.
 
 The model and the choices behind it are explained in docs/presets.md.
 """
@@ -20,15 +20,15 @@ from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph.degree_corrected import (
     Hierarchy,
+    add_reverse_edges,
     apportion,
-    both_directions,
-    capped,
+    cap_weights,
     cumulative_weights,
     draw_rows,
     level_thresholds,
     power_law_weights,
 )
-from hopper.graph.presets import Preset, preset_named
+from hopper.graph.presets import Preset, find_preset
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.synthesise_typed import make_typed
 from hopper.graph.synthetic_nodes import (
@@ -47,7 +47,7 @@ from hopper.graph.write import GraphWriter
 NODE = "node"
 EDGE = Relation(NODE, "edge", NODE)
 
-# What each key is for; part of the specification of a preset's graph.
+# The purpose of each key; part of the specification of a preset's graph.
 (
     _SHUFFLE,
     _SECLUDED,
@@ -66,13 +66,13 @@ _CHUNK_VALUES = 1 << 24
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The nodes of a graph being made: how they stand in the hierarchy."""
+    """The nodes of a graph that is being made, and their positions in the hierarchy."""
 
     hierarchy: Hierarchy
     position_of: NDArray[np.int64]
-    """[count] int64: where the node of an id stands"""
+    """[count] int64, the position of each node"""
     id_of: NDArray[np.int64]
-    """[count] int64: the node at a position"""
+    """[count] int64, the node at each position"""
 
 
 def make(
@@ -93,8 +93,8 @@ def make(
     out: the directory to write; it must not exist or be empty.
     scale: share of the published nodes and edges, in (0, 1]; the mean degree stays.
     seed: another seed is another graph of the same kind.
-    feature_dim: width of the features instead of the published one; the topology stays. Not for
-        typed presets.
+    feature_dim: width of the features, which does not change the topology; None = as published.
+        Typed presets take none.
     progress: show a progress bar.
 
     Returns
@@ -103,8 +103,8 @@ def make(
 
     Raises
     ------
-    RequestError: no such preset; a scale outside (0, 1] or too small for the preset; a width below
-        1; too little memory for the topology; too little disk space; ``out`` is occupied.
+    RequestError: there is no such preset, the scale is outside (0, 1] or too small for the preset,
+        the width is below 1, memory or disk space is too small, or ``out`` is occupied.
     """
     if not (math.isfinite(scale) and 0.0 < scale <= 1.0):
         raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
@@ -115,28 +115,27 @@ def make(
             )
         with _progress(progress) as bar:
             return make_typed(preset, TYPED_PRESETS[preset], out, scale=scale, seed=seed, bar=bar)
-    given = _widened(preset_named(preset), feature_dim)
-    count, edges = _size(preset, given, scale)
-    _require_memory(given, count, edges)
+    figures = _set_feature_dim(find_preset(preset), feature_dim)
+    count, edges = _count_drawn(preset, figures, scale)
+    _require_memory(figures, count, edges)
     key = key_of(SYNTHESIS, *preset.encode(), seed)
     width = "" if feature_dim is None else f", {feature_dim=}"
-    schema = _schema(
-        preset, given, count, edges, f"synthetic, {scale=:g}, {seed=}{width}; after {given.source}"
-    )
+    source = f"synthetic, {scale=:g}, {seed=}{width}; after {figures.source}"
+    schema = _schema(preset, figures, count, edges, source)
     with GraphWriter(out, schema) as writer, _progress(progress) as bar:
         task = bar.add_task("nodes", total=None)
-        nodes = _nodes(key, given, count)
-        labels = _labels(key, given, nodes)
+        nodes = _make_nodes(key, figures, count)
+        labels = _draw_labels(key, figures, nodes)
         writer.labels(NODE, labels)
         write_splits(key_of(key, _SPLITS), writer, count)
         bar.remove_task(task)
-        writer.topology_csc(EDGE, _topology(key, given, edges, nodes, bar))
-        _write_features(key, given, labels, writer.features(NODE), bar)
+        writer.topology_csc(EDGE, _draw_topology(key, figures, edges, nodes, bar))
+        _write_features(key, figures, labels, writer.features(NODE), bar)
     return Path(out)
 
 
-def _widened(preset: Preset, feature_dim: int | None) -> Preset:
-    """The preset with another width of features."""
+def _set_feature_dim(preset: Preset, feature_dim: int | None) -> Preset:
+    """The preset with another width of features, unless that is None."""
     if feature_dim is None:
         return preset
     if feature_dim < 1:
@@ -144,8 +143,8 @@ def _widened(preset: Preset, feature_dim: int | None) -> Preset:
     return replace(preset, feature_dim=feature_dim)
 
 
-def _size(name: str, preset: Preset, scale: float) -> tuple[int, int]:
-    """Nodes and drawn edges at that scale."""
+def _count_drawn(name: str, preset: Preset, scale: float) -> tuple[int, int]:
+    """Number of nodes and of drawn edges at a scale."""
     count = round(preset.nodes * scale)
     smallest = preset.smallest_count()
     if count < smallest:
@@ -157,7 +156,7 @@ def _size(name: str, preset: Preset, scale: float) -> tuple[int, int]:
 
 
 def required_memory(preset: Preset, count: int, edges: int) -> int:
-    """Bytes of memory, about, that making such a graph takes at its peak (features excluded)."""
+    """Estimate the peak memory, in bytes, of making such a graph; features take none."""
     stored = edges * (2 if preset.undirected else 1)
     drawn = edges if preset.undirected else 0
     return 8 * (2 * stored + drawn + 10 * count)
@@ -184,7 +183,7 @@ def _schema(name: str, preset: Preset, count: int, edges: int, source: str) -> G
     )
 
 
-def _nodes(key: int, preset: Preset, count: int) -> _Nodes:
+def _make_nodes(key: int, preset: Preset, count: int) -> _Nodes:
     thresholds = level_thresholds(count, preset.leaf, preset.shares, preset.label_level)
     local_level = min(preset.label_level, thresholds.size - 1)
     communities = 1 << local_level
@@ -195,37 +194,37 @@ def _nodes(key: int, preset: Preset, count: int) -> _Nodes:
     return _Nodes(hierarchy, position_of, id_of)
 
 
-def _labels(key: int, preset: Preset, nodes: _Nodes) -> NDArray[np.int64]:
+def _draw_labels(key: int, preset: Preset, nodes: _Nodes) -> NDArray[np.int64]:
     level = nodes.hierarchy.local_level
-    of_community = community_classes(key_of(key, _CLASSES), 1 << level, preset.classes)
+    class_of_community = community_classes(key_of(key, _CLASSES), 1 << level, preset.classes)
     noise_key = np.uint64(key_of(key, _NOISE))
     return node_classes(
-        noise_key, nodes.position_of, level, of_community, preset.classes, preset.label_noise
+        noise_key, nodes.position_of, level, class_of_community, preset.classes, preset.label_noise
     )
 
 
-def _topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Progress) -> Topology:
+def _draw_topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Progress) -> Topology:
     count = nodes.hierarchy.nodes
-    sums = _weights(key_of(key, _IN), preset, count, preset.in_exponent)
+    sums = _draw_weights(key_of(key, _IN), preset, count, preset.in_exponent)
     indptr = np.zeros(count + 1, np.int64)
     np.cumsum(apportion(sums, edges)[nodes.position_of], out=indptr[1:])
     if not preset.undirected:
-        sums = _weights(key_of(key, _OUT), preset, count, preset.out_exponent)
+        sums = _draw_weights(key_of(key, _OUT), preset, count, preset.out_exponent)
     indices = np.empty(edges, np.int64)
     _draw_edges(key_of(key, _EDGES), preset, nodes, sums, indptr, indices, bar)
     if preset.undirected:
-        indptr, indices = both_directions(indptr, indices)
+        indptr, indices = add_reverse_edges(indptr, indices)
     in_degrees = np.diff(indptr)
     out_degrees = in_degrees if preset.undirected else np.bincount(indices, minlength=count)
     return Topology(indptr, indices, np.arange(indices.size), in_degrees, out_degrees)
 
 
-def _weights(key: int, preset: Preset, count: int, exponent: float) -> NDArray[np.uint64]:
+def _draw_weights(key: int, preset: Preset, count: int, exponent: float) -> NDArray[np.uint64]:
     """[count + 1] uint64: running sum of power-law weights by position."""
-    # A hub of a small graph may be tied to at most a sixteenth of it.
+    # A hub of a small graph has edges to at most a sixteenth of it.
     largest = min(preset.max_degree, count // 16) / preset.mean_degree()
     weights = power_law_weights(np.uint64(key), count, exponent)
-    return cumulative_weights(capped(weights, largest))
+    return cumulative_weights(cap_weights(weights, largest))
 
 
 def _draw_edges(
@@ -255,7 +254,7 @@ def _draw_edges(
 
 
 def _row_chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about as many edges each, so that progress can be shown."""
+    """Divide rows into ranges of about as many edges each, to show progress between them."""
     marks = np.arange(0, indptr[-1], _CHUNK_EDGES)
     bounds = np.unique(np.append(np.searchsorted(indptr[:-1], marks), indptr.size - 1))
     bounds[0] = 0

@@ -1,8 +1,8 @@
-"""Makes a typed preset's graph directory: a pure function of preset, scale and seed.
+"""Write a typed preset's graph directory, a pure function of preset, scale and seed.
 
-Nodes of all types stand in two community structures at once, which agree in their coarse levels. A
-relation follows one of them, and a target's class is given by its communities in both, so that no
-relation alone tells it. The choices are explained in docs/presets.md.
+Nodes of all types are in two community structures at once, which agree in their coarse levels. A
+relation follows one of them. A target's class depends on its communities in both, so no relation
+alone reveals it. docs/presets.md explains the choices.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hopper.errors import RequestError
 from hopper.graph.degree_corrected import (
     ROOM,
     Hierarchy,
+    add_reverse_edges,
     apportion,
-    both_directions,
-    capped,
+    cap_weights,
     cumulative_weights,
     draw_rows,
     level_thresholds,
@@ -44,30 +44,33 @@ from hopper.graph.typed_edges import draw_between
 from hopper.graph.typed_presets import TypedEdges, TypedPreset
 from hopper.graph.write import GraphWriter
 
-# What each key is for; part of the specification of a preset's graph.
+# The purpose of each key; part of the specification of a preset's graph.
 _SHUFFLE, _FINE, _IN, _OUT, _EDGES, _CLASSES, _NOISE, _CENTROIDS, _FEATURES, _SPLITS = range(10)
 
 _COARSE_LEVEL: Final = 3
-"""down to it the two structures agree, so that up to eight servers can keep both together; less
-deep where communities are few"""
+"""Last level down to which both structures agree, so that up to eight servers can keep communities
+of both whole; it is less deep where communities are few."""
 _LABEL_LEVEL: Final = 8
-"""of the communities that have a part of a class; less deep where these would be too small for the
-edges of a relation"""
+"""Level of the communities that have one part of a class; it is less deep where they would be too
+small for the edges of a relation."""
 _LEAF: Final = 64
 _SMALLEST: Final = 16
-"""nodes of a type at least, if it was published with that many"""
+"""Fewest nodes of a type, if it was published with that many."""
 _EXPONENT: Final = 2.3
-"""of the power laws of degrees"""
+"""Exponent of the power laws of degrees."""
 _MOST_TIMES_MEAN: Final = 200.0
 _CHUNK_VALUES: Final = 1 << 24
 
 
 @dataclass(frozen=True)
 class _Type:
-    """A node type being made.
+    """A node type that is being made; arrays are for either structure.
 
-    position_of, id_of: by structure, [count] int64. classes: by structure, [count] int64, the part
-    of a class that a node's community stands for.
+    Attributes
+    ----------
+    position_of: [count] int64, the position of each node.
+    id_of: [count] int64, the node at each position.
+    classes: [count] int64, the part of a class that each node's community has.
     """
 
     hierarchy: Hierarchy
@@ -85,7 +88,7 @@ def make_typed(
     seed: int,
     bar: Progress,
 ) -> Path:
-    """Write a typed synthetic graph directory; see :func:`hopper.graph.synthesise.make`.
+    """Write a typed preset's graph directory, like :func:`hopper.graph.synthesise.make`.
 
     Raises
     ------
@@ -99,10 +102,12 @@ def make_typed(
     with GraphWriter(out, schema) as writer:
         task = bar.add_task("nodes", total=None)
         types = {
-            each: _make_type(key_of(key, *each.encode()), key, preset, kind.count, parts, level)
-            for each, kind in schema.node_types.items()
+            node_type: _make_type(
+                key_of(key, *node_type.encode()), key, preset, kind.count, parts, level
+            )
+            for node_type, kind in schema.node_types.items()
         }
-        labels = _labels(key, preset, types[preset.target], parts)
+        labels = _draw_labels(key, preset, types[preset.target], parts)
         writer.labels(preset.target, labels)
         write_splits(key_of(key, _SPLITS), writer, labels.size)
         bar.remove_task(task)
@@ -110,9 +115,9 @@ def make_typed(
         for edges in preset.relations:
             _write_relation(key, preset, edges, types, writer)
             bar.advance(task, 2 * schema.relations[_relation(edges)].count)
-        for each, kind in schema.node_types.items():
+        for node_type, kind in schema.node_types.items():
             if kind.feature_dim is not None:
-                _write_features(key, preset, each, types[each], parts, writer, bar)
+                _write_features(key, preset, node_type, types[node_type], parts, writer, bar)
     return Path(out)
 
 
@@ -129,25 +134,25 @@ def _is_symmetrised(preset: TypedPreset, edges: TypedEdges) -> bool:
 
 
 def _parts_per_structure(classes: int) -> int:
-    """How many parts of a class a structure tells apart: two structures make up a class."""
+    """Number of parts of a class in either structure; a part of each makes up a class."""
     return max(2, math.isqrt(classes - 1) + 1)
 
 
-def _class_of(a: NDArray[np.int64], b: NDArray[np.int64], parts: int, classes: int) -> Any:
-    """[n] int64: the class that two parts make up; with two classes both parts decide, too."""
+def _combine_parts(a: NDArray[np.int64], b: NDArray[np.int64], parts: int, classes: int) -> Any:
+    """[n] int64: the class that two parts make up; of two classes, too, both parts decide."""
     return (a + b) % 2 if classes == 2 else (a * parts + b) % classes
 
 
 def _schema(name: str, preset: TypedPreset, scale: float, source: str) -> GraphSchema:
     counts = {
-        each: max(min(kind.count, _SMALLEST), round(kind.count * scale))
-        for each, kind in preset.types.items()
+        node_type: max(min(kind.count, _SMALLEST), round(kind.count * scale))
+        for node_type, kind in preset.types.items()
     }
     relations: dict[Relation, EdgeType] = {}
     for edges in preset.relations:
-        # A node is tied to a quarter of the other type at most.
-        few, many = sorted((counts[edges.src], counts[edges.dst]))
-        count = min(max(1, round(edges.count * scale)), many * max(1, few // 8))
+        # A node has edges to at most a quarter of the other type.
+        smaller, larger = sorted((counts[edges.src], counts[edges.dst]))
+        count = min(max(1, round(edges.count * scale)), larger * max(1, smaller // 8))
         relation = _relation(edges)
         if _is_symmetrised(preset, edges):
             relations[relation] = EdgeType(2 * count)
@@ -156,10 +161,10 @@ def _schema(name: str, preset: TypedPreset, scale: float, source: str) -> GraphS
     return GraphSchema(
         name=name,
         node_types={
-            each: NodeType(counts[each], kind.feature_dim, kind.feature_dtype)
+            node_type: NodeType(counts[node_type], kind.feature_dim, kind.feature_dtype)
             if kind.feature_dim is not None
-            else NodeType(counts[each])
-            for each, kind in preset.types.items()
+            else NodeType(counts[node_type])
+            for node_type, kind in preset.types.items()
         },
         relations=relations,
         target=preset.target,
@@ -170,8 +175,11 @@ def _schema(name: str, preset: TypedPreset, scale: float, source: str) -> GraphS
 
 
 def _split_counts(count: int, preset: TypedPreset) -> dict[str, int]:
-    """Published splits are tiny in some graphs: each has some nodes a class, if there are enough;
-    what is too many then, the largest goes without."""
+    """Number of nodes of each split, with a few nodes a class at least.
+
+    Published splits of some graphs are so small that a scaled one would be empty. The largest split
+    gives up the nodes that the others gain.
+    """
     least = min(count // (2 * len(preset.splits)), 4 * preset.classes)
     sizes = {name: max(size, least) for name, size in split_counts(count, preset.splits).items()}
     largest = max(sizes, key=lambda name: sizes[name])
@@ -191,7 +199,7 @@ def _require_memory(schema: GraphSchema) -> None:
 
 
 def _label_level(preset: TypedPreset, schema: GraphSchema) -> int:
-    """The level of the communities that have a part of a class."""
+    """The level of the communities that have one part of a class."""
     room = [
         schema.node_types[edges.src].count
         * schema.node_types[edges.dst].count
@@ -202,15 +210,15 @@ def _label_level(preset: TypedPreset, schema: GraphSchema) -> int:
 
 
 def _make_type(
-    own_key: int, key: int, preset: TypedPreset, count: int, parts: int, level: int
+    type_key: int, key: int, preset: TypedPreset, count: int, parts: int, level: int
 ) -> _Type:
     thresholds = level_thresholds(count, _LEAF, (preset.scattered,), level)
     local_level = min(level, thresholds.size - 1)
-    everywhere = np.zeros(1 << local_level, np.bool_)
-    hierarchy = Hierarchy(count, local_level, thresholds, everywhere)
-    id_of, position_of = shuffle(key_of(own_key, _SHUFFLE), count)
-    # The second structure: shuffled again within every coarse community.
-    order, _ = shuffle(key_of(own_key, _FINE), count)
+    none_secluded = np.zeros(1 << local_level, np.bool_)
+    hierarchy = Hierarchy(count, local_level, thresholds, none_secluded)
+    id_of, position_of = shuffle(key_of(type_key, _SHUFFLE), count)
+    # The second structure shuffles nodes again within every coarse community.
+    order, _ = shuffle(key_of(type_key, _FINE), count)
     coarse = _communities(position_of[order], max(1, min(_COARSE_LEVEL, level - 4)))
     second_id_of = order[np.argsort(coarse, kind="stable")]
     second_position_of = np.empty(count, np.int64)
@@ -230,25 +238,27 @@ def _make_type(
 def _community_parts(
     key: int, structure: int, positions: NDArray[np.int64], parts: int, level: int
 ) -> NDArray[np.int64]:
-    """[count] int64: the part of a class of each node's community, the same for all types."""
+    """[count] int64: the part of a class that each node's community has, the same for all types."""
     communities = community_classes(key_of(key, _CLASSES, structure), 1 << level, parts)
     return communities[_communities(positions, level)]
 
 
 def _communities(positions: NDArray[np.int64], level: int) -> NDArray[np.int64]:
-    """[count] int64: the community of a level that each of all positions is in."""
+    """[count] int64: each position's community at a level."""
     return (((positions + 1) << level) - 1) // positions.size
 
 
-def _labels(key: int, preset: TypedPreset, target: _Type, parts: int) -> NDArray[np.int64]:
-    clean = _class_of(*target.classes, parts, preset.classes)
+def _draw_labels(key: int, preset: TypedPreset, target: _Type, parts: int) -> NDArray[np.int64]:
+    clean = _combine_parts(*target.classes, parts, preset.classes)
     return noisy_classes(np.uint64(key_of(key, _NOISE)), clean, preset.classes, preset.label_noise)
 
 
-def _weights(key: int, count: int, mean: float, most: int) -> NDArray[np.uint64]:
-    """[count + 1] uint64: running sum of power-law weights, none of more than ``most`` edges."""
+def _draw_weights(key: int, count: int, mean: float, most: int) -> NDArray[np.uint64]:
+    """[count + 1] uint64: running sum of power-law weights, none worth more than ``most`` edges."""
     largest = max(1.0, min(_MOST_TIMES_MEAN, most / max(mean, 1e-9)))
-    return cumulative_weights(capped(power_law_weights(np.uint64(key), count, _EXPONENT), largest))
+    return cumulative_weights(
+        cap_weights(power_law_weights(np.uint64(key), count, _EXPONENT), largest)
+    )
 
 
 def _write_relation(
@@ -258,38 +268,39 @@ def _write_relation(
     types: dict[str, _Type],
     writer: GraphWriter,
 ) -> None:
-    """Draw a relation's edges and write it, and its reverse."""
+    """Draw a relation's edges; write the relation and its reverse."""
     relation, structure = _relation(edges), edges.structure
-    own_key = key_of(key, *str(relation).encode())
+    relation_key = key_of(key, *str(relation).encode())
     if relation.src == relation.dst:
-        near, far = _within(own_key, preset, edges, types[relation.src], writer)
+        src, dst = _draw_within(relation_key, preset, edges, types[relation.src], writer)
     else:
-        # Rows are short where the larger type draws.
-        turned = types[relation.src].hierarchy.nodes > types[relation.dst].hierarchy.nodes
-        names = (relation.src, relation.dst) if turned else (relation.dst, relation.src)
+        # The larger type draws, so that rows are short.
+        source_draws = types[relation.src].hierarchy.nodes > types[relation.dst].hierarchy.nodes
+        names = (relation.src, relation.dst) if source_draws else (relation.dst, relation.src)
         count = writer.schema.relations[relation].count
-        near, far = _between(own_key, structure, count, *(types[name] for name in names))
-        if not turned:
-            near, far = far, near
-    writer.topology(relation, near, far)
+        near, far = _draw_between_types(
+            relation_key, structure, count, *(types[name] for name in names)
+        )
+        src, dst = (near, far) if source_draws else (far, near)
+    writer.topology(relation, src, dst)
     if not _is_symmetrised(preset, edges):
-        writer.topology(_reverse(relation), far, near)
+        writer.topology(_reverse(relation), dst, src)
 
 
-def _within(
+def _draw_within(
     key: int, preset: TypedPreset, edges: TypedEdges, nodes: _Type, writer: GraphWriter
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Both ends of the edges within a type."""
+    """Draw edges within a type; return their sources and destinations, [edges] int64 each."""
     symmetrised = _is_symmetrised(preset, edges)
     stored = writer.schema.relations[_relation(edges)].count
     count = stored // 2 if symmetrised else stored
     total = nodes.hierarchy.nodes
     mean = count / total
-    sums = _weights(key_of(key, _IN), total, mean, total // 16)
+    sums = _draw_weights(key_of(key, _IN), total, mean, total // 16)
     indptr = np.zeros(total + 1, np.int64)
     np.cumsum(apportion(sums, count)[nodes.position_of[edges.structure]], out=indptr[1:])
     if not symmetrised:
-        sums = _weights(key_of(key, _OUT), total, mean, total // 16)
+        sums = _draw_weights(key_of(key, _OUT), total, mean, total // 16)
     indices = np.empty(count, np.int64)
     draw_rows(
         np.uint64(key_of(key, _EDGES)),
@@ -303,17 +314,17 @@ def _within(
         indices,
     )
     if symmetrised:
-        indptr, indices = both_directions(indptr, indices)
+        indptr, indices = add_reverse_edges(indptr, indices)
     return indices, np.repeat(np.arange(total), np.diff(indptr))
 
 
-def _between(
+def _draw_between_types(
     key: int, structure: int, count: int, near: _Type, far: _Type
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ends of the near and of the far type of the edges between two types."""
-    total, other = near.hierarchy.nodes, far.hierarchy.nodes
-    sums = _weights(key_of(key, _IN), total, count / total, other // 4)
-    indptr = np.zeros(total + 1, np.int64)
+    """Draw edges between two types; return their near and far ends, [edges] int64 each."""
+    near_count, far_count = near.hierarchy.nodes, far.hierarchy.nodes
+    sums = _draw_weights(key_of(key, _IN), near_count, count / near_count, far_count // 4)
+    indptr = np.zeros(near_count + 1, np.int64)
     np.cumsum(apportion(sums, count)[near.position_of[structure]], out=indptr[1:])
     indices = np.empty(count, np.int64)
     draw_between(
@@ -322,10 +333,10 @@ def _between(
         near.position_of[structure],
         far.id_of[structure],
         near.hierarchy,
-        _weights(key_of(key, _OUT), other, count / other, total // 4),
+        _draw_weights(key_of(key, _OUT), far_count, count / far_count, near_count // 4),
         indices,
     )
-    return np.repeat(np.arange(total), np.diff(indptr)), indices
+    return np.repeat(np.arange(near_count), np.diff(indptr)), indices
 
 
 def _write_features(
@@ -337,11 +348,11 @@ def _write_features(
     writer: GraphWriter,
     bar: Progress,
 ) -> None:
-    """Rows tell a node's communities; the target's tell that of the first structure alone."""
+    """Write features that depend on a node's communities, the target's on the first one only."""
     out = writer.features(name)
-    dim, own_key = out.shape[1], key_of(key, *name.encode())
+    dim, type_key = out.shape[1], key_of(key, *name.encode())
     first, second = (
-        class_centroids(key_of(own_key, _CENTROIDS, structure), parts, dim, preset.signal)
+        class_centroids(key_of(type_key, _CENTROIDS, structure), parts, dim, preset.signal)
         for structure in (0, 1)
     )
     if name == preset.target:
@@ -350,7 +361,7 @@ def _write_features(
     both = nodes.classes[0] * parts + nodes.classes[1]
     task = bar.add_task(f"features of {name}", total=both.size)
     rows = max(1, _CHUNK_VALUES // dim)
-    feature_key = np.uint64(key_of(own_key, _FEATURES))
+    feature_key = np.uint64(key_of(type_key, _FEATURES))
     for start in range(0, both.size, rows):
         chunk = both[start : start + rows]
         values = np.empty((chunk.size, dim), np.float32)

@@ -1,4 +1,4 @@
-"""What the nodes of a synthetic graph carry: classes that follow communities, features, splits."""
+"""Draw the data of a synthetic graph's nodes: classes that follow communities, features, splits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _variates(key: np.uint64, count: int) -> NDArray[np.uint64]:
 
 
 def shuffle(key: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A permutation and its inverse, each [count] int64."""
+    """Draw a permutation; return it and its inverse, each [count] int64."""
     order = np.argsort(_variates(np.uint64(key), count), kind="stable")
     inverse = np.empty(count, np.int64)
     inverse[order] = np.arange(count)
@@ -36,7 +36,7 @@ def shuffle(key: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def write_splits(key: int, writer: GraphWriter, count: int) -> None:
-    """Deal ``count`` nodes to the schema's splits, at random."""
+    """Distribute ``count`` nodes among the schema's splits at random, and write the splits."""
     order, _ = shuffle(key, count)
     first = 0
     for name, size in writer.schema.splits.items():
@@ -45,24 +45,24 @@ def write_splits(key: int, writer: GraphWriter, count: int) -> None:
 
 
 def community_classes(key: int, communities: int, classes: int) -> NDArray[np.int64]:
-    """[communities] int64: the class of each; low classes have more communities than high ones.
+    """[communities] int64: draw each community's class; low classes have more than high ones.
 
-    Every class has a community where there are enough of them.
+    Every class has a community if there are enough of them.
     """
     order, _ = shuffle(key_of(key, 0), communities)
     share = (_variates(np.uint64(key_of(key, 1)), communities) >> np.uint64(11)) * _UNIT
     values = (classes * share * (1.0 + 2.0 * share) / 3.0).astype(np.int64)
-    settled = order[:classes]
-    values[settled] = np.arange(settled.size)
+    first = order[:classes]
+    values[first] = np.arange(first.size)
     return values
 
 
 @kernel
-def _or_noise(key: np.uint64, i: int, own: np.int64, classes: int, noise: float) -> np.int64:
-    """A node's own class, or with probability ``noise`` any."""
+def _add_noise(key: np.uint64, i: int, clean: np.int64, classes: int, noise: float) -> np.int64:
+    """Node i's class ``clean``, or with probability ``noise`` any class."""
     if np.float64(variate(key, np.uint64(2 * i)) >> np.uint64(11)) * _UNIT < noise:
         return np.int64(below(variate(key, np.uint64(2 * i + 1)), np.uint64(classes)))
-    return own
+    return clean
 
 
 @kernel(parallel=True)
@@ -72,7 +72,7 @@ def noisy_classes(
     """[count] int64: each node's class, or with probability ``noise`` any class."""
     out = np.empty(clean.size, np.int64)
     for i in numba.prange(clean.size):
-        out[i] = _or_noise(key, i, clean[i], classes, noise)
+        out[i] = _add_noise(key, i, clean[i], classes, noise)
     return out
 
 
@@ -85,24 +85,30 @@ def node_classes(
     classes: int,
     noise: float,
 ) -> NDArray[np.int64]:
-    """[count] int64: each node's community's class, or with probability ``noise`` any class."""
+    """[count] int64: the class of each node's community, or with probability ``noise`` any class.
+
+    Parameters
+    ----------
+    position_of: [count] int64, the position of each node.
+    of_community: [communities] int64, the class of each community of ``level``.
+    """
     out = np.empty(position_of.size, np.int64)
     for i in numba.prange(position_of.size):
-        own = of_community[community(position_of[i], level, position_of.size)]
-        out[i] = _or_noise(key, i, own, classes, noise)
+        clean = of_community[community(position_of[i], level, position_of.size)]
+        out[i] = _add_noise(key, i, clean, classes, noise)
     return out
 
 
 @kernel
 def _bell(x: np.uint64) -> np.float32:
-    """A number of mean 0 and variance 1: the sum of a variate's four 16-bit words."""
+    """A number of mean 0 and variance 1, nearly normal: the sum of a variate's 16-bit words."""
     low = np.uint64(0xFFFF)
     words = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low)
     return np.float32((np.float64(words + (x >> np.uint64(48))) - 131070.0) / _SPREAD)
 
 
 def class_centroids(key: int, classes: int, dim: int, signal: float) -> NDArray[np.float32]:
-    """[classes, dim] float32: random directions of length ``signal``."""
+    """[classes, dim] float32: draw vectors of length ``signal`` in random directions."""
     signs = (_variates(np.uint64(key), classes * dim) >> np.uint64(63)).astype(np.float32) * 2 - 1
     return (signs * np.float32(signal / math.sqrt(dim))).reshape(classes, dim)
 
@@ -115,11 +121,13 @@ def fill_features(
     centroids: NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
-    """Write rows ``first ..`` of the features, [n, dim]: the class's centroid plus noise.
+    """Write the features of nodes ``first ..``: the centroid of a node's class plus noise.
 
     Parameters
     ----------
-    labels: [n] int64, of the same rows.
+    labels: [n] int64, the classes of these nodes.
+    centroids: [classes, dim] float32.
+    out: [n, dim] float32, receives the features.
     """
     for i in numba.prange(labels.size):
         row = mix(key ^ mix(np.uint64(first + i)))
@@ -128,7 +136,7 @@ def fill_features(
 
 
 def split_counts(count: int, shares: Mapping[str, float]) -> dict[str, int]:
-    """How many of ``count`` nodes each split gets: at least one, together at most all."""
+    """Number of nodes of each split, of ``count`` in all; shares are rounded."""
     edges, reached = [0], 0.0
     for share in shares.values():
         reached += share

@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parse times that users write."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 
 
 def parse_time(text: str) -> int:
-    """An integer as it is, or a date (ISO 8601, UTC where it says no more) in seconds since 1970.
+    """Parse an integer, or an ISO 8601 date (UTC unless it has a zone), to seconds since 1970.
+
+    Integers are returned as they are, in whatever unit.
 
     Raises
     ------
-    ValueError: it is neither, or not of 64 bits; says what was expected.
+    ValueError: it is neither, or does not fit in 64 bits. The text says what was expected.
     """
     try:
-        found = int(text)
+        time = int(text)
     except ValueError:
         try:
             date = datetime.fromisoformat(text)
@@ -22,7 +24,7 @@ def parse_time(text: str) -> int:
             raise ValueError("an integer, or a date such as 2026-05-31") from None
         if date.tzinfo is None:
             date = date.replace(tzinfo=UTC)
-        found = math.floor(date.timestamp())
-    if not -(2**63) <= found < 2**63:
+        time = math.floor(date.timestamp())
+    if not -(2**63) <= time < 2**63:
         raise ValueError("an integer of 64 bits")
-    return found
+    return time

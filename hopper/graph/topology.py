@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 class Topology:
     """CSC of one relation: ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of v.
 
-    In-neighbours stand in ascending order of *original* id (equal ids, parallel edges, in order of
-    edge id), whichever ids the arrays hold. In a graph directory the ids are original ids; in a
-    partitioned directory they are global ids. All arrays may be read-only memory maps.
+    A graph directory has original ids, a partitioned directory global ids. In either, in-neighbours
+    are in ascending order of *original* id, and parallel edges in order of edge id. All arrays may
+    be read-only memory maps.
     """
 
     indptr: NDArray[np.int64]
@@ -28,28 +28,28 @@ class Topology:
     out_degrees: NDArray[np.int64]
     """[sources] int64, full-graph out-degree under this relation"""
     positions: NDArray[np.int64] | None = None
-    """[edges] int64, ascending by destination: where each edge stands among all in-edges of its
-    destination, of which these are some; None: these are all"""
+    """[edges] int64, ascending by destination: the position of each edge among all in-edges of its
+    destination, where only some of them are here; None: all are here"""
     weight_sums: NDArray[np.int64] | None = None
-    """[edges] int64: within each neighbour list, the sum of the edges' weights up to and with each,
-    in units of 2^-32 of the relation's largest weight; None: edges have no weights, or, in a graph
-    directory, they stand by edge id"""
+    """[edges] int64: running sum of the weights within each neighbour list, in units of 2^-32 of
+    the relation's largest weight; None: edges have no weights, or this is a graph directory, which
+    has weights by edge id"""
     alias_table: NDArray[np.uint32] | None = None
-    """[edges] uint32, beside ``weight_sums``: the columns by which edges are drawn in proportion to
-    their weights (docs/draws.md)"""
+    """[edges] uint32: columns of the alias tables by which edges are drawn in proportion to their
+    weights (docs/draws.md); None where ``weight_sums`` is"""
     times: NDArray[np.int64] | None = None
-    """[edges] int64: from when on edges may be seen, ascending within each neighbour list, ties by
-    position; None: always"""
+    """[edges] int64: the times from which edges may be seen, ascending within each neighbour list,
+    ties by position; None: always"""
     by_time: NDArray[np.int64] | None = None
-    """[edges] int64: the position in its neighbour list of the edge that each of these is of"""
+    """[edges] int64: the position in its neighbour list of the edge that each time belongs to"""
     has_gaps: bool = False
-    """whether some of these are stored elsewhere: their sources and ids are -1"""
+    """whether some edges are stored on other servers; their ``indices`` and ``edge_ids`` are -1"""
     starts: NDArray[np.int64] | None = None
-    """[destinations + 1] int64, indptr of all servers together, where these are the edges of one;
-    None: they are all, or edges have no features"""
+    """[destinations + 1] int64, indptr of the edges of all servers, where only one server's are
+    here; None: all are here, or edges have no features"""
 
     def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] bool: of which destinations all in-edges are here, where those of some are not.
+        """[n] bool: whether all in-edges of each destination are here.
 
         Parameters
         ----------
@@ -58,19 +58,21 @@ class Topology:
         lengths = self.indptr[destinations + 1] - self.indptr[destinations]
         return lengths == self.in_degrees[destinations]
 
-    def edge_places(
+    def edge_indices(
         self,
         destinations: NDArray[np.int64],
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """[edges] int64: the places of edges in the CSC of all servers, by which their features are
-        found.
+        """[edges] int64: indices of edges in the CSC of all servers.
+
+        Features of edges are stored in its order.
 
         Parameters
         ----------
-        destinations: [n] int64 ids. indptr: [n + 1] int64, which of the edges are whose.
-        positions: [edges] int64, in the destinations' neighbour lists.
+        destinations: [n] int64 ids.
+        indptr: [n + 1] int64, bounds of each destination's edges in ``positions``.
+        positions: [edges] int64, positions in the destinations' neighbour lists.
         """
         starts = self.indptr if self.starts is None else self.starts
         firsts = starts[destinations]
@@ -82,6 +84,8 @@ class Topology:
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """[edges] bool: which edges are here, where there are gaps; parameters as of
-        :meth:`edge_places`."""
-        return self.indices[self.edge_places(destinations, indptr, positions)] >= 0
+        """[edges] bool: whether each edge is here, where there are gaps.
+
+        The parameters are those of :meth:`edge_indices`.
+        """
+        return self.indices[self.edge_indices(destinations, indptr, positions)] >= 0

@@ -1,8 +1,8 @@
-"""Edges between two node types whose communities correspond, drawn node by node.
+"""Draw edges between two node types whose communities correspond, node by node.
 
-Both types stand on lines of positions that the same binary hierarchy divides: community k of a
-level holds the k-th share of each type (see :mod:`hopper.graph.degree_corrected`, whose ways of
-drawing are used).
+Nodes of each type have positions on a line, and edges are drawn, as in
+:mod:`hopper.graph.degree_corrected`. The same binary hierarchy divides both lines: community k of a
+level has the k-th share of each type.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def _draw_far(
     far: int,
     sums: NDArray[np.uint64],
 ) -> int:
-    """The far end of one edge of position p of the near type."""
+    """Draw the far end of an edge of position p of the near type."""
     level = max(0, min(draw_level(stream, p, near), deepest) - climb)
-    own = community(p, level, near.nodes)
-    first, last = (far * own) >> level, (far * (own + 1)) >> level
+    k = community(p, level, near.nodes)
+    first, last = (far * k) >> level, (far * (k + 1)) >> level
     low, width = sums[first], sums[last] - sums[first]
     return search(sums, first, last, low + below(variate(stream, np.uint64(2)), width))
 
@@ -56,37 +56,37 @@ def draw_between(
 
     Parameters
     ----------
-    indptr: [near + 1] int64, where each node's edges stand in ``out``; at most a quarter of the far
-        type's number for any node.
-    position_of: [near] int64, where the node of an id stands.
-    far_id_of: [far] int64, the node at a position of the other type.
+    indptr: [near + 1] int64, bounds of each node's edges in ``out``. A node has at most a quarter
+        as many edges as the far type has nodes.
+    position_of: [near] int64, the position of each node.
+    far_id_of: [far] int64, the node of the far type at each position.
     sums: [far + 1] uint64, running sum of the far type's weights by position.
-    out: [indptr[-1]] int64; each row ends up distinct and ascending.
+    out: [indptr[-1]] int64, receives node ids, distinct and ascending in each row.
     """
     far = far_id_of.size
     for node in numba.prange(indptr.size - 1):
         row = out[indptr[node] : indptr[node + 1]]
         p = position_of[node]
-        own_key = mix(key ^ mix(np.uint64(p)))
+        node_key = mix(key ^ mix(np.uint64(p)))
         deepest = near.thresholds.size - 1
         while deepest > 0 and (far >> deepest) < ROOM * row.size:
             deepest -= 1
-        kept, step = 0, np.uint64(0)
+        distinct, step = 0, np.uint64(0)
         for turn in range(TURNS):
-            if kept == row.size:
+            if distinct == row.size:
                 break
-            for i in range(kept, row.size):
-                row[i] = _draw_far(mix(own_key ^ step), p, deepest, turn // 2, near, far, sums)
+            for i in range(distinct, row.size):
+                row[i] = _draw_far(mix(node_key ^ step), p, deepest, turn // 2, near, far, sums)
                 step += np.uint64(1)
-            kept = keep_distinct(row)
+            distinct = keep_distinct(row)
         q = (far * community(p, deepest, near.nodes)) >> deepest
-        while kept < row.size:
+        while distinct < row.size:
             q = (q + 1) % far
-            place = np.searchsorted(row[:kept], q)
-            if place == kept or row[place] != q:
-                row[kept] = q
-                kept += 1
-                row[:kept].sort()
+            place = np.searchsorted(row[:distinct], q)
+            if place == distinct or row[place] != q:
+                row[distinct] = q
+                distinct += 1
+                row[:distinct].sort()
         for j in range(row.size):
             row[j] = far_id_of[row[j]]
         row.sort()

@@ -1,7 +1,7 @@
-"""Typed synthetic graphs that stand for published ones: types, relations and counts.
+"""Types, relations and counts of the typed synthetic graphs that stand for published ones.
 
-Totals are published; where a source gives no counts by type, the division among types is ours, made
-so that the totals come out. How the generator uses the figures is explained in docs/presets.md.
+The totals are published. Where a source gives no counts by type, the division among types is ours,
+and adds up to the published totals. docs/presets.md explains how the generator uses the figures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 @dataclass(frozen=True)
 class TypedNodes:
-    """A node type. feature_dim: None where rows have to be learned."""
+    """A node type; without a ``feature_dim``, its rows have to be learned."""
 
     count: int
     feature_dim: int | None = None
@@ -25,6 +25,8 @@ class TypedNodes:
 class TypedEdges:
     """A relation as it was published, without its reverse.
 
+    Attributes
+    ----------
     structure: which of the two community structures its edges follow.
     """
 
@@ -44,7 +46,7 @@ class TypedPreset:
     types: Mapping[str, TypedNodes]
     relations: Sequence[TypedEdges]
     reverse: Literal["all", "cross-type"]
-    """every relation has a reverse; or those between two types do, and others are symmetrised"""
+    """which relations have a reverse; under "cross-type", those within a type are symmetrised"""
     target: str
     classes: int
     splits: Mapping[str, float]
@@ -63,26 +65,29 @@ class TypedPreset:
     @property
     def edges(self) -> int:
         """Stored edges of all relations, reverses included."""
-        return 2 * sum(each.count for each in self.relations)
+        return 2 * sum(relation.count for relation in self.relations)
 
     @property
     def stored_relations(self) -> int:
-        """Relations, reverses included."""
-        alone = [each for each in self.relations if each.src == each.dst]
+        """Number of relations, reverses included."""
+        same_type = [relation for relation in self.relations if relation.src == relation.dst]
         doubled = len(self.relations) * 2
-        return doubled if self.reverse == "all" else doubled - len(alone)
+        return doubled if self.reverse == "all" else doubled - len(same_type)
 
 
-def _many(
+def _make_many(
     types: Sequence[str], nodes: int, relations: int, edges: int, target: str
 ) -> tuple[dict[str, TypedNodes], list[TypedEdges]]:
-    """Types of which each is two thirds of the one before, and relations between them: first one
-    from every other type to the target, then others in turn, the larger ones first."""
-    shares = [(2 / 3) ** place for place in range(len(types))]
+    """Make many types, each two thirds as large as the one before, and relations between them.
+
+    The first relations lead from every other type to the target, the next ones between types in
+    turn.
+    """
+    shares = [(2 / 3) ** number for number in range(len(types))]
     counts = [max(16, round(nodes * share / sum(shares))) for share in shares]
     counts[0] += nodes - sum(counts)
     size = dict(zip(types, counts, strict=True))
-    pairs = [(each, target) for each in types if each != target]
+    pairs = [(src, target) for src in types if src != target]
     step = 0
     while len(pairs) < relations:
         src = types[step % len(types)]
@@ -91,40 +96,48 @@ def _many(
         pairs.append((src, dst))
     pairs = pairs[:relations]
     weights = [(size[src] * size[dst]) ** 0.5 for src, dst in pairs]
-    found = [
+    made = [
         TypedEdges(
-            src, f"r{place}", dst, max(16, round(edges * weight / sum(weights))), _turn(place)
+            src,
+            f"r{number}",
+            dst,
+            max(16, round(edges * weight / sum(weights))),
+            _choose_structure(number),
         )
-        for place, ((src, dst), weight) in enumerate(zip(pairs, weights, strict=True))
+        for number, ((src, dst), weight) in enumerate(zip(pairs, weights, strict=True))
     ]
-    found[0] = replace(found[0], count=found[0].count + edges - sum(each.count for each in found))
-    return {name: TypedNodes(count) for name, count in size.items()}, found
+    missing = edges - sum(relation.count for relation in made)
+    made[0] = replace(made[0], count=made[0].count + missing)
+    return {name: TypedNodes(count) for name, count in size.items()}, made
 
 
-def _turn(place: int) -> Literal[0, 1]:
-    return 1 if place % 2 else 0
+def _choose_structure(number: int) -> Literal[0, 1]:
+    """The structure that a relation follows; relations take turns."""
+    return 1 if number % 2 else 0
 
 
-_AM_TYPES, _AM_RELATIONS = _many(
+_AM_TYPES, _AM_RELATIONS = _make_many(
     ("object", "term", "agent", "place", "material", "event", "record"),
     1_885_136, 54, 2_834_341, "object",
 )  # fmt: skip
-_BGS_TYPES, _BGS_RELATIONS = _many(
-    ("unit", *(f"concept{place}" for place in range(1, 27))), 94_806, 61, 336_442, "unit"
+_BGS_TYPES, _BGS_RELATIONS = _make_many(
+    ("unit", *(f"concept{number}" for number in range(1, 27))), 94_806, 61, 336_442, "unit"
 )
 _FREEBASE_NAMES: Final = (
     *("music", "book", "people", "film", "location", "organization", "sports", "business"),
 )
-_FREEBASE_TYPES, _ = _many(_FREEBASE_NAMES, 12_164_758, 7, 7 * 16, "book")
+_FREEBASE_TYPES, _ = _make_many(_FREEBASE_NAMES, 12_164_758, 7, 7 * 16, "book")
 
 
 def _freebase_relations(edges: int) -> list[TypedEdges]:
-    """One relation within every type and between every two: 36."""
-    pairs = [(a, b) for place, a in enumerate(_FREEBASE_NAMES) for b in _FREEBASE_NAMES[place:]]
+    """Make 36 relations: one within every type, and one between every two types."""
+    pairs = [(a, b) for first, a in enumerate(_FREEBASE_NAMES) for b in _FREEBASE_NAMES[first:]]
     weights = [(_FREEBASE_TYPES[a].count * _FREEBASE_TYPES[b].count) ** 0.5 for a, b in pairs]
     return [
-        TypedEdges(a, f"{a}_to_{b}", b, round(edges * weight / sum(weights)), _turn(place))
-        for place, ((a, b), weight) in enumerate(zip(pairs, weights, strict=True))
+        TypedEdges(
+            a, f"{a}_to_{b}", b, round(edges * weight / sum(weights)), _choose_structure(number)
+        )
+        for number, ((a, b), weight) in enumerate(zip(pairs, weights, strict=True))
     ]
 
 

@@ -1,4 +1,4 @@
-"""Write a graph directory: into a temporary sibling first, renamed when it is complete."""
+"""Write a graph directory, first into a temporary folder that is renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph import check_values, layout
-from hopper.graph.array_file import array_bytes, blocks, create_array, save_array
+from hopper.graph.array_file import array_bytes, create_array, iter_pieces, save_array
 from hopper.graph.build_topology import SortEdges, fill_sorted_topology, fill_topology
 from hopper.graph.publish import unpublished
 from hopper.graph.row_form import stored_features
@@ -23,17 +23,17 @@ from hopper.graph.topology import Topology
 
 
 class GraphWriter:
-    """Writes the parts of a graph, in any order, and publishes it when all are there.
+    """Writes the parts of a graph in any order, and publishes the graph when it is complete.
 
-    Used as a context: parts go to a temporary directory beside ``out``; leaving the context
-    without an exception checks that nothing of the schema is missing and renames it to ``out``;
-    an exception removes it. Arrays that are returned for filling are memory maps, so features may
-    be larger than memory.
+    This is a context manager. Parts go to a temporary directory beside ``out``. Leaving the context
+    checks that no part of the schema is missing, and renames the directory to ``out``. An exception
+    removes it. Arrays that are returned for filling are memory maps, so features may be larger than
+    memory.
 
     Parameters
     ----------
     out: the directory to write; it must not exist or be empty.
-    schema: what will be written. Counts, widths and dtypes must be final.
+    schema: the schema of what will be written. Counts, widths and dtypes must be final.
 
     Raises
     ------
@@ -53,7 +53,7 @@ class GraphWriter:
         self._work = self._publication.enter_context(
             unpublished(self.out, required_bytes(self.schema))
         )
-        self._missing = _parts(self.schema)
+        self._missing = _list_parts(self.schema)
         return self
 
     def __exit__(
@@ -82,8 +82,8 @@ class GraphWriter:
 
         Parameters
         ----------
-        src, dst: [edges] int32 or int64, the ends of edge 0, 1, ...; an edge's id is its position.
-        sort: puts edges in order where memory does not hold them; None = memory does.
+        src, dst: [edges] int32 or int64, the ends of edge 0, 1, ...; an edge's id is its index.
+        sort: sorts edges that memory does not hold; None = sort in memory.
         """
         relation = self._begin_relation(relation, src.size)
         work, where = self._create_topology(relation), f"edges of {relation}"
@@ -94,21 +94,21 @@ class GraphWriter:
         self._missing.discard(("topology", str(relation)))
 
     def topology_csc(self, relation: Relation, topology: Topology) -> None:
-        """Write a relation's CSC that is already built (it is checked when it is opened)."""
+        """Write a relation's CSC that is already built; its values are checked at opening."""
         relation = self._begin_relation(relation, topology.indices.size)
-        target = self._create_topology(relation)
+        files = self._create_topology(relation)
         for name in layout.TOPOLOGY_ARRAYS:
-            given, place = getattr(topology, name), getattr(target, name)
-            if given.shape != place.shape or given.dtype != np.int64:
+            source, target = getattr(topology, name), getattr(files, name)
+            if source.shape != target.shape or source.dtype != np.int64:
                 raise GraphError(
                     f"{self.out}: {name} of {relation}: expected int64 of shape "
-                    f"{list(place.shape)}, given {given.dtype} of shape {list(given.shape)}"
+                    f"{list(target.shape)}, given {source.dtype} of shape {list(source.shape)}"
                 )
-            place[...] = given
+            target[...] = source
         self._missing.discard(("topology", str(relation)))
 
     def features(self, node_type: str) -> NDArray[Any]:
-        """[count, feature_dim]: the node type's features, a map to be filled (zero until then)."""
+        """[count, feature_dim]: create the features of a node type, zeros to be filled."""
         kind = self.schema.node_types.get(node_type)
         if kind is None:
             raise GraphError(f"{self.out}: features: the schema has no node type {node_type!r}")
@@ -116,7 +116,7 @@ class GraphWriter:
         return self._create_table(file, kind, "features", node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """[edges, feature_dim]: edge features in order of edge id, a map to be filled."""
+        """[edges, feature_dim]: create a relation's edge features by edge id, to be filled."""
         kind = self.schema.relations.get(relation)
         if kind is None:
             raise GraphError(f"{self.out}: edge features: the schema has no {relation}")
@@ -128,7 +128,7 @@ class GraphWriter:
 
         Parameters
         ----------
-        times: [count] int64, of edges in order of edge id.
+        times: [count] int64; times of edges are in order of edge id.
         """
         if owner not in self.schema.timed:
             raise GraphError(f"{self.out}: times: the schema has none for {owner}")
@@ -162,8 +162,10 @@ class GraphWriter:
         self._missing.discard(("weights", str(relation)))
 
     def labels(self, owner: Labelled, values: NDArray[Any]) -> None:
-        """Write the labels of a node type, or of a relation's edges by edge id; dtype and shape as
-        :meth:`GraphDirectory.labels` says."""
+        """Write the labels of a node type's nodes, or of a relation's edges by edge id.
+
+        Dtype and shape are those of :meth:`GraphDirectory.labels`.
+        """
         labels = self.schema.labels.get(owner)
         if labels is None:
             raise GraphError(f"{self.out}: labels: the schema has none for {str(owner)!r}")
@@ -174,7 +176,7 @@ class GraphWriter:
                 f"{where}: expected {dtype} of shape {' or '.join(str(list(s)) for s in shapes)}, "
                 f"given {values.dtype} of shape {list(values.shape)}"
             )
-        for first, rows in blocks(values):
+        for first, rows in iter_pieces(values):
             check_values.check_labels(rows, labels, where, first)
         save_array(layout.labels_file(self._work, owner), values)
         self._missing.discard(("labels", str(owner)))
@@ -204,9 +206,9 @@ class GraphWriter:
         self._missing.discard(("split", name))
 
     def names(self, node_type: str, names: Sequence[str]) -> None:
-        """Keep what the source calls the nodes of a type: ``names/<type>.txt``, a line a row.
+        """Write the source's names of a type's nodes to ``names/<type>.txt``, one line a node.
 
-        It is not part of the schema; predictions give it back.
+        They are not part of the schema. Predictions show them.
         """
         kind = self.schema.node_types.get(node_type)
         if kind is None or len(names) != kind.count:
@@ -217,18 +219,17 @@ class GraphWriter:
         self._write_names(layout.names_file(self._work, node_type), names, f"names of {node_type}")
 
     def label_names(self, owner: Labelled, names: Sequence[str], task: str = "") -> None:
-        """Keep what the source calls the classes of a node type or a relation, in order; as
-        :meth:`names`.
+        """Write the source's names of the classes of a node type or a relation, one line a class.
 
         Parameters
         ----------
-        task: which, where labels are of several.
+        task: which of several tasks the classes are of; "" = there is one.
         """
         file = layout.label_names_file(self._work, owner, task)
         self._write_names(file, names, f"names of classes of {owner}")
 
     def column_names(self, owner: Labelled, names: Sequence[str]) -> None:
-        """Keep what the source calls the columns of features of a node type or a relation."""
+        """Write the source's names of the features' columns of a node type or a relation."""
         file = layout.column_names_file(self._work, owner)
         self._write_names(file, names, f"names of columns of {owner}")
 
@@ -272,15 +273,15 @@ class GraphWriter:
     def _create_table(
         self, file: Path, kind: NodeType | EdgeType, part: str, name: str
     ) -> NDArray[Any]:
-        stored = stored_features(kind)
-        if stored is None:
+        features = stored_features(kind)
+        if features is None:
             raise GraphError(f"{self.out}: {part} of {name}: the schema says there are none")
         self._missing.discard((part, name))
-        return create_array(file, stored.dtype, (kind.count, stored.columns))
+        return create_array(file, features.dtype, (kind.count, features.columns))
 
 
 def required_bytes(schema: GraphSchema) -> int:
-    """Bytes on disk of a graph directory with this schema (``graph.json`` not counted)."""
+    """Bytes on disk of a graph directory with this schema, without ``graph.json``."""
     total = 0
     for relation, edges in schema.relations.items():
         sources = schema.node_types[relation.src].count
@@ -289,19 +290,19 @@ def required_bytes(schema: GraphSchema) -> int:
             total += array_bytes(np.int64, (length,))
     tables: list[NodeType | EdgeType] = [*schema.node_types.values(), *schema.relations.values()]
     for kind in tables:
-        stored = stored_features(kind)
-        if stored is not None:
-            total += array_bytes(stored.dtype, (kind.count, stored.columns))
+        features = stored_features(kind)
+        if features is not None:
+            total += array_bytes(features.dtype, (kind.count, features.columns))
     for edges in schema.relations.values():
         total += array_bytes(np.float32, (edges.count,)) if edges.weighted else 0
-    total += sum(array_bytes(np.int64, (schema.count_of(each),)) for each in schema.timed)
-    for name, labels in schema.labels.items():
-        dtype, shapes = check_values.label_format(labels, schema.count_of(name))
+    total += sum(array_bytes(np.int64, (schema.count_of(owner),)) for owner in schema.timed)
+    for owner, labels in schema.labels.items():
+        dtype, shapes = check_values.label_format(labels, schema.count_of(owner))
         total += array_bytes(dtype, shapes[-1])
     return total + sum(array_bytes(np.int64, (count,)) for count in schema.splits.values())
 
 
-def _parts(schema: GraphSchema) -> set[tuple[str, str]]:
+def _list_parts(schema: GraphSchema) -> set[tuple[str, str]]:
     parts = {("topology", str(relation)) for relation in schema.relations}
     parts |= {("features", name) for name, kind in schema.node_types.items() if kind.feature_dim}
     parts |= {
@@ -309,7 +310,9 @@ def _parts(schema: GraphSchema) -> set[tuple[str, str]]:
         for relation, kind in schema.relations.items()
         if kind.feature_dim
     }
-    parts |= {("weights", str(each)) for each, kind in schema.relations.items() if kind.weighted}
-    parts |= {("times", str(each)) for each in schema.timed}
+    parts |= {
+        ("weights", str(relation)) for relation, kind in schema.relations.items() if kind.weighted
+    }
+    parts |= {("times", str(owner)) for owner in schema.timed}
     parts |= {("labels", str(owner)) for owner in schema.labels}
     return parts | {("split", name) for name in schema.splits}

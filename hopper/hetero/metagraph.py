@@ -7,7 +7,7 @@ from typing import TypeAlias, cast
 import networkx as nx
 
 from hopper.errors import RequestError
-from hopper.graph.schema import GraphSchema, Relation, relations_called
+from hopper.graph.schema import GraphSchema, Relation, find_relations
 
 Metagraph: TypeAlias = nx.MultiDiGraph
 """vertices: node types with ``count``; links: keyed by their Relation, with ``count`` edges"""
@@ -38,7 +38,7 @@ def find_relation(metagraph: Metagraph, text: str) -> Relation:
     RequestError: none or several have the name; all are listed.
     """
     relations = sorted(key for _, _, key in metagraph.edges(keys=True))
-    found = relations_called(text, relations)
+    found = find_relations(text, relations)
     if len(found) != 1:
         several = f"{', '.join(map(str, found))} have that name" if found else "there is none"
         raise RequestError(

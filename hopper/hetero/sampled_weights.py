@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cache_server.draw import permute
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.links import ends_of
+from hopper.graph.links import select_ends
 from hopper.graph.schema import Relation
 from hopper.hetero.metatree import Metatree
 from hopper.hetero.unroll import unroll
@@ -88,5 +88,5 @@ def _roots_by_type(graph: GraphDirectory) -> dict[str, NDArray[np.int64]]:
     if not schema.target_relations:
         return {schema.target_type(): np.asarray(graph.split("train"))}
     links = graph.links("train")
-    ends = {each: ends_of(links, schema.target_relations, each) for each in schema.root_types}
+    ends = {each: select_ends(links, schema.target_relations, each) for each in schema.root_types}
     return {each: np.unique(own) for each, own in ends.items()}

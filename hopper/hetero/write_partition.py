@@ -22,7 +22,7 @@ from cache_server.available_memory import available_memory
 from cache_server.shard import TableSpec, write_manifest
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import pieces_of
+from hopper.graph.piece_size import limit_pieces
 from hopper.graph.publish import refuse_occupied, require_space
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
@@ -103,7 +103,7 @@ def partition_by_relation(
     require_memory(estimate, available, memory_limit, "meta")
     reverses, parent, phases = find_reverses(graph), out.absolute().parent, Phases(progress)
     with (
-        pieces_of(size),
+        limit_pieces(size),
         store_rows_as(graph, forms, parent, phases) as stored,
         message_edges(stored, reverses, parent) as messages,
     ):

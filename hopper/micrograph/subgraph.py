@@ -154,7 +154,7 @@ class Subgraph:
     def _drawn_edges(self, relation: Relation) -> DrawnEdges:
         topology, nodes = self.topologies[relation], self.nodes[relation.dst]
         hops = [
-            topology.edge_places(
+            topology.edge_indices(
                 nodes[: size[relation.dst]], hop[relation].indptr, hop[relation].positions
             )
             for size, hop in zip(self.sizes, self.hops, strict=False)

@@ -97,7 +97,7 @@ class LayerEdges:
         if self.weights is None:
             block.edge_features = rows
             return
-        sums = Edges.of_arrays(self.indptr, np.zeros_like(self.places), 1).to(rows.device)
+        sums = Edges.from_arrays(self.indptr, np.zeros_like(self.places), 1).to(rows.device)
         weights = to_device(self.weights, rows.device).to(rows.dtype)
         block.edge_sums = edge_sum(sums, rows, weights)
 

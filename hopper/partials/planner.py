@@ -156,7 +156,7 @@ class Planner:
             if stored in self._edges:
                 topology = self.sampler.topologies[each]
                 nodes = self.sampler.nodes_of(each.dst, destinations[each.dst])
-                places = topology.edge_places(nodes, offsets, positions)
+                places = topology.edge_indices(nodes, offsets, positions)
                 found[each] = LayerEdges(stored, places, offsets, weights.get(each))
         return found
 

@@ -132,7 +132,7 @@ class AskedSums:
         ----------
         rows: [n], of ``sources``.
         """
-        edges = Edges.of_arrays(bounds_of(self.sizes[relation]), rows, num_src)
+        edges = Edges.from_arrays(bounds_of(self.sizes[relation]), rows, num_src)
         return edges, torch.from_numpy(self.weights[relation])
 
 

@@ -1,4 +1,4 @@
-"""Dividing a graph over servers, and reading what was written."""
+"""Divide a graph over servers, and open the partitioned directory."""
 
 from hopper.partition.book import PartitionBook
 from hopper.partition.build import partition_graph

@@ -1,4 +1,4 @@
-"""Which server every node goes to: one function per method, chosen by name."""
+"""Assign every node to a server, by a method that is chosen by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopper.partition.balance import Balance
 from hopper.partition.metis_process import assign_metis, choose_backend
 from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.node_arrays import NodeArrays
-from hopper.partition.partitioner import NONE, assign_by, find_partitioner
+from hopper.partition.partitioner import NONE, assign_with, find_partitioner
 from hopper.partition.random import assign_random
 from hopper.partition.streaming import assign_stream
 from hopper.partition.symmetrise import symmetrise, type_starts
@@ -26,36 +26,36 @@ from hopper.plug_ins import FORM
 
 METHODS: Final = ("metis", "stream", "random")
 BY_RELATION: Final = "meta"
-"""the method that divides relations instead of nodes: see :mod:`hopper.hetero`"""
+"""The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The server of every node, and how it was found."""
+    """The server of every node, and the method that chose it."""
 
     homes: Mapping[str, NDArray[np.int32]]
-    """per node type [count] int32, by original id"""
+    """for each node type [count] int32, the server of each original id"""
     method: str
     backend: str
-    """what computed it: "dgl", "pymetis", "hopper" or the package of a class of one's own"""
+    """what computed it: "dgl", "pymetis", "hopper" or the package of a plug-in class"""
     seed: int
     seed_used: bool
-    """False where the result does not depend on the seed"""
+    """whether the result depends on the seed"""
     refined: Mapping[str, Any] | None = None
-    """what moving nodes afterwards gained; None where none was asked to"""
+    """what a refiner gained by moving nodes; None without a refiner"""
 
 
 def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:
-    """Refuse what no graph could be divided by, before one is opened.
+    """Check the method and the number of servers before a graph is opened.
 
     Parameters
     ----------
-    options: of a partitioner of one's own.
+    options: options of a plug-in partitioner.
 
     Raises
     ------
-    RequestError: an unknown method, options of a built-in one, fewer than one server.
-    ConfigError: a partitioner of one's own cannot be found or made.
+    RequestError: the method is unknown, a built-in method has options, or there are no servers.
+    ConfigError: a plug-in partitioner cannot be found or made.
     """
     if ":" in method:
         find_partitioner(method, options).make()
@@ -73,15 +73,16 @@ def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -
 def check_request(
     schema: GraphSchema, servers: int, method: str, options: Mapping[str, Any] = NONE
 ) -> None:
-    """Refuse what cannot be carried out, before any work.
+    """Check a request before the work starts.
 
     Raises
     ------
-    RequestError, ConfigError: as :func:`check_method`; an empty graph, more servers than nodes,
-        METIS on a graph without edges.
+    RequestError: the graph is empty, has fewer nodes than servers, or has no edges for METIS; or as
+        :func:`check_method`.
+    ConfigError: as :func:`check_method`.
     """
     check_method(servers, method, options)
-    nodes = sum(described.count for described in schema.node_types.values())
+    nodes = sum(kind.count for kind in schema.node_types.values())
     if nodes == 0:
         raise RequestError(f"graph {schema.name!r} is empty: it has no node to give to a server")
     if servers > nodes:
@@ -111,23 +112,23 @@ def assign(
 
     Parameters
     ----------
-    balance: what METIS balances, by a choice or as usual; stream balances training roots.
-    scratch: a folder on a disk with room for what METIS reads (8 bytes an end), for a while.
+    balance: what METIS balances. The method "stream" balances its training roots.
+    scratch: a folder for temporary files; METIS needs 8 bytes for each end of an edge there.
     backend: which METIS: "auto", "dgl" or "pymetis".
-    options: of a partitioner of one's own.
+    options: options of a plug-in partitioner.
 
     Raises
     ------
-    RequestError: see :func:`check_request`; a missing backend; a failure of METIS; servers that a
-        partitioner of one's own gives to nodes and that do not exist.
+    RequestError: :func:`check_request` refuses the request, the backend is missing, METIS fails, or
+        a plug-in partitioner returns servers that do not exist.
     """
     schema = graph.schema
     check_request(schema, servers, method, options)
     arrays = NodeArrays(scratch)
     if ":" in method:
-        own = find_partitioner(method, options).make()
+        partitioner = find_partitioner(method, options).make()
         with phases.phase(f"assign nodes ({method})"):
-            homes = assign_by(own, method, graph, servers, seed)
+            homes = assign_with(partitioner, method, graph, servers, seed)
         package = method.replace(":", ".").partition(".")[0]
         return Assignment(homes, method, package, seed, seed_used=True)
     if method == "random":
@@ -138,19 +139,21 @@ def assign(
     if method == "stream":
         stream = NeighborStream(schema, topologies)
         stacked = assign_stream(schema, stream, servers, seed, balance.training, phases, arrays)
-        return Assignment(_by_type(schema, stacked), method, "hopper", seed, seed_used=servers > 1)
+        return Assignment(
+            _split_by_type(schema, stacked), method, "hopper", seed, seed_used=servers > 1
+        )
     chosen = choose_backend(backend)
     with phases.phase("make the graph symmetric"):
         adjacency = symmetrise(schema, topologies)
     with phases.phase(f"assign nodes (METIS, {chosen})"):
         weights = balance.weights(schema, topologies, adjacency, chosen)
         stacked = assign_metis(adjacency, weights, servers, seed, chosen, scratch)
-    homes = _by_type(schema, stacked)
+    homes = _split_by_type(schema, stacked)
     return Assignment(homes, method, chosen, seed, seed_used=chosen == "pymetis")
 
 
-def _by_type(schema: GraphSchema, stacked: NDArray[np.int32]) -> dict[str, NDArray[np.int32]]:
-    """Views of a stacked array, one a node type."""
+def _split_by_type(schema: GraphSchema, stacked: NDArray[np.int32]) -> dict[str, NDArray[np.int32]]:
+    """Divide a stacked array into a view for each node type."""
     starts = type_starts(schema)
     return {
         node_type: stacked[starts[node_type] : starts[node_type] + kind.count]

@@ -1,8 +1,8 @@
-"""What METIS balances, besides cutting few edges.
+"""The constraints that METIS balances while it cuts few edges.
 
-Balance is a multi-constraint problem (DistDGLv2, section 4.1.3): every constraint is a weight that
-each node has, of which every server is to get an equal share. DGL's METIS takes several; pymetis
-hands METIS a single weight a node, so there one weighted sum is balanced.
+Balance is a multi-constraint problem (DistDGLv2, section 4.1.3). Every constraint is a weight of
+each node, and every server should get an equal share of it. DGL's METIS takes several constraints.
+pymetis takes a single weight a node, so there one weighted sum is balanced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
-from hopper.graph.array_file import blocks
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.metis_process import Backend
@@ -39,14 +39,14 @@ _OTHER_METHODS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Balance:
-    """What every server is to have an equal share of.
+    """The constraints of which every server should get an equal share.
 
     Attributes
     ----------
-    roots: by split, [nodes of the target type] int64: how many roots stand at each node, by
-        original id. "train" is always among them.
-    chosen: constraints by name: splits, :data:`TYPES`, :data:`EDGES`. None are METIS's usual ones:
-        of the training nodes, and of every type's other nodes, both the number and the degrees.
+    roots: by split, [nodes of the target type] int64: number of roots at each node, by original id.
+        It always has "train".
+    chosen: names of constraints: splits, :data:`TYPES`, :data:`EDGES`. Empty = the default: number
+        and degrees of the training nodes, and of the other nodes of every type.
     """
 
     roots: Mapping[str, Ids]
@@ -59,21 +59,25 @@ class Balance:
         chosen: Sequence[str] = (),
         full: Callable[..., NDArray[Any]] = np.zeros,
     ) -> Balance:
-        """Of a graph's splits, as :func:`check_balance` passed them; ``full`` makes arrays, given
-        their length and dtype."""
-        splits = {"train", *(each for each in chosen if each not in (TYPES, EDGES))}
-        return cls(
-            {each: training_roots(graph, each, full) for each in sorted(splits)}, tuple(chosen)
-        )
+        """Count the roots of the splits that are balanced.
+
+        Parameters
+        ----------
+        chosen: names of constraints, which :func:`check_balance` has checked.
+        full: makes an array of a length and dtype.
+        """
+        splits = {"train", *(name for name in chosen if name not in (TYPES, EDGES))}
+        roots = {split: training_roots(graph, split, full) for split in sorted(splits)}
+        return cls(roots, tuple(chosen))
 
     @property
     def training(self) -> Ids:
-        """[nodes of the target type] int64: training roots at each node."""
+        """[nodes of the target type] int64: number of training roots at each node."""
         return self.roots["train"]
 
     def at(self, ids: Ids) -> Balance:
-        """Of some nodes of the target type alone, by original id."""
-        return replace(self, roots={each: own[ids] for each, own in self.roots.items()})
+        """The same constraints for some nodes of the target type, by original id."""
+        return replace(self, roots={split: counts[ids] for split, counts in self.roots.items()})
 
     def weights(
         self,
@@ -82,36 +86,37 @@ class Balance:
         adjacency: Adjacency,
         backend: Backend,
     ) -> Ids:
-        """[nodes, constraints] int64: what each node weighs, by stacked id.
+        """[nodes, constraints] int64: the weights of each node for METIS, by stacked id.
 
         Parameters
         ----------
-        adjacency: the undirected graph, whose degrees the usual constraints have. A choice weighs
-            edges by the in-edges of nodes, of all relations.
-        backend: which METIS gets them; pymetis takes one constraint.
+        adjacency: the undirected graph. Default constraints have its degrees; :data:`EDGES` has the
+            in-edges of all relations.
+        backend: the METIS that gets the weights; pymetis takes one constraint.
         """
         if not self.chosen:
             classes = balance_classes(schema, self.training)
             degrees = adjacency.degrees()
             if backend == "pymetis":
                 return combined_weight(degrees, classes)[:, np.newaxis]
-            own = [classes == each for each in np.unique(classes)]
-            return np.stack(
-                [*own, *(np.where(each, degrees, 0) for each in own)], 1, dtype=np.int64
-            )
+            in_class = [classes == number for number in np.unique(classes)]
+            class_degrees = (np.where(mask, degrees, 0) for mask in in_class)
+            return np.stack([*in_class, *class_degrees], 1, dtype=np.int64)
         return self._chosen_columns(schema, topologies)
 
     def held(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-        """[nodes, constraints] int64: what moves of single nodes keep even, by stacked id: what was
-        chosen; otherwise nodes by class, and in-edges."""
+        """[nodes, constraints] int64: the weights that moves of single nodes keep even.
+
+        They are the chosen constraints, or else nodes by class and in-edges; by stacked id.
+        """
         if self.chosen:
             return self._chosen_columns(schema, topologies)
         classes = balance_classes(schema, self.training)
-        inside = [classes == each for each in np.unique(classes)]
-        return np.stack([*inside, in_degrees(schema, topologies)], 1, dtype=np.int64)
+        in_class = [classes == number for number in np.unique(classes)]
+        return np.stack([*in_class, in_degrees(schema, topologies)], 1, dtype=np.int64)
 
     def _chosen_columns(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-        """[nodes, constraints] int64: a choice's weights; one that no node has balances nothing."""
+        """[nodes, constraints] int64: the chosen constraints that some node has a weight of."""
         starts = type_starts(schema)
         columns = _type_columns(schema, self.chosen)
         for split in self.chosen:
@@ -122,18 +127,17 @@ class Balance:
                 columns.append(column)
         if EDGES in self.chosen:
             columns.append(in_degrees(schema, topologies))
-        return np.stack([each for each in columns if each.any()], 1)
+        return np.stack([column for column in columns if column.any()], 1)
 
 
 def check_balance(
     chosen: Sequence[str], schema: GraphSchema, method: str, backend: Backend | None
 ) -> None:
-    """Refuse what cannot be balanced, before any work.
+    """Check the chosen constraints before the work starts.
 
     Raises
     ------
-    RequestError: a name twice, or of nothing that the graph has; a method or a METIS that takes no
-        choice.
+    RequestError: a name is unknown or repeated, or the method or the METIS takes no choice.
     """
     if not chosen:
         return
@@ -154,7 +158,7 @@ def check_balance(
 
 
 def number_of_constraints(schema: GraphSchema, chosen: Sequence[str]) -> int:
-    """Weights that METIS gets a node, at most."""
+    """Largest number of weights a node that METIS gets."""
     if not chosen:
         return 2 * min(len(schema.node_types) + 1, MOST_CLASSES)
     others = len(set(chosen) - {TYPES})
@@ -163,7 +167,7 @@ def number_of_constraints(schema: GraphSchema, chosen: Sequence[str]) -> int:
 
 
 def in_degrees(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-    """[nodes of all types] int64: in-edges of all relations, by stacked id."""
+    """[nodes of all types] int64: number of in-edges of all relations, by stacked id."""
     starts = type_starts(schema)
     degrees = np.zeros(sum(kind.count for kind in schema.node_types.values()), np.int64)
     for relation, edges in topologies.items():
@@ -173,9 +177,9 @@ def in_degrees(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> 
 
 
 def _type_columns(schema: GraphSchema, chosen: Sequence[str]) -> list[Ids]:
-    """[nodes] int64 each: a one at the nodes of a type; or of all, where types are not chosen.
+    """A column [nodes] int64 with ones at each type's nodes; one of ones if types are not chosen.
 
-    With more types than METIS has room for, the smallest share the last column.
+    With more types than METIS has room for, the smallest types share the last column.
     """
     nodes = sum(kind.count for kind in schema.node_types.values())
     if TYPES not in chosen:
@@ -197,19 +201,18 @@ def _by_size(schema: GraphSchema) -> list[str]:
 def balance_classes(
     schema: GraphSchema, roots: Ids, out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """[nodes of all types] int64, or as ``out``: the class whose share is balanced, by stacked id.
+    """[nodes of all types] int64, or the dtype of ``out``: each node's class, by stacked id.
+
+    The share of every class is balanced. Class 0 has the training nodes, and every other class the
+    remaining nodes of a type. With more types than METIS has constraints for, the smallest types
+    share the last class.
 
     Parameters
     ----------
-    roots: [nodes of the target type] int64, training roots per node.
-    out: [nodes of all types] to write to.
-
-    Notes
-    -----
-    Class 0 holds the training nodes, the others the remaining nodes of a type. With more types
-    than METIS has constraints for, the smallest types share the last class.
+    roots: [nodes of the target type] int64, number of training roots at each node.
+    out: [nodes of all types], receives the classes; None = a new array.
     """
-    nodes = sum(described.count for described in schema.node_types.values())
+    nodes = sum(kind.count for kind in schema.node_types.values())
     starts = type_starts(schema)
     classes: NDArray[Any] = np.zeros(nodes, np.int64) if out is None else out
     for rank, node_type in enumerate(_by_size(schema)):
@@ -217,15 +220,16 @@ def balance_classes(
         stop = start + schema.node_types[node_type].count
         classes[start:stop] = min(rank + 1, MOST_CLASSES - 1)
     target = starts[schema.target_type()]
-    for first, counts in blocks(roots):
+    for first, counts in iter_pieces(roots):
         classes[target + first : target + first + counts.size][counts > 0] = 0
     return classes
 
 
 def combined_weight(degrees: Ids, classes: Ids) -> Ids:
-    """[nodes] int64: nodes, degrees and training nodes (class 0) in one weight, a third each.
+    """[nodes] int64: combine nodes, degrees and training nodes (class 0) in one weight.
 
-    Few training nodes weigh less than their third, lest single nodes become too heavy to balance.
+    Each gives a third of the total. If there are few training nodes, they give less, because a
+    single node that is too heavy cannot be balanced.
     """
     nodes, training = classes.size, int((classes == 0).sum())
     of_degree = degrees * (nodes / max(1, int(degrees.sum())))

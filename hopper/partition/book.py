@@ -1,7 +1,7 @@
-"""The partition book: where a global id lives, without a table per node.
+"""The partition book: find the home of a node without a table of all nodes.
 
-Global ids are contiguous by server, so the home of a node is a binary search in ``servers + 1``
-offsets per node type.
+Global ids are contiguous by server, so a binary search in ``servers + 1`` offsets of the node type
+finds the home of a node.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hopper.errors import GraphError
 
 
 class PartitionBook:
-    """Maps global ids to servers and local rows, per node type.
+    """Maps global ids of each node type to servers and local rows.
 
     Parameters
     ----------
     servers: number of servers P, at least 1.
-    offsets: per node type ``P + 1`` ascending integers from 0 to the number of nodes; server i owns
-        the global ids ``offsets[i]`` up to, and without, ``offsets[i + 1]``.
-    where: what error messages name as the source of the offsets.
+    offsets: for each node type ``P + 1`` ascending integers from 0 to the number of nodes. Server i
+        stores the global ids in [``offsets[i]``, ``offsets[i + 1]``).
+    where: the source of the offsets, for errors.
 
     Raises
     ------
-    GraphError: offsets of the wrong length, not starting at 0, or descending.
+    GraphError: offsets have a wrong length, do not start at 0, or descend.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class PartitionBook:
             raise GraphError(f"{where}: field 'servers': expected at least 1, found {servers}")
         self.servers = servers
         self.offsets: dict[str, NDArray[np.int64]] = {
-            node_type: _checked(servers, node_type, given, where)
-            for node_type, given in offsets.items()
+            node_type: _check_offsets(servers, node_type, values, where)
+            for node_type, values in offsets.items()
         }
         self._where = where
 
@@ -69,7 +69,7 @@ class PartitionBook:
         return ids - self._offsets(node_type)[self.home(node_type, ids)]
 
     def count(self, node_type: str, server: int) -> int:
-        """How many nodes of a type a server stores.
+        """Number of nodes of a type that a server stores.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class PartitionBook:
         return stop - first
 
     def range(self, node_type: str, server: int) -> tuple[int, int]:
-        """The global ids that a server stores, first and past the last.
+        """The range [first, stop) of global ids that a server stores.
 
         Raises
         ------
@@ -91,17 +91,17 @@ class PartitionBook:
         return int(offsets[server]), int(offsets[server + 1])
 
     def total(self, node_type: str) -> int:
-        """How many nodes of a type all servers store together."""
+        """Number of nodes of a type that all servers store together."""
         return int(self._offsets(node_type)[-1])
 
     def _offsets(self, node_type: str) -> NDArray[np.int64]:
-        found = self.offsets.get(node_type)
-        if found is None:
+        offsets = self.offsets.get(node_type)
+        if offsets is None:
             known = ", ".join(sorted(self.offsets))
             raise GraphError(
                 f"{self._where}: unknown node type {node_type!r}, expected one of: {known}"
             )
-        return found
+        return offsets
 
     def _check_range(self, node_type: str, ids: NDArray[np.int64], count: int) -> None:
         if ids.size == 0:
@@ -114,10 +114,10 @@ class PartitionBook:
                 )
 
 
-def _checked(servers: int, node_type: str, given: Any, where: str) -> NDArray[np.int64]:
+def _check_offsets(servers: int, node_type: str, values: Any, where: str) -> NDArray[np.int64]:
     field = f"{where}: field 'offsets.{node_type}'"
     try:
-        offsets = np.array(given)
+        offsets = np.array(values)
     except ValueError:
         raise GraphError(f"{field}: expected a list of {servers + 1} integers") from None
     if offsets.shape != (servers + 1,) or offsets.dtype.kind not in "iu":

@@ -1,4 +1,4 @@
-"""From a graph directory to a partitioned one, phase by phase."""
+"""Divide a graph directory and write the partitioned directory, phase by phase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cache_server.available_memory import available_memory
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import pieces_of
+from hopper.graph.piece_size import limit_pieces
 from hopper.partition.assign import Assignment, assign
 from hopper.partition.balance import Balance
 from hopper.partition.describe import describe, describe_topology, write_description
@@ -27,7 +27,7 @@ from hopper.partition.partitioner import NONE
 from hopper.partition.refine import Refiner
 from hopper.partition.relabel import relabel
 from hopper.partition.second_level import SecondLevel
-from hopper.partition.shares import shares_of
+from hopper.partition.shares import make_shares
 from hopper.partition.stored_forms import store_rows_as
 from hopper.partition.training import count_roots
 from hopper.partition.workers import Construction, ThisProcess, Workers
@@ -43,7 +43,7 @@ from hopper.partition.write import (
 from hopper.phases import Phases, Progress
 
 Measure = Callable[[PartitionedGraph], dict[str, Any] | None]
-"""measures the locality of what was divided"""
+"""Measures the locality of a division."""
 
 
 def partition_graph(
@@ -71,37 +71,37 @@ def partition_graph(
 
     Parameters
     ----------
-    out: destination; must not exist, or be an empty directory. It appears when it is complete.
-    method: "metis" (few cut edges, balanced nodes, degrees and training nodes), "stream" (the same
+    out: the directory to write; it must not exist or be empty. It appears when it is complete.
+    method: "metis" (few cut edges; balanced nodes, degrees and training nodes), "stream" (the same
         in passes over the graph on disk; edges are balanced roughly), "random", or
         "package.module:Class", a :class:`hopper.partition.partitioner.Partitioner`.
-    seed: of all methods but DGL's METIS, which has none.
-    method_options: keywords of the constructor of a class of one's own.
-    backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
-    balance: what METIS balances, of the graph's splits by name, "types" and "edges" (in-edges);
-        none = training nodes, other nodes by type, and degrees of both.
+    seed: seed of all methods but DGL's METIS, which takes none.
+    method_options: keywords of the constructor of a plug-in class.
+    backend: which METIS: "auto" (DGL if it is installed, else pymetis), "dgl" or "pymetis".
+    balance: what METIS balances: names of splits, "types" and "edges" (in-edges). Empty = training
+        nodes, other nodes by type, and degrees of both.
     refiner: moves nodes between servers after the method, such as
         :class:`hopper.hetero.refine_by_visits.VisitRefiner`; None = nothing moves.
-    topology: "replicated": every server needs all edges; "partitioned": it has the in-edges of its
-        own nodes alone (among which it then draws for others' ranks); or "halo:K": also those of
-        the nodes within K hops of its own.
-    features: whether a server stores whole rows of its own nodes, or some columns of all nodes'
-        (which engine ``p3`` alone trains on).
-    feature_dtypes: forms that features are stored in, "DTYPE" of all tables or "TABLE=DTYPE", as
-        of :func:`hopper.partition.stored_forms.parse_row_forms`; none = as they are.
-    ranks_per_server: above 1, a server's nodes are divided once more, over so many ranks; a run
-        with as many deals nodes to ranks in this way.
-    memory_limit: bytes that may be used, by which all methods but METIS choose the pieces that they
-        work on at a time; None for what is available.
-    workers: who builds the servers' parts; None = this process.
-    on_estimate: told the memory estimate and the bytes available, before the work starts.
-    measure: measures the locality of what was divided, for ``locality`` in partition.json; None =
-        it is not measured.
+    topology: "replicated": every server has all edges. "partitioned": a server has the in-edges of
+        its own nodes, and draws among them for other servers' ranks. "halo:K": it also has those
+        of the nodes within K hops of its own.
+    features: whether a server stores whole rows of its own nodes, or some columns of all nodes,
+        which only the engine ``p3`` trains on.
+    feature_dtypes: forms to store features in, "DTYPE" for all tables or "TABLE=DTYPE", which
+        :func:`hopper.partition.stored_forms.parse_row_forms` parses. Empty = as they are.
+    ranks_per_server: above 1, a server's nodes are divided again over so many ranks. A run with as
+        many ranks a server uses this division.
+    memory_limit: bytes that may be used; None = the available memory. All methods but METIS choose
+        the pieces that they work on by it.
+    workers: build the servers' parts; None = this process does.
+    on_estimate: called with the memory estimate and the available bytes before the work starts.
+    measure: measures the locality, for ``locality`` in partition.json; None = no measurement.
 
     Raises
     ------
-    RequestError: an impossible request, too little memory or disk space, an occupied destination.
-    GraphError: the graph directory is damaged; a number that a form cannot hold.
+    RequestError: the request is impossible, memory or disk space is too small, or the destination
+        is occupied.
+    GraphError: the graph directory is damaged, or a stored form cannot hold a number.
     """
     request = DivisionRequest.parse(
         graph,
@@ -123,7 +123,7 @@ def partition_graph(
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, method)
-    with pieces_of(size):
+    with limit_pieces(size):
         _carry_out(request, estimate.peak, workers or ThisProcess(), measure, Phases(progress))
     return PartitionedGraph.open(out)
 
@@ -135,7 +135,7 @@ def _carry_out(
     measure: Measure | None,
     phases: Phases,
 ) -> None:
-    """Divide and write, phase by phase."""
+    """Divide the graph and write the directory, phase by phase."""
     reverses, parent = find_reverses(request.graph), request.out.absolute().parent
     with (
         store_rows_as(request.graph, request.forms, parent, phases) as converted,
@@ -155,7 +155,7 @@ def _carry_out(
         description["memory_estimate_bytes"] = estimated_bytes
         if reverses:
             description["reverse_relations"] = {
-                str(each): list(map(str, own)) for each, own in reverses.items()
+                str(relation): list(map(str, names)) for relation, names in reverses.items()
             }
         write_description(work, description)
         description |= _count(request, graph, measure, phases, work)
@@ -169,16 +169,16 @@ def _carry_out(
 def _assign(
     request: DivisionRequest, graph: GraphDirectory, balance: Balance, phases: Phases, work: Path
 ) -> Assignment:
-    """The server of every node, refined where that was asked for."""
-    found = assign(
+    """Assign every node to a server, and refine the assignment if there is a refiner."""
+    assignment = assign(
         *(graph, request.servers, request.method, request.seed, balance, phases, work),
         request.backend or "auto",
         request.method_options,
     )
     if request.refiner is None:
-        return found
-    refined = request.refiner.refine(graph, found.homes, balance, request.servers, phases)
-    return replace(found, homes=refined.homes, refined=refined.description)
+        return assignment
+    refined = request.refiner.refine(graph, assignment.homes, balance, request.servers, phases)
+    return replace(assignment, homes=refined.homes, refined=refined.description)
 
 
 def _write(
@@ -189,24 +189,24 @@ def _write(
     workers: Workers,
     phases: Phases,
 ) -> dict[str, Any]:
-    """Write topology and rows; the content of partition.json so far."""
+    """Write topology and rows; return the content of partition.json so far."""
     graph, work = construction.graph, construction.work
     schema, ranks = graph.schema, request.ranks_per_server
     edges = sum(kind.count for kind in schema.relations.values())
     with phases.phase("write the topology (edges)", edges) as counter:
         for relation in schema.relations:
             lay_out_topology(construction, relation)
-        every = [(server,) for server in range(request.servers)]
-        parts = workers.run(fill_topology, construction, counter, every)
-    _write_what_draws_read(construction, workers, phases)
+        jobs = [(server,) for server in range(request.servers)]
+        parts = workers.run(fill_topology, construction, counter, jobs)
+    _write_draw_arrays(construction, workers, phases)
     if ranks > 1:
         level = SecondLevel(ranks, request.method, request.seed, request.backend)
         level.write(schema, work, construction.maps, balance, phases)
     by_dimension = request.by_dimension
     copies = request.servers if by_dimension else 1
     with phases.phase("write the servers' rows (bytes)", table_bytes(graph, copies)) as counter:
-        jobs = [(server, by_dimension) for server in range(request.servers)]
-        sizes = workers.run(write_server, construction, counter, jobs)
+        servers = [(server, by_dimension) for server in range(request.servers)]
+        sizes = workers.run(write_server, construction, counter, servers)
     train = _count_train(graph, assignment, request.servers)
     description = describe(schema, assignment, construction.offsets, parts, train, sizes)
     description["ranks_per_server"] = ranks
@@ -217,21 +217,22 @@ def _write(
     return description
 
 
-def _write_what_draws_read(construction: Construction, workers: Workers, phases: Phases) -> None:
-    """Write the arrays of relations with weights or times, which lie beside the edges."""
+def _write_draw_arrays(construction: Construction, workers: Workers, phases: Phases) -> None:
+    """Write the arrays that draws by weight or time read, beside the edges of the relations."""
     schema = construction.graph.schema
-    drawn = {
+    edges = {
         relation: kind.count
         for relation, kind in schema.relations.items()
         if kind.weighted or schema.is_timed(relation)
     }
-    if drawn:
-        with phases.phase("write what draws read (edges)", sum(drawn.values())) as counter:
-            workers.run(fill_draw_arrays, construction, counter, [(each,) for each in drawn])
+    if edges:
+        with phases.phase("write what draws read (edges)", sum(edges.values())) as counter:
+            jobs = [(relation,) for relation in edges]
+            workers.run(fill_draw_arrays, construction, counter, jobs)
 
 
 def _count_train(graph: GraphDirectory, assignment: Assignment, servers: int) -> NDArray[np.int64]:
-    """[servers] int64: training roots of each."""
+    """[servers] int64: number of training roots of each server."""
     homes = assignment.homes[graph.schema.target_type()]
     return count_roots(graph, "train", servers, lambda ids: homes[ids].astype(np.int64))
 
@@ -243,13 +244,13 @@ def _count(
     phases: Phases,
     work: Path,
 ) -> dict[str, Any]:
-    """What partition.json says of shares and locality."""
+    """Count shares and measure locality, for partition.json."""
     divided = PartitionedGraph.open(work)
     with phases.phase("count shares"):
-        counted = {"shares": shares_of(graph, divided, request.ranks_per_server)}
+        fields = {"shares": make_shares(graph, divided, request.ranks_per_server)}
     if measure is not None:
         with phases.phase("measure locality"):
-            measured = measure(divided)
-        if measured is not None:
-            counted["locality"] = measured
-    return counted
+            locality = measure(divided)
+        if locality is not None:
+            fields["locality"] = locality
+    return fields

@@ -1,9 +1,9 @@
 """Checksums of a partitioned directory, and the fingerprint of the division.
 
 ``checksums.json`` names every file with its bytes and its XXH3 of 128 bits. It is written last, and
-holds a checksum of itself. The fingerprint is a checksum of all of that but ``partition.json``,
-which tells how long dividing took: who divides the same graph in the same way gets the same one.
-It stands in every server's ``shard.json`` too, so that a server of another division is found out.
+has a checksum of itself. The fingerprint is a checksum of all files but ``partition.json``, which
+has the times that dividing took. So dividing the same graph again in the same way gives the same
+fingerprint. Every server's ``shard.json`` has it too, which reveals a server of another division.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _THREADS: Final = 4
 
 @dataclass(frozen=True)
 class FileChecksum:
-    """What a file was when it was written: its bytes, and its checksum in hexadecimal."""
+    """A file's bytes when it was written, and its checksum in hexadecimal."""
 
     size: int
     checksum: str
@@ -46,12 +46,12 @@ class FileChecksum:
 
 @dataclass(frozen=True)
 class Checksums:
-    """What ``checksums.json`` holds.
+    """The content of ``checksums.json``.
 
     Attributes
     ----------
     division: the fingerprint of the division.
-    files: by path relative to the directory, with ``/``.
+    files: the files by their path relative to the directory, with ``/``.
     """
 
     division: str
@@ -59,18 +59,22 @@ class Checksums:
 
 
 def seal_directory(work: Path) -> None:
-    """Write ``checksums.json`` of a partitioned directory that is complete but for it, and the
-    fingerprint into the servers' ``shard.json``."""
+    """Write ``checksums.json`` as the last file of a partitioned directory.
+
+    This also writes the fingerprint into the servers' ``shard.json``.
+    """
     paths = sorted(path for path in work.rglob("*") if path.is_file())
     parts = {path.relative_to(work).as_posix(): path for path in paths}
     manifests = {name: path for name, path in parts.items() if path.name == MANIFEST}
-    files = _sum_up({name: path for name, path in parts.items() if name not in manifests})
+    files = _compute_checksums(
+        {name: path for name, path in parts.items() if name not in manifests}
+    )
     division = xxhash.xxh3_128_hexdigest(
-        _canonical({name: each for name, each in files.items() if name != DESCRIPTION_FILE})
+        _canonical({name: file for name, file in files.items() if name != DESCRIPTION_FILE})
     )
     for path in manifests.values():
         set_division(path.parent, division)
-    files |= _sum_up(manifests)
+    files |= _compute_checksums(manifests)
     content = {"schema": SCHEMA_VERSION, "division": division, "files": files}
     content["checksum"] = xxhash.xxh3_128_hexdigest(_canonical(content))
     (work / CHECKSUMS_FILE).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
@@ -81,7 +85,7 @@ def read_checksums(path: Path) -> Checksums:
 
     Raises
     ------
-    GraphError: it is missing, or altered.
+    GraphError: it is missing or altered.
     """
     file = path / CHECKSUMS_FILE
     content = read_json(
@@ -89,16 +93,16 @@ def read_checksums(path: Path) -> Checksums:
         "no such file: the graph was divided by an older version, which wrote no checksums; divide "
         'it again with `hopper partition`, or train with data.verify = "off"',
     )
-    told = content.pop("checksum", None)
-    if told != xxhash.xxh3_128_hexdigest(_canonical(content)):
+    checksum = content.pop("checksum", None)
+    if checksum != xxhash.xxh3_128_hexdigest(_canonical(content)):
         raise GraphError(f"{file}: altered since it was written: its checksum is of other content")
     try:
-        files = {name: FileChecksum(*each) for name, each in content["files"].items()}
-        fits = all(
-            isinstance(each.size, int) and _DIGEST.fullmatch(each.checksum)
-            for each in files.values()
+        files = {name: FileChecksum(*fields) for name, fields in content["files"].items()}
+        is_valid = all(
+            isinstance(entry.size, int) and _DIGEST.fullmatch(entry.checksum)
+            for entry in files.values()
         )
-        if content["schema"] != SCHEMA_VERSION or not fits:
+        if content["schema"] != SCHEMA_VERSION or not is_valid:
             raise ValueError(f"schema {content['schema']!r}")
         return Checksums(str(content["division"]), files)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -106,7 +110,7 @@ def read_checksums(path: Path) -> Checksums:
 
 
 def read_division(path: Path) -> str:
-    """The fingerprint of a partitioned directory; "" where it was written without checksums.
+    """Read the fingerprint of a partitioned directory; "" if it has no checksums.
 
     Raises
     ------
@@ -116,7 +120,7 @@ def read_division(path: Path) -> str:
 
 
 def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
-    """Compare the sizes of all files that these servers need with what was written.
+    """Check the sizes of all files that some servers need.
 
     Returns
     -------
@@ -124,24 +128,24 @@ def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
 
     Raises
     ------
-    GraphError: a file is missing, or of another size; names it.
+    GraphError: a file is missing, or has another size. The text names it.
     """
     files = read_checksums(path).files
-    wanted = {name: each for name, each in files.items() if _is_wanted(name, path, servers)}
-    for name, expected in wanted.items():
+    needed = {name: file for name, file in files.items() if _is_needed(name, path, servers)}
+    for name, expected in needed.items():
         _check_size(path / name, expected)
-    return wanted
+    return needed
 
 
 def check_structure(path: Path, servers: Sequence[int]) -> None:
-    """Compare all files but rows of features with their checksums, and the sizes of those.
+    """Check the sizes of all files, and the checksums of all files but rows of features.
 
-    Of the folders of servers only those that are asked for need be there: a machine may have a copy
-    of what it needs.
+    Only the folders of these servers must be there, because a machine may have a copy of the files
+    that it needs.
 
     Raises
     ------
-    GraphError: a file is missing, altered, or not of this division; names it.
+    GraphError: a file is missing, altered, or of another division. The text names it.
     """
     files = check_sizes(path, servers)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as pool:
@@ -156,20 +160,20 @@ def check_rows(
     rate: float | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> None:
-    """Compare rows of features with their checksums.
+    """Check the checksums of rows of features.
 
     Parameters
     ----------
-    rate: bytes a second at most; None = as fast as the disk gives them.
-    stop: asked now and then whether to leave off.
+    rate: most bytes a second to read; None = as fast as the disk is.
+    stop: called now and then; the check ends when it returns True.
 
     Raises
     ------
-    GraphError: a file is missing or altered; names it.
+    GraphError: a file is missing or altered. The text names it.
     """
     checksums = read_checksums(path)
     for name, expected in checksums.files.items():
-        if _is_rows(name) and _is_wanted(name, path, servers):
+        if _is_rows(name) and _is_needed(name, path, servers):
             digest = xxhash.xxh3_128()
             for piece in _read_pieces(path / name, rate):
                 if stop is not None and stop():
@@ -178,8 +182,8 @@ def check_rows(
             _compare(path / name, expected, digest.hexdigest())
 
 
-def _sum_up(paths: Mapping[str, Path]) -> dict[str, Any]:
-    """Bytes and checksums by name; a file with several names is read once."""
+def _compute_checksums(paths: Mapping[str, Path]) -> dict[str, Any]:
+    """Compute bytes and checksums by name; a file with several names is read once."""
     stats = {name: path.stat() for name, path in paths.items()}
     files = {name: (stat.st_dev, stat.st_ino) for name, stat in stats.items()}
     distinct = {files[name]: path for name, path in paths.items()}
@@ -197,8 +201,8 @@ def _is_rows(name: str) -> bool:
     return not _ROW_FOLDERS.isdisjoint(name.split("/")[:-1])
 
 
-def _is_wanted(name: str, path: Path, servers: Sequence[int]) -> bool:
-    """Whether a file has to be there: all but the folders of other servers that are not here."""
+def _is_needed(name: str, path: Path, servers: Sequence[int]) -> bool:
+    """Whether a file must be there; folders of other servers may be missing."""
     match = _SERVER.fullmatch(name.split("/", 1)[0])
     if match is None or int(match[1]) in servers:
         return True
@@ -212,11 +216,11 @@ def _check(file: Path, expected: FileChecksum) -> None:
         raise GraphError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def _compare(file: Path, expected: FileChecksum, found: str) -> None:
-    if found != expected.checksum:
+def _compare(file: Path, expected: FileChecksum, checksum: str) -> None:
+    if checksum != expected.checksum:
         raise GraphError(
             f"{file}: altered since it was written: expected checksum {expected.checksum}, found "
-            f"{found}; copy it anew, or divide the graph again"
+            f"{checksum}; copy it anew, or divide the graph again"
         )
 
 
@@ -237,11 +241,11 @@ def _check_size(file: Path, expected: FileChecksum) -> None:
 def _read_pieces(file: Path, rate: float | None) -> Iterator[bytes]:
     try:
         with file.open("rb", buffering=0) as stream:
-            begun, done = time.monotonic(), 0
+            start, bytes_read = time.monotonic(), 0
             while piece := stream.read(_PIECE_BYTES):
                 yield piece
-                done += len(piece)
+                bytes_read += len(piece)
                 if rate is not None:
-                    time.sleep(max(0.0, done / rate - (time.monotonic() - begun)))
+                    time.sleep(max(0.0, bytes_read / rate - (time.monotonic() - start)))
     except OSError as error:
         raise GraphError(f"{file}: cannot be read: {error.strerror}") from error

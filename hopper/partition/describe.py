@@ -1,4 +1,4 @@
-"""partition.json: what a partition is, how good it is, and what making it took."""
+"""Write partition.json, which describes a division, its quality, and the time that it took."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ def describe(
     train: NDArray[np.int64],
     feature_bytes: Sequence[int],
 ) -> dict[str, Any]:
-    """The content of partition.json, without times and locality.
+    """Make the content of partition.json, without times and locality.
 
     Parameters
     ----------
     offsets: by node type, [servers + 1] int64.
-    parts: of every server, by relation, the edges into its nodes, and how many come from elsewhere.
-    train: [servers] int64, training roots.
+    parts: for every server, by relation: number of edges into its nodes, and of cut edges among
+        them.
+    train: [servers] int64, number of training roots.
     feature_bytes: bytes of feature rows on each server.
     """
     servers = len(feature_bytes)
-    nodes = sum((np.diff(each) for each in offsets.values()), np.zeros(servers, np.int64))
-    in_edges = {each: [part[each][0] for part in parts] for each in schema.relations}
-    cut = {each: sum(part[each][1] for part in parts) for each in schema.relations}
+    nodes = sum((np.diff(bounds) for bounds in offsets.values()), np.zeros(servers, np.int64))
+    in_edges = {relation: [part[relation][0] for part in parts] for relation in schema.relations}
+    cut = {relation: sum(part[relation][1] for part in parts) for relation in schema.relations}
     edges = sum(map(np.array, in_edges.values()), np.zeros(servers, np.int64))
     return {
         "schema": PARTITION_SCHEMA_VERSION,
@@ -50,16 +51,16 @@ def describe(
         "servers": servers,
         "seed": assignment.seed,
         "seed_used": assignment.seed_used,
-        "offsets": {node_type: each.tolist() for node_type, each in offsets.items()},
+        "offsets": {node_type: bounds.tolist() for node_type, bounds in offsets.items()},
         "edge_offsets": {
-            str(relation): [0, *np.cumsum(each).tolist()]
-            for relation, each in in_edges.items()
+            str(relation): [0, *np.cumsum(counts).tolist()]
+            for relation, counts in in_edges.items()
             if schema.relations[relation].feature_dim is not None
         },
         "edge_cut": _fraction(sum(cut.values()), int(edges.sum())),
         "edge_cut_by_relation": {
-            str(relation): _fraction(each, schema.relations[relation].count)
-            for relation, each in cut.items()
+            str(relation): _fraction(count, schema.relations[relation].count)
+            for relation, count in cut.items()
         },
         "balance": {
             "nodes": imbalance(nodes),
@@ -80,12 +81,11 @@ def describe(
 def describe_topology(
     choice: TopologyChoice, per_server: Sequence[Mapping[str, Any]], stored: StoredTopology
 ) -> dict[str, Any]:
-    """What partition.json says besides, and in place of what :func:`describe` made, where topology
-    is partitioned.
+    """Make the fields of partition.json that differ from :func:`describe`'s for divided topology.
 
     Parameters
     ----------
-    per_server: as :func:`describe` made it.
+    per_server: this field of :func:`describe`'s result, which is extended.
     """
     columns = {
         "halo_nodes": stored.halo_nodes,

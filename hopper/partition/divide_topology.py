@@ -1,4 +1,4 @@
-"""Give every server the in-edges that it stores, where topology is partitioned."""
+"""Write the in-edges that each server stores, where topology is partitioned."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")
 
 @dataclass(frozen=True)
 class StoredTopology:
-    """What each server needs of the topology.
+    """The size of each server's topology.
 
     Attributes
     ----------
-    halo_nodes, halo_edges: [servers] int64, its halo's nodes and their in-edges.
-    stored, partitioned: [servers] int64, bytes as it is stored, and as it would be without halos.
-    replicated: bytes of all of it.
+    halo_nodes, halo_edges: [servers] int64, number of nodes of the halo, and of their in-edges.
+    stored: [servers] int64, bytes of the stored topology.
+    partitioned: [servers] int64, bytes that it would have without a halo.
+    replicated: bytes of the whole topology.
     """
 
     halo_nodes: NDArray[np.int64]
@@ -45,29 +46,30 @@ class StoredTopology:
 def divide_topology(
     construction: Construction, halo: int, phases: Phases, workers: Workers
 ) -> StoredTopology:
-    """Give every server the in-edges of its own nodes, and of those within ``halo`` hops of them.
+    """Write the in-edges of each server's own nodes, and of nodes within ``halo`` hops of them.
 
-    Degrees stay where all find them, and so does ``indptr``, where edges have features.
+    Degrees stay where all servers read them, and so does ``indptr`` of relations with edge
+    features.
 
     Parameters
     ----------
-    construction: its directory has a folder a server, and the whole topology, in global ids, which
-        is removed.
-    workers: who writes the servers' lists.
+    construction: its directory has a folder for each server, and the whole topology in global ids,
+        which is removed.
+    workers: write the servers' lists.
 
     Raises
     ------
-    RequestError: the disk has too little space; names what is needed and what there is.
+    RequestError: the disk has too little space. The text has the bytes needed and available.
     """
     schema, work = construction.graph.schema, construction.work
     relations = {relation: kind.count for relation, kind in schema.relations.items()}
     lists = StoredLists(construction.offsets)
     own_nodes = lists.count_nodes()
-    own_edges = {each: lists.count_edges(each, work) for each in relations}
+    own_edges = {relation: lists.count_edges(relation, work) for relation in relations}
     with phases.phase("find the halos (edges)", halo * sum(relations.values())) as counter:
         for _ in range(halo):
             lists.widen(work, relations, counter)
-        edges = {each: lists.count_edges(each, work) for each in relations}
+        edges = {relation: lists.count_edges(relation, work) for relation in relations}
     require_space(work.parent, _most_bytes(schema, edges))
     total = np.sum([*edges.values()], axis=0)
     with phases.phase("divide the topology (edges)", int(total.sum())) as counter:
@@ -79,16 +81,17 @@ def divide_topology(
             workers.run(_write_lists, construction, counter, jobs)
             _remove_whole(schema, work, relation)
     degrees = [
-        array_bytes(np.int64, (schema.node_types[each].count,))
+        array_bytes(np.int64, (schema.node_types[node_type].count,))
         for relation in relations
-        for each in (relation.src, relation.dst)
+        for node_type in (relation.src, relation.dst)
     ]
     return StoredTopology(
         halo_nodes=lists.count_nodes() - own_nodes,
         halo_edges=total - np.sum([*own_edges.values()], axis=0),
         stored=_server_bytes(schema, edges) + sum(degrees),
         partitioned=_server_bytes(schema, own_edges) + sum(degrees),
-        replicated=sum(_list_bytes(schema, *each) for each in relations.items()) + sum(degrees),
+        replicated=sum(degrees)
+        + sum(_list_bytes(schema, relation, count) for relation, count in relations.items()),
     )
 
 
@@ -100,15 +103,15 @@ def _write_lists(
     is_stored: NDArray[np.uint8],
     edges: int,
 ) -> None:
-    """Give a server its edges of a relation.
+    """Write a server's edges of a relation; progress advances by edges.
 
-    Its ``indptr`` has a row for every node, empty where it stores no list, so ids mean the same as
-    in one topology for all. Progress advances by edges.
+    ``indptr`` has a row for every node, also for nodes whose lists the server does not store. So
+    rows are global ids, as in the whole topology.
 
     Parameters
     ----------
-    is_stored: a bit a destination (numpy.packbits), those whose lists it stores.
-    edges: how many it stores.
+    is_stored: a bit for each destination (numpy.packbits), whether the server stores its list.
+    edges: number of edges that the server stores.
     """
     schema, work = construction.graph.schema, construction.work
     indptr = open_indptr(work, relation, schema.node_types[relation.dst].count)
@@ -135,10 +138,10 @@ def _write_lists(
 
 
 def _remove_whole(schema: GraphSchema, work: Path, relation: Relation) -> None:
-    """Remove a relation's topology that was divided, all but what all servers read."""
+    """Remove a relation's whole topology, except for the arrays that all servers read."""
     names: list[layout.StoredArray] = _arrays_by_edge(schema, relation)
     if schema.relations[relation].feature_dim is None:
-        # Otherwise it tells where the features of an edge stand.
+        # Features of edges are stored in the order of the whole indptr.
         names.append("indptr")
     for name in names:
         layout.topology_file(work, relation, name).unlink()
@@ -156,8 +159,15 @@ def _copy_lists(
     bounds: NDArray[np.int64],
     out: Mapping[layout.StoredArray, NDArray[Any]],
 ) -> None:
-    """Copy the lists of some of the rows from ``first`` on, whose bounds are in ``indptr``, behind
-    those that are there already, whose bounds are in ``bounds``."""
+    """Append the lists of some rows to ``out``.
+
+    Parameters
+    ----------
+    first: the first row.
+    is_stored: [rows] bool, whether to copy each row from ``first`` on.
+    indptr: bounds of the rows in ``whole``.
+    bounds: bounds of the rows in ``out``, known up to row ``first``; continued here.
+    """
     last = first + is_stored.size
     counts = np.diff(indptr[first : last + 1])
     np.cumsum(counts * is_stored, out=bounds[first + 1 : last + 1])
@@ -167,44 +177,46 @@ def _copy_lists(
         return
     source = slice(int(indptr[first]), int(indptr[last]))
     is_part = target.stop - target.start < source.stop - source.start
-    chosen = np.repeat(is_stored, counts) if is_part else slice(None)
+    edges = np.repeat(is_stored, counts) if is_part else slice(None)
     for name, array in whole.items():
-        out[name][target] = array[source][chosen]
+        out[name][target] = array[source][edges]
 
 
 def _list_bytes(schema: GraphSchema, relation: Relation, edges: int) -> int:
-    """Bytes of the lists of a relation, of which that many edges are stored."""
-    found = array_bytes(np.int64, (schema.node_types[relation.dst].count + 1,))
+    """Bytes of a relation's lists with so many edges."""
+    indptr_bytes = array_bytes(np.int64, (schema.node_types[relation.dst].count + 1,))
     dtypes: Sequence[Any] = [np.int64] * len(_BY_EDGE) + [
         *layout.draw_arrays(schema, relation).values()
     ]
-    return found + sum(array_bytes(dtype, (edges,)) for dtype in dtypes)
+    return indptr_bytes + sum(array_bytes(dtype, (edges,)) for dtype in dtypes)
 
 
 def _server_bytes(
     schema: GraphSchema, edges: Mapping[Relation, NDArray[np.int64]]
 ) -> NDArray[np.int64]:
-    """[servers] int64: bytes of the lists that each stores, and of where features of edges stand.
+    """[servers] int64: bytes of each server's lists, and of the whole indptr for edge features.
 
     Parameters
     ----------
-    edges: [servers] int64 by relation, how many each stores.
+    edges: by relation [servers] int64, number of edges that each server stores.
     """
-    found: Any = 0
+    total: Any = 0
     for relation, counts in edges.items():
-        found = found + np.array([_list_bytes(schema, relation, each) for each in counts.tolist()])
+        total = total + np.array([_list_bytes(schema, relation, n) for n in counts.tolist()])
         if schema.relations[relation].feature_dim is not None:
             nodes = schema.node_types[relation.dst].count
-            found = found + array_bytes(np.int64, (nodes + 1,))
-    return np.asarray(found, np.int64)
+            total = total + array_bytes(np.int64, (nodes + 1,))
+    return np.asarray(total, np.int64)
 
 
 def _most_bytes(schema: GraphSchema, edges: Mapping[Relation, NDArray[np.int64]]) -> int:
-    """Bytes that dividing takes of the disk at once, beside the whole topology, of which a relation
-    is removed when it is divided."""
-    taken = most = 0
+    """Most bytes of disk space that dividing takes at a time, besides the whole topology.
+
+    A relation of the whole topology is removed when it has been divided.
+    """
+    used = most = 0
     for relation, counts in edges.items():
-        taken += sum(_list_bytes(schema, relation, each) for each in counts.tolist())
-        most = max(most, taken)
-        taken -= _list_bytes(schema, relation, schema.relations[relation].count)
+        used += sum(_list_bytes(schema, relation, n) for n in counts.tolist())
+        most = max(most, used)
+        used -= _list_bytes(schema, relation, schema.relations[relation].count)
     return most

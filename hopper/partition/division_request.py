@@ -1,4 +1,4 @@
-"""What a division of nodes was asked for: checked, and estimated, before the work starts."""
+"""Check a request to divide a graph by nodes, and estimate its cost, before the work starts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hopper.partition.write import partitioned_bytes, table_bytes
 
 @dataclass(frozen=True)
 class DivisionRequest:
-    """A division of nodes; parameters as of :func:`hopper.partition.partition_graph`, parsed.
+    """A request to divide nodes: the parsed parameters of :func:`hopper.partition.partition_graph`.
 
     Attributes
     ----------
-    backend: which METIS; None where the method is another.
-    forms: by table, the form that its features get.
+    backend: which METIS; None for other methods.
+    forms: the form that features are stored in, by table.
     """
 
     graph: GraphDirectory
@@ -52,11 +52,11 @@ class DivisionRequest:
     def parse(
         cls, graph: GraphDirectory, out: Path, servers: int, method: str, **options: Any
     ) -> DivisionRequest:
-        """One that can be carried out.
+        """Parse and check the parameters.
 
         Raises
         ------
-        RequestError: an impossible request, or an occupied destination.
+        RequestError: the request is impossible, or the destination is occupied.
         """
         schema, ranks = graph.schema, options["ranks_per_server"]
         check_request(schema, servers, method, options["method_options"])
@@ -90,12 +90,17 @@ class DivisionRequest:
 
     @property
     def is_split(self) -> bool:
-        """Whether servers store some nodes' in-edges alone."""
+        """Whether a server stores the in-edges of some nodes only."""
         return self.topology.name == "partitioned"
 
     def estimate(self, size: PieceSize) -> MemoryEstimate:
-        """What the work needs that holds so much at a time."""
-        found = estimate_memory(
+        """Estimate memory, disk space and time of the division.
+
+        Parameters
+        ----------
+        size: limits what is in memory at a time.
+        """
+        estimate = estimate_memory(
             *(self.graph, self.servers, self.method, self.backend),
             split=self.is_split,
             balance=self.balance,
@@ -103,12 +108,17 @@ class DivisionRequest:
             size=size,
         )
         schema, disk = self.graph.schema, self.written_bytes(self.graph)
-        parent = next(each for each in self.out.absolute().parents if each.is_dir())
+        parent = next(folder for folder in self.out.absolute().parents if folder.is_dir())
         seconds = estimate_seconds(schema, self.method, disk, probe_rates(parent))
-        return replace(found, disk=disk, seconds=seconds)
+        return replace(estimate, disk=disk, seconds=seconds)
 
     def written_bytes(self, graph: GraphDirectory) -> int:
-        """Bytes on disk that the partitioned directory takes, whose rows are those of ``graph``."""
+        """Bytes on disk of the partitioned directory.
+
+        Parameters
+        ----------
+        graph: has the rows in the form in which they will be stored.
+        """
         copies = self.servers if self.by_dimension else 1
         more = table_bytes(graph, copies) - table_bytes(graph)
         more += rank_bytes(graph.schema, self.ranks_per_server)
@@ -116,7 +126,7 @@ class DivisionRequest:
 
 
 def _check_features(schema: GraphSchema, servers: int, features: str, topology: str) -> None:
-    """Refuse a division of features that cannot be had."""
+    """Check how features are to be divided."""
     if features not in ("by-node", "by-dimension"):
         raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
     if features == "by-node":

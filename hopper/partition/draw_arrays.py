@@ -1,6 +1,8 @@
-"""What draws by weight and in time read of neighbour lists, beside the edges themselves: running
-sums of weights and alias tables (docs/draws.md), and from when on edges may be seen
-(docs/times.md)."""
+"""Write the arrays that draws by weight and time read, beside the edges of neighbour lists.
+
+They are running sums of weights and alias tables (docs/draws.md), and the times from which edges
+may be seen (docs/times.md).
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,23 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import Relation
 from hopper.partition.time_order import order_by_time
-from hopper.partition.weight_sums import add_up, units_of
+from hopper.partition.weight_sums import add_up, to_units
 from hopper.phases import Progress
 
 Ids: TypeAlias = NDArray[np.int64]
 EdgesOf = Callable[[int, int], tuple[Ids, Ids]]
-"""original ids of the sources, and edge ids, of the edges into some rows, from one to another"""
+"""Called with a range of rows; returns original source ids and edge ids of the edges into them."""
 
 
 def write_draw_arrays(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
-    """Write these arrays of some neighbour lists.
+    """Write the arrays of some neighbour lists.
 
     Parameters
     ----------
-    folder: of the directory, or of a server.
-    indptr: [destinations + 1] int64, of whole lists, which are none of the destinations that are
-        not wanted.
+    folder: the folder of the directory, or of a server.
+    indptr: [destinations + 1] int64, bounds of the lists; other destinations have empty ones.
     """
     if graph.schema.relations[relation].weighted:
         _write_weights(graph, folder, relation, indptr, edges_of)
@@ -50,11 +51,11 @@ def write_draw_arrays_into(
     destinations: NDArray[np.bool_] | None,
     progress: Progress,
 ) -> None:
-    """Write these arrays of a relation whose nodes keep their order; progress advances by bytes.
+    """Write the arrays of a relation whose nodes keep their order; progress advances by bytes.
 
     Parameters
     ----------
-    destinations: [destinations] bool, whose lists are wanted; None = all.
+    destinations: [destinations] bool, whether to write each destination's list; None = all.
     """
     edge_bytes = layout.draw_bytes(graph.schema, relation)
     if not edge_bytes:
@@ -68,9 +69,9 @@ def write_draw_arrays_into(
     def edges_of(first: int, last: int) -> tuple[Ids, Ids]:
         shifts = np.repeat(topology.indptr[first:last] - indptr[first:last], counts[first:last])
         edges = np.arange(indptr[first], indptr[last]) + shifts
-        found = topology.indices[edges], topology.edge_ids[edges]
+        sources, edge_ids = topology.indices[edges], topology.edge_ids[edges]
         release_pages(topology.indptr, topology.indices, topology.edge_ids)
-        return found
+        return sources, edge_ids
 
     write_draw_arrays(graph, folder, relation, indptr, edges_of)
     progress.advance(int(indptr[-1]) * edge_bytes)
@@ -79,7 +80,7 @@ def write_draw_arrays_into(
 def _write_weights(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
-    """Running sums, and the alias tables that are made of them."""
+    """Write the running sums of weights, and the alias tables that are made of them."""
     file = layout.topology_file(folder, relation, "weight_sums")
     sums = create_array(file, np.int64, (int(indptr[-1]),))
     file = layout.topology_file(folder, relation, "alias_table")
@@ -87,8 +88,8 @@ def _write_weights(
     weights = graph.edge_weights(relation)
     largest = float(weights.max(initial=0.0))
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
-        own = weights[edges_of(first, last)[1]]
-        add_up(units_of(own, largest), indptr, first, last, sums)
+        list_weights = weights[edges_of(first, last)[1]]
+        add_up(to_units(list_weights, largest), indptr, first, last, sums)
         write_tables(sums, indptr, first, last, table)
         release_pages(sums, table, weights)
 
@@ -96,24 +97,24 @@ def _write_weights(
 def _write_times(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
-    """Earliest first within neighbour lists."""
+    """Write the times within neighbour lists, earliest first, and the edges that they are of."""
     schema = graph.schema
     names: tuple[layout.StoredArray, ...] = ("times", "by_time")
     out = [
-        create_array(layout.topology_file(folder, relation, each), np.int64, (int(indptr[-1]),))
-        for each in names
+        create_array(layout.topology_file(folder, relation, name), np.int64, (int(indptr[-1]),))
+        for name in names
     ]
     of_edges = graph.times(relation) if schema.relations[relation].timed else None
     is_timed = schema.node_types[relation.src].timed
     of_sources = graph.times(relation.src) if is_timed else None
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
         sources, edge_ids = edges_of(first, last)
-        found = [
+        candidates = [
             times[ids]
             for times, ids in ((of_edges, edge_ids), (of_sources, sources))
             if times is not None
         ]
-        # An edge is there when its source is.
-        seen = np.asarray(found[0] if len(found) == 1 else np.maximum(*found))
+        # An edge may be seen only from its source's time on.
+        seen = np.asarray(candidates[0] if len(candidates) == 1 else np.maximum(*candidates))
         order_by_time(seen, indptr, first, last, *out)
         release_pages(*out)

@@ -1,5 +1,8 @@
-"""Whose in-edges each server stores, where topology is partitioned: those of its own nodes, and of
-its halo, the nodes within some hops of them along in-edges of all relations."""
+"""Find the nodes whose in-edges each server stores, where topology is partitioned.
+
+They are its own nodes and its halo: the nodes within some hops of them along in-edges of all
+relations.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,18 @@ from hopper.partition.whole_topology import open_indices, open_indptr
 from hopper.phases import Progress
 
 Servers = NDArray[np.uint8]
-"""[nodes, ceil(servers / 8)] uint8: which servers, a bit each"""
+"""[nodes, ceil(servers / 8)] uint8: a set of servers for each node, a bit for each server."""
 _MOST_HOPS: Final = 1 << 16
 
 
 class TopologyChoice(NamedTuple):
-    """How topology lies on servers.
+    """How topology is divided.
 
     Attributes
     ----------
-    name: whether every server needs all of it, or stores some nodes' in-edges.
-    halo: of partitioned topology, how many hops from its own nodes these are at most.
+    name: "replicated": every server has all edges; "partitioned": a server has the in-edges of its
+        own nodes and its halo.
+    halo: number of hops of the halo.
     """
 
     name: Literal["replicated", "partitioned"]
@@ -38,50 +42,49 @@ class TopologyChoice(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TopologyChoice:
-        """One as it was asked for; ``halo:0`` is partitioned topology, whose halo is empty.
+        """Parse "replicated", "partitioned" or "halo:K"; "halo:0" is "partitioned".
 
         Raises
         ------
-        RequestError: there is no such topology.
+        RequestError: it is none of these.
         """
         if text == "replicated":
             return cls("replicated")
         if text == "partitioned":
             return cls("partitioned")
-        found = re.fullmatch(r"halo:([0-9]{1,9})", text)
-        if found is None or int(found[1]) > _MOST_HOPS:
+        match = re.fullmatch(r"halo:([0-9]{1,9})", text)
+        if match is None or int(match[1]) > _MOST_HOPS:
             raise RequestError(
                 "topology: expected replicated, partitioned, or halo:K with a number K of hops up "
                 f"to {_MOST_HOPS}, given {text!r:.100}"
             )
-        return cls("partitioned", int(found[1]))
+        return cls("partitioned", int(match[1]))
 
 
 class StoredLists:
-    """Whose in-edges every server stores.
+    """The nodes whose in-edges each server stores; at first its own nodes.
 
     Parameters
     ----------
-    offsets: by node type, [servers + 1] int64: the global ids of each server's own nodes.
+    offsets: by node type [servers + 1] int64, bounds of the global ids of each server's own nodes.
     """
 
     def __init__(self, offsets: Mapping[str, NDArray[np.int64]]) -> None:
         self.servers = next(iter(offsets.values())).size - 1
         self._by_type: dict[str, Servers] = {}
         for node_type, bounds in offsets.items():
-            own = np.zeros((int(bounds[-1]), (self.servers + 7) // 8), np.uint8)
+            servers_of_node = np.zeros((int(bounds[-1]), (self.servers + 7) // 8), np.uint8)
             for server in range(self.servers):
-                own[bounds[server] : bounds[server + 1], server // 8] = 1 << server % 8
-            self._by_type[node_type] = own
+                servers_of_node[bounds[server] : bounds[server + 1], server // 8] = 1 << server % 8
+            self._by_type[node_type] = servers_of_node
 
     def widen(self, folder: Path, relations: Mapping[Relation, int], progress: Progress) -> None:
-        """Let every server store the in-edges of those nodes too that it stores edges from.
-
-        Progress advances by edges.
+        """Widen the halo by a hop, to the sources of all stored edges; progress advances by edges.
 
         Parameters
         ----------
-        folder: with the whole topology, in global ids. relations: the number of edges of each.
+        folder: the folder of the whole topology, in global ids.
+        relations: number of edges of each relation.
         """
         reached = {node_type: near.copy() for node_type, near in self._by_type.items()}
         for relation, edges in relations.items():
@@ -95,24 +98,28 @@ class StoredLists:
         self._by_type = reached
 
     def of_server(self, node_type: str, server: int) -> NDArray[np.uint8]:
-        """A bit a node (numpy.packbits): those that a server stores in-edges of, by global id."""
+        """A bit for each global id (numpy.packbits): whether a server stores its in-edges."""
         byte = self._by_type[node_type][:, server // 8]
         return np.packbits(byte & 1 << server % 8)
 
     def count_nodes(self) -> NDArray[np.int64]:
-        """[servers] int64: the nodes that each stores in-edges of, of all types."""
+        """[servers] int64: number of nodes of all types whose in-edges each server stores."""
         counts = np.zeros(self.servers, np.int64)
         for stored in self._by_type.values():
-            _add_up(stored, np.ones(stored.shape[0], np.int64), counts)
+            _count_stored(stored, np.ones(stored.shape[0], np.int64), counts)
         return counts
 
     def count_edges(self, relation: Relation, folder: Path) -> NDArray[np.int64]:
-        """[servers] int64: the edges of a relation that each stores; ``folder`` as of
-        :meth:`widen`."""
+        """[servers] int64: number of edges of a relation that each server stores.
+
+        Parameters
+        ----------
+        folder: the folder of the whole topology, in global ids.
+        """
         stored, counts = self._by_type[relation.dst], np.zeros(self.servers, np.int64)
         indptr = open_indptr(folder, relation, stored.shape[0])
         for first, last in row_ranges(indptr, 0, stored.shape[0]):
-            _add_up(stored[first:last], np.diff(indptr[first : last + 1]), counts)
+            _count_stored(stored[first:last], np.diff(indptr[first : last + 1]), counts)
         return counts
 
 
@@ -133,7 +140,7 @@ def _mark_sources(
 
 
 @kernel
-def _add_up(stored: Servers, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+def _count_stored(stored: Servers, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
     for node in range(sizes.size):
         for server in range(counts.size):
             if stored[node, server >> 3] >> (server & 7) & 1:

@@ -1,7 +1,7 @@
-"""Where ids are in an array: a table of first places by the ids' leading bits, then a short search.
+"""Find ids in an array by a table of the ids' leading bits and a short binary search.
 
-A binary search of the whole array misses the processor's caches at most of its steps. The table
-has about as many entries as there are ids, so it leaves a handful of ids to search.
+A binary search of the whole array misses the processor's caches at most steps. The table has about
+as many entries as there are ids, so only a few ids are left to search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Ids = NDArray[np.int64]
 
 
 class Index:
-    """Where distinct ids are in an array, which need not be in order.
+    """Finds the indices of distinct ids in an array, which may have any order.
 
     Parameters
     ----------
@@ -31,14 +31,14 @@ class Index:
         if ids.size:
             span = int(self._ids[-1]) - int(self._ids[0])
             self._shift = max((span // ids.size).bit_length() - 1, 0)
-            self._starts = _first_places(self._ids, self._shift)
+            self._starts = _first_indices(self._ids, self._shift)
 
     def find(self, wanted: Ids) -> Ids:
-        """[m] int64: the places of some of the ids.
+        """[m] int64: the indices of some ids in the array.
 
         Raises
         ------
-        IndexError: one of them is not among the ids.
+        IndexError: an id is not in the array.
         """
         places = np.empty(wanted.size, np.int64)
         with threads_for(wanted.size):
@@ -49,9 +49,8 @@ class Index:
 
 
 @kernel
-def _first_places(ids: Ids, shift: int) -> Ids:
-    """[m + 1] int64: for each value of ``(id - first id) >> shift``, the first place that has it or
-    a larger one.
+def _first_indices(ids: Ids, shift: int) -> Ids:
+    """[m + 1] int64: the first index where ``(id - first id) >> shift`` is at least 0, 1, ..., m.
 
     Parameters
     ----------
@@ -71,7 +70,7 @@ def _first_places(ids: Ids, shift: int) -> Ids:
 
 @kernel(parallel=True)
 def _find(ids: Ids, starts: Ids, shift: int, wanted: Ids, places: Ids) -> int:
-    """Fill [m] int64 ``places``; how many of the wanted are not among the ids."""
+    """Write the indices of ``wanted`` ids to ``places``; return the number of unknown ids."""
     missing = 0
     for i in numba.prange(wanted.size):
         place = -1

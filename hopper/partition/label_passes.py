@@ -1,9 +1,8 @@
-"""What one pass of the streaming partitioner does with a chunk of nodes.
+"""The kernels of the streaming partitioner's passes, which work on a chunk of nodes.
 
-Nodes carry a *label*: the number of a block, later of a server. Every label has room for so many
-nodes of each class, and a node's class says which room it takes. Choices are made for a chunk at a
-time, in parallel and blind to each other, and carried out one after another; so the result does
-not depend on the number of threads.
+Nodes carry a *label*: the number of a block, later of a server. Every label has room for a number
+of nodes of each class. Choices for the nodes of a chunk are made in parallel, without seeing each
+other, and then carried out one after another. So the result does not depend on threads.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from cache_server.kernel import kernel
 from hopper.partition.neighbor_stream import Chunk
 from hopper.partition.node_arrays import NodeArrays
 
-# A fixed number of slices, so that threads have work and no result depends on how many there are.
+# The number of slices is fixed, so that no result depends on the number of threads.
 _SLICES = 16
 NO_LABEL = -1
-# In `votes`: a node that has in-neighbours and needs nobody's vote.
+# In `votes`: a node that has in-neighbours and needs no votes.
 _NOT_POLLED = -2
 
 
 class Labelling(NamedTuple):
-    """The labels of all nodes, and what room they take."""
+    """The labels of all nodes, and the room that they take."""
 
     labels: NDArray[np.int32]
     """[nodes] int32 by stacked id, -1 for none yet"""
@@ -42,17 +41,17 @@ class Labelling(NamedTuple):
 def claim(
     first: int, indptr: NDArray[np.int64], neighbors: NDArray[np.int64], state: Labelling
 ) -> int:
-    """Give the unlabelled in-neighbours of labelled nodes their label; returns how many.
+    """Give labelled nodes' unlabelled in-neighbours their label; return the number labelled.
 
-    One round of a multi-source breadth-first search against the edges, as far as there is room.
+    This is one round of a multi-source breadth-first search against the edges, within the room.
     """
     claimed = 0
     for row in range(indptr.size - 1):
         label = state.labels[first + row]
         if label < 0:
             continue
-        for place in range(indptr[row], indptr[row + 1]):
-            u = neighbors[place]
+        for edge in range(indptr[row], indptr[row + 1]):
+            u = neighbors[edge]
             group = state.classes[u]
             if state.labels[u] < 0 and state.load[label, group] < state.caps[group]:
                 state.labels[u] = label
@@ -63,9 +62,9 @@ def claim(
 
 @kernel
 def spill(state: Labelling) -> int:
-    """Label what has no label or one without room, by the first label with room.
+    """Give nodes without a label, or whose label is too full, the first label with room.
 
-    Returns how many nodes that were. All labels together must have room for all nodes.
+    All labels together must have room for all nodes. The result is the number of these nodes.
     """
     groups = state.caps.size
     open_label, moved = np.zeros(groups, np.int64), 0
@@ -84,20 +83,20 @@ def spill(state: Labelling) -> int:
 
 
 def relabel_chunk(chunk: Chunk, state: Labelling, threshold: float) -> int:
-    """Move nodes to the label that most of their in-neighbours carry, where it has room.
+    """Move nodes to the label that most of their in-neighbours carry, if it has room.
 
     Parameters
     ----------
-    threshold: a node whose label has more than its room moves even at a loss of up to this share
-        of its in-neighbours, in [0, 1].
+    threshold: share of its in-neighbours, in [0, 1], that a node may lose by a move if its label is
+        too full.
 
     Returns
     -------
     Number of nodes moved.
     """
     emptiest = state.load.argmin(axis=0)
-    chosen, gains = _choose(*chunk, state, emptiest)
-    return int(_move(chunk.first, chunk.indptr, chosen, gains, state, threshold))
+    best_labels, gains = _choose(*chunk, state, emptiest)
+    return int(_move(chunk.first, chunk.indptr, best_labels, gains, state, threshold))
 
 
 @kernel(parallel=True)
@@ -108,33 +107,33 @@ def _choose(
     state: Labelling,
     emptiest: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The best other label of every row with room, -1 for none, and the in-neighbours it wins."""
+    """Choose every row's best other label with room, -1 for none, and count the neighbours won."""
     rows = indptr.size - 1
-    chosen, gains = np.full(rows, NO_LABEL, np.int32), np.zeros(rows, np.int64)
+    best_labels, gains = np.full(rows, NO_LABEL, np.int32), np.zeros(rows, np.int64)
     for part in numba.prange(_SLICES):
         counts = np.zeros(state.load.shape[0], np.int64)
         for row in range(rows * part // _SLICES, rows * (part + 1) // _SLICES):
-            own, group = state.labels[first + row], state.classes[first + row]
+            old, group = state.labels[first + row], state.classes[first + row]
             room = state.caps[group]
-            for place in range(indptr[row], indptr[row + 1]):
-                counts[state.labels[neighbors[place]]] += 1
+            for edge in range(indptr[row], indptr[row + 1]):
+                counts[state.labels[neighbors[edge]]] += 1
             best, most = NO_LABEL, -1
-            if state.load[own, group] > room and state.load[emptiest[group], group] < room:
+            if state.load[old, group] > room and state.load[emptiest[group], group] < room:
                 best, most = emptiest[group], counts[emptiest[group]]
-            for place in range(indptr[row], indptr[row + 1]):
-                label = state.labels[neighbors[place]]
-                if label != own and counts[label] > most and state.load[label, group] < room:
+            for edge in range(indptr[row], indptr[row + 1]):
+                label = state.labels[neighbors[edge]]
+                if label != old and counts[label] > most and state.load[label, group] < room:
                     best, most = label, counts[label]
-            chosen[row], gains[row] = best, most - counts[own]
-            counts[own] = 0
-            for place in range(indptr[row], indptr[row + 1]):
-                counts[state.labels[neighbors[place]]] = 0
-    return chosen, gains
+            best_labels[row], gains[row] = best, most - counts[old]
+            counts[old] = 0
+            for edge in range(indptr[row], indptr[row + 1]):
+                counts[state.labels[neighbors[edge]]] = 0
+    return best_labels, gains
 
 
 @kernel
 def relabel_all(labels: NDArray[np.int32], new: NDArray[np.int32]) -> None:
-    """Give every node the label that its own has become."""
+    """Replace every label l by ``new[l]``."""
     for u in range(labels.size):
         labels[u] = new[labels[u]]
 
@@ -151,17 +150,17 @@ def _relabel(state: Labelling, node: int, new: int) -> None:
 def _move(
     first: int,
     indptr: NDArray[np.int64],
-    chosen: NDArray[np.int32],
+    best_labels: NDArray[np.int32],
     gains: NDArray[np.int64],
     state: Labelling,
     threshold: float,
 ) -> int:
     moved = 0
-    for row in range(chosen.size):
-        new, own, group = chosen[row], state.labels[first + row], state.classes[first + row]
+    for row in range(best_labels.size):
+        new, old, group = best_labels[row], state.labels[first + row], state.classes[first + row]
         if new < 0 or state.load[new, group] >= state.caps[group]:
             continue
-        over = state.load[own, group] > state.caps[group]
+        over = state.load[old, group] > state.caps[group]
         least = -threshold * (indptr[row + 1] - indptr[row])
         if gains[row] > 0 or (over and gains[row] >= least):
             _relabel(state, first + row, new)
@@ -169,10 +168,10 @@ def _move(
     return moved
 
 
-def poll_of(
+def start_poll(
     have_neighbors: NDArray[np.bool_], arrays: NodeArrays
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Votes, none cast, and leads: [nodes] int32 both. Only nodes without in-neighbours poll."""
+    """Make empty votes and leads, [nodes] int32 each; only nodes without in-neighbours poll."""
     votes = arrays.full(have_neighbors.size, np.int32, NO_LABEL)
     np.copyto(votes, np.int32(_NOT_POLLED), where=have_neighbors)
     return votes, arrays.full(have_neighbors.size, np.int32)
@@ -198,13 +197,13 @@ def vote(
 ) -> None:
     """Let nodes vote for their label at in-neighbours that poll.
 
-    Majority in one pass and two numbers a node (Boyer and Moore, "MJRTY", 1991): what is left is
-    the label of more than half of the voters, if there is one.
+    This finds a majority in one pass with two numbers a node (Boyer and Moore, "MJRTY", 1991): the
+    last label is that of more than half of the voters, if there is one.
     """
     for row in range(indptr.size - 1):
         label = labels[first + row]
-        for place in range(indptr[row], indptr[row + 1]):
-            u = neighbors[place]
+        for edge in range(indptr[row], indptr[row + 1]):
+            u = neighbors[edge]
             if votes[u] == _NOT_POLLED:
                 continue
             if leads[u] == 0:
@@ -214,11 +213,11 @@ def vote(
 
 @kernel
 def adopt(votes: NDArray[np.int32], state: Labelling) -> int:
-    """Move polled nodes to the label voted for, where it has room; returns how many."""
+    """Move polled nodes to the label with most votes, if it has room; return the number moved."""
     moved = 0
     for u in range(votes.size):
-        new, own, group = votes[u], state.labels[u], state.classes[u]
-        if new >= 0 and new != own and state.load[new, group] < state.caps[group]:
+        new, old, group = votes[u], state.labels[u], state.classes[u]
+        if new >= 0 and new != old and state.load[new, group] < state.caps[group]:
             _relabel(state, u, new)
             moved += 1
     return moved
@@ -235,8 +234,8 @@ def count_between(
     """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
     for row in range(indptr.size - 1):
         label = labels[first + row]
-        for place in range(indptr[row], indptr[row + 1]):
-            counts[label, labels[neighbors[place]]] += 1
+        for edge in range(indptr[row], indptr[row + 1]):
+            counts[label, labels[neighbors[edge]]] += 1
 
 
 @kernel

@@ -1,11 +1,11 @@
-"""Who has which part of a partitioned graph: the ways in which topology and rows lie.
+"""Layouts of a partitioned graph: which server stores which topology and rows.
 
-Nodes are divided, and topology is replicated (:class:`Replicated`) or lies with its destinations
-and with those nearby (:class:`DividedTopology`); or features are divided by dimension
-(:class:`ByDimension`); or whole relations are divided (:class:`ByRelation`): then a server stores
-all nodes of the types that its relations touch, and those relations alone; or, of a root
-relation that is too large for a server, some of the edges, and what their sources read. Relations
-whose edges are predicted are everywhere besides.
+Under :class:`Replicated`, nodes are divided and every server has all topology. Under
+:class:`DividedTopology`, a server has the in-edges of its nodes and its halo. Under
+:class:`ByDimension`, features are divided by dimension. Under :class:`ByRelation`, whole relations
+are divided: a server stores its relations and all nodes of their types. Of a root relation that is
+too large for a server, it stores some of the edges, and the edges and rows that hops from their
+sources read. All servers have the target relations.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
 
 ROOTS_FOLDER: Final = "roots"
-"""in a server's folder: the part of a root relation's edges that it aggregates for the roots"""
+"""Name of the folder, in a server's folder, with its part of a root relation's edges into roots."""
 DESCRIPTION_FILE: Final = "partition.json"
 MapName = Literal["original_ids", "global_ids"]
 
 
 class Part(NamedTuple):
-    """Which part of its root relation's edges a server stores, of how many."""
+    """The part of its root relation's edges that a server stores."""
 
     place: int
+    """index of the part"""
     parts: int
+    """number of parts"""
 
 
 WHOLE: Final = Part(0, 1)
@@ -47,12 +49,12 @@ WHOLE: Final = Part(0, 1)
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The nodes of a type whose rows a server stores.
+    """The rows of a table that a server stores.
 
     Attributes
     ----------
-    first, stop: a range of global ids, or, of ``ids``, what bounds them.
-    ids: [n] int64, ascending, where they are some of that range.
+    first, stop: range of global ids.
+    ids: [n] int64, ascending, the ids in this range whose rows are stored; None = all.
     """
 
     first: int
@@ -61,12 +63,17 @@ class StoredRows:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of stored rows."""
         return self.stop - self.first if self.ids is None else self.ids.size
 
     def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """[n] int64 and [n] bool: the local rows of these global ids, and which of them are
-        stored; the rows of others mean nothing."""
+        """Find the local rows of global ids.
+
+        Returns
+        -------
+        [n] int64 local rows, and [n] bool whether each row is stored. Rows that are not stored have
+        arbitrary numbers.
+        """
         if self.ids is None:
             return wanted - self.first, (wanted >= self.first) & (wanted < self.stop)
         rows = np.searchsorted(self.ids, wanted)
@@ -75,7 +82,7 @@ class StoredRows:
         return rows, np.take(self.ids, rows, mode="clip") == wanted
 
     def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] bool: which of these global ids are stored."""
+        """[n] bool: whether the row of each global id is stored."""
         return self.find(wanted)[1]
 
 
@@ -87,27 +94,28 @@ class Columns(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many there are."""
+        """Number of columns."""
         return self.stop - self.first
 
 
 def divide_columns(dim: int, servers: int) -> list[Columns]:
-    """The columns of each server, where features are divided by dimension."""
+    """Divide the columns of features among servers."""
     bounds = [dim * server // servers for server in range(servers + 1)]
     return [Columns(first, stop) for first, stop in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What one server of a graph divided by relation stores.
+    """What one server stores of a graph divided by relation.
 
     Attributes
     ----------
     roots: the root relations that it aggregates, in canonical order.
-    place, copies: which of the servers with these root relations it is, and how many there are.
-    relations, node_types: all that it stores.
-    part: of the root relation's edges; of one root relation alone where there are several parts.
-    held: how many nodes of a type it has rows of, where it stores one of several parts.
+    place: index of the server among those with the same root relations.
+    copies: number of servers with the same root relations.
+    relations, node_types: all relations and node types that it stores.
+    part: its part of a root relation's edges. With several parts there is one root relation.
+    held: number of nodes by type whose rows it stores, if it has one of several parts.
     """
 
     roots: tuple[Relation, ...]
@@ -120,16 +128,16 @@ class Holding:
 
 
 class Layout(ABC):
-    """Where a partitioned graph's topology and rows lie.
+    """Tells which server stores which topology and rows of a partitioned graph.
 
     Attributes
     ----------
-    name: in partition.json.
-    draws_alone: whether a rank draws all that its engine reads without asking other servers.
+    name: the layout's name in partition.json.
+    draws_alone: whether a rank makes all draws of its engine without asking other servers.
     reads_remote_rows: whether ranks may read rows of other servers' nodes.
-    is_renumbered: whether global ids are other ones than the original.
-    holdings: by server, where whole relations are divided; empty where nodes are.
-    relations: those that any server stores, in canonical order.
+    is_renumbered: whether global ids differ from original ids.
+    holdings: what each server stores, where whole relations are divided; empty where nodes are.
+    relations: the relations that any server stores, in canonical order.
     """
 
     name: ClassVar[str]
@@ -147,30 +155,31 @@ class Layout(ABC):
         self._book = book
         self.relations = schema.ordered_relations()
         self._maps: dict[tuple[str, MapName], NDArray[np.int64]] = {}
-        """once they were opened"""
+        """maps that have been opened"""
 
     @abstractmethod
     def explain(self, where: str) -> str:
-        """What engines that cannot train this are told, of a graph that is called ``where``."""
+        """Say, for an error, how the graph ``where`` is divided that an engine cannot train on."""
 
     @abstractmethod
     def topology(self, relation: Relation, server: int | None) -> Topology:
-        """See :meth:`hopper.partition.PartitionedGraph.topology`."""
+        """Map a relation's CSC, as :meth:`hopper.partition.PartitionedGraph.topology` says."""
 
     @abstractmethod
     def stored_topologies(
         self, servers: Sequence[int]
     ) -> Iterator[tuple[Topology, Relation, Path]]:
-        """Every topology that lies in the folders of some servers, or for all of them, and the
-        folder."""
+        """Iterate over the topologies in the folders of some servers, and those for all servers.
+
+        Each comes with its relation and its folder.
+        """
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """The nodes whose rows a server stores; or edges, of a relation as ``src/rel/dst``."""
+        """The rows that a server stores of a node type, or of a relation as ``src/rel/dst``."""
         return StoredRows(*self._book.range(node_type, server))
 
     def has_whole_rows(self, table: str) -> bool:
-        """Whether a server that stores features of a node, or of an edge of a relation as
-        ``src/rel/dst``, stores all of them."""
+        """Whether servers store whole rows of a node type, or of a relation as ``src/rel/dst``."""
         return True
 
     def columns(self, node_type: str, server: int) -> Columns:
@@ -178,16 +187,16 @@ class Layout(ABC):
         return Columns(0, self._schema.table(node_type).feature_dim or 0)
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        """[count] int64: one of a node type's two maps."""
+        """[count] int64: a node type's map from original to global ids, or back."""
         if (node_type, name) not in self._maps:
             count = self._schema.node_types[node_type].count
             file = map_file(self.path, node_type, name)
-            found = open_array(file, f"{name} of {node_type}", np.int64, (count,))
-            self._maps[node_type, name] = found
+            ids = open_array(file, f"{name} of {node_type}", np.int64, (count,))
+            self._maps[node_type, name] = ids
         return self._maps[node_type, name]
 
     def _counts(self, relation: Relation) -> tuple[int, int]:
-        """How many nodes there are of the types of a relation's sources and destinations."""
+        """Number of nodes of a relation's source type, and of its destination type."""
         kinds = self._schema.node_types
         return kinds[relation.src].count, kinds[relation.dst].count
 
@@ -198,8 +207,10 @@ class Layout(ABC):
         edges: int | None = None,
         degrees: Path | None = None,
     ) -> Topology:
-        """A relation's topology in a folder, with what draws by weight and in time read; parameters
-        and errors as of :func:`hopper.graph.directory.open_topology`."""
+        """Map a relation's CSC in a folder, with the arrays that draws by weight and time read.
+
+        Parameters and errors are those of :func:`hopper.graph.directory.open_topology`.
+        """
         return open_topology(
             *(folder, relation, edges, *self._counts(relation), degrees),
             weighted=self._schema.relations[relation].weighted,
@@ -208,12 +219,12 @@ class Layout(ABC):
 
 
 class Replicated(Layout):
-    """Nodes are divided; every server has all of the topology."""
+    """Nodes are divided, and every server has all topology."""
 
     name = "replicated"
 
     def explain(self, where: str) -> str:
-        """See :class:`Layout`."""
+        """Say that nodes are divided, neither relations nor features' columns."""
         method = self.description["method"]
         return (
             f"{where} was divided by node ({method}), not by relation (--method meta), and so were "
@@ -221,24 +232,23 @@ class Replicated(Layout):
         )
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
-        """See :class:`Layout`."""
+        """Map a relation's CSC, which is the same for all servers."""
         return self._open(self.path, relation, self._schema.relations[relation].count)
 
     def stored_topologies(
         self, servers: Sequence[int]
     ) -> Iterator[tuple[Topology, Relation, Path]]:
-        """See :class:`Layout`."""
+        """Iterate over the topologies, which are the same for all servers."""
         for relation in self.relations:
             yield self.topology(relation, None), relation, self.path
 
 
 class DividedTopology(Layout):
-    """Nodes are divided, and a server has the in-edges of its own nodes, and of its halo: the nodes
-    within some hops of them, of which there may be none.
+    """Nodes are divided, and a server has the in-edges of its own nodes and of its halo.
 
     Attributes
     ----------
-    halo: how many hops.
+    halo: number of hops from a server's own nodes to the nodes of its halo; 0 = no halo.
     """
 
     name = "partitioned"
@@ -256,7 +266,7 @@ class DividedTopology(Layout):
             )
 
     def explain(self, where: str) -> str:
-        """See :class:`Layout`."""
+        """Say that topology is partitioned, and what a server has of it."""
         near = f" and of those within {self.halo} hops of them" if self.halo else ""
         return (
             f"the topology of {where} is partitioned: a server has the in-edges of its own nodes"
@@ -264,37 +274,38 @@ class DividedTopology(Layout):
         )
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
-        """See :class:`Layout`."""
+        """Map a server's edges of a relation, or join those of all servers in memory."""
         if server is None:
-            return self._all_in_edges(relation)
-        found = self._open(server_folder(self.path, server), relation, degrees=self.path)
+            return self._join_servers(relation)
+        topology = self._open(server_folder(self.path, server), relation, degrees=self.path)
         if self._schema.relations[relation].feature_dim is None:
-            return found
-        file, rows = layout.topology_file(self.path, relation, "indptr"), found.indptr.shape
-        return replace(found, starts=open_array(file, f"indptr of {relation}", np.int64, rows))
+            return topology
+        file, rows = layout.topology_file(self.path, relation, "indptr"), topology.indptr.shape
+        return replace(topology, starts=open_array(file, f"indptr of {relation}", np.int64, rows))
 
     def stored_topologies(
         self, servers: Sequence[int]
     ) -> Iterator[tuple[Topology, Relation, Path]]:
-        """See :class:`Layout`."""
+        """Iterate over the topologies of some servers."""
         for relation in self.relations:
             for server in servers:
                 yield self.topology(relation, server), relation, server_folder(self.path, server)
 
-    def _all_in_edges(self, relation: Relation) -> Topology:
-        """What all servers have of their own nodes, put together in memory."""
+    def _join_servers(self, relation: Relation) -> Topology:
+        """Join the in-edges that all servers have of their own nodes, in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
         ranges = [self._book.range(relation.dst, server) for server in range(len(parts))]
-        # Servers' nodes follow each other.
-        own = [
+        # Global ids of a server's nodes follow those of the server before.
+        slices = [
             slice(*part.indptr[[first, stop]].tolist())
             for part, (first, stop) in zip(parts, ranges, strict=True)
         ]
 
         def by_edge(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-            return np.concatenate([each[edges] for each, edges in zip(arrays, own, strict=True)])
+            pairs = zip(arrays, slices, strict=True)
+            return np.concatenate([array[edges] for array, edges in pairs])
 
-        drawn_from: dict[str, Any] = {
+        draw_arrays: dict[str, Any] = {
             name: by_edge([getattr(part, name) for part in parts])
             for name in layout.draw_arrays(self._schema, relation)
         }
@@ -308,32 +319,34 @@ class DividedTopology(Layout):
             edge_ids=by_edge([part.edge_ids for part in parts]),
             in_degrees=parts[0].in_degrees,
             out_degrees=parts[0].out_degrees,
-            **drawn_from,
+            **draw_arrays,
         )
 
 
 class ByDimension(Replicated):
-    """Every server has all nodes, and of their features a range of columns (P3, section 3.1); all
-    of the topology and of the labels too."""
+    """Every server has some columns of all nodes' features, and all topology and labels.
+
+    This is the layout of P3 (section 3.1).
+    """
 
     name = "by_dimension"
 
     def explain(self, where: str) -> str:
-        """See :class:`Layout`."""
+        """Say that features are divided by dimension."""
         return f"the features of {where} are divided by dimension, so no server has a whole row"
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """See :class:`Layout`; edges and their features lie with their destinations."""
+        """All nodes of a type; or the edges of a relation whose destinations are the server's."""
         if node_type not in self._schema.node_types:
             return super().stored(node_type, server)
         return StoredRows(0, self._book.total(node_type))
 
     def has_whole_rows(self, table: str) -> bool:
-        """See :class:`Layout`."""
+        """Whether servers store whole rows: those of edges, or if there is one server."""
         return self._book.servers == 1 or table not in self._schema.node_types
 
     def columns(self, node_type: str, server: int) -> Columns:
-        """See :class:`Layout`."""
+        """The columns of a type's features that a server stores."""
         if node_type not in self._schema.node_types:
             return super().columns(node_type, server)
         dim = self._schema.node_types[node_type].feature_dim or 0
@@ -341,7 +354,7 @@ class ByDimension(Replicated):
 
 
 class ByRelation(Layout):
-    """Whole relations are divided (Heta, section 5), or parts of root relations."""
+    """Whole relations are divided, or parts of root relations (Heta, section 5)."""
 
     name = "by_relation"
     reads_remote_rows = False
@@ -353,40 +366,40 @@ class ByRelation(Layout):
         super().__init__(path, schema, book, description)
         self.holdings = _read_holdings(schema, description, str(path / DESCRIPTION_FILE))
         self.relations = [
-            each
-            for each in schema.ordered_relations()
-            if any(each in held.relations for held in self.holdings)
+            relation
+            for relation in schema.ordered_relations()
+            if any(relation in holding.relations for holding in self.holdings)
         ]
         self._held_ids: dict[tuple[str, int], NDArray[np.int64]] = {}
 
     def explain(self, where: str) -> str:
-        """See :class:`Layout`."""
+        """Say that relations are divided."""
         return f"{where} is divided by relation, so no server has a whole neighbourhood"
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
-        """See :class:`Layout`; of relations whose edges are predicted every server has a copy."""
+        """Map a copy of a relation's CSC; every server has a copy of target relations."""
         edges = self._schema.relations[relation].count
         if server is None and relation in self._schema.target_relations:
             return self._open(self.path, relation, edges)
-        holders = self._holders(relation, server)
-        whole = [each for each in holders if self.holdings[each].part.parts == 1]
+        holders = self._find_holders(relation, server)
+        whole = [holder for holder in holders if self.holdings[holder].part.parts == 1]
         if server is None and not whole:
-            return self._all_parts(relation, holders)
+            return self._join_parts(relation, holders)
         folder = server_folder(self.path, (whole or holders)[0])
         return self._open(folder, relation, edges if whole else None)
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
-        """See :meth:`hopper.partition.PartitionedGraph.root_topology`."""
+        """Map the in-edges of roots that a server stores of one of its root relations."""
         if self.holdings[server].part.parts == 1:
             return self.topology(relation, server)
         folder = server_folder(self.path, server) / ROOTS_FOLDER
-        some = open_topology(folder, relation, None, *self._counts(relation))
+        part = open_topology(folder, relation, None, *self._counts(relation))
         file = layout.topology_file(folder, relation, "positions")
         what = f"positions of {relation}"
-        return replace(some, positions=open_array(file, what, np.int64, some.indices.shape))
+        return replace(part, positions=open_array(file, what, np.int64, part.indices.shape))
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
-        """See :meth:`hopper.partition.PartitionedGraph.root_lists`."""
+        """Make whole lists of roots' in-edges, with gaps for edges of other servers' parts."""
         part = self.root_topology(relation, server)
         if part.positions is None:
             return part
@@ -416,7 +429,7 @@ class ByRelation(Layout):
     def stored_topologies(
         self, servers: Sequence[int]
     ) -> Iterator[tuple[Topology, Relation, Path]]:
-        """See :class:`Layout`."""
+        """Iterate over the target relations, and the relations and parts of some servers."""
         for relation in self._schema.target_relations:
             yield self.topology(relation, None), relation, self.path
         for server in servers:
@@ -427,55 +440,58 @@ class ByRelation(Layout):
                 yield self.root_topology(relation, server), relation, folder / ROOTS_FOLDER
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """See :class:`Layout`."""
-        held, total = self.holdings[server], self._book.total(node_type)
+        """All nodes or edges of a type or relation that the server stores, or those of its part."""
+        holding, total = self.holdings[server], self._book.total(node_type)
         if node_type not in self._schema.node_types:
-            # Of edges all are stored, or none: parts' features are read in another way.
-            is_held = any(str(each) == node_type for each in held.relations)
-            return StoredRows(0, total if is_held and held.part.parts == 1 else 0)
-        if node_type not in held.node_types:
+            # A server stores all edges or none here; features of parts are read in another way.
+            has_relation = any(str(relation) == node_type for relation in holding.relations)
+            return StoredRows(0, total if has_relation and holding.part.parts == 1 else 0)
+        if node_type not in holding.node_types:
             return StoredRows(0, 0)
-        if held.part.parts == 1:
+        if holding.part.parts == 1:
             return StoredRows(0, total)
         if (node_type, server) not in self._held_ids:
             file = held_file(server_folder(self.path, server), node_type)
-            what, shape = f"held ids of {node_type}", (held.held[node_type],)
+            what, shape = f"held ids of {node_type}", (holding.held[node_type],)
             self._held_ids[node_type, server] = open_array(file, what, np.int64, shape)
         return StoredRows(0, total, self._held_ids[node_type, server])
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        """See :class:`Layout`."""
-        return _unchanged(self._schema.node_types[node_type].count)
+        """[count] int64: 0, 1, 2, ..., because global ids are original ids."""
+        return _identity(self._schema.node_types[node_type].count)
 
-    def _all_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
-        """What servers have of a relation of which none has all, put together in memory: every edge
-        that hops from a split's nodes read."""
+    def _join_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
+        """Join the parts of a relation that no server has whole, in memory.
+
+        The result has every edge that hops from the nodes of splits read.
+        """
         copies = [self.topology(relation, server) for server in holders]
         lists = list(copies)
         for server in holders:
             if relation in self.holdings[server].roots:
                 copies.append(self.root_topology(relation, server))
                 lists.append(self.root_lists(relation, server))
-        rows, positions, places = [], [], []
-        for copy, own in zip(copies, lists, strict=True):
+        rows, positions, list_indices = [], [], []
+        for copy, whole_lists in zip(copies, lists, strict=True):
             counts = np.diff(copy.indptr)
             rows.append(np.repeat(np.arange(counts.size), counts))
-            whole = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
-            positions.append(whole if copy.positions is None else copy.positions)
-            places.append(own.indptr[rows[-1]] + positions[-1])
+            ascending = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
+            positions.append(ascending if copy.positions is None else copy.positions)
+            list_indices.append(whole_lists.indptr[rows[-1]] + positions[-1])
         row, position = np.concatenate(rows), np.concatenate(positions)
         order = np.lexsort((position, row))
         row, position = row[order], position[order]
-        # An edge that several copies have counts once.
+        # Several copies may have the same edge, which is taken once.
         first = np.ones(order.size, np.bool_)
         first[1:] = (row[1:] != row[:-1]) | (position[1:] != position[:-1])
         edges = order[first]
         counts = np.bincount(row[first], minlength=copies[0].in_degrees.size)
-        # A node's list is whole wherever it is, so its places are the same.
+        # A node's list is whole wherever it is stored, so its edges have the same positions.
         arrays: dict[str, Any] = {}
         for name in layout.draw_arrays(self._schema, relation):
-            found = [getattr(own, name)[at] for own, at in zip(lists, places, strict=True)]
-            arrays[name] = np.concatenate(found)[edges]
+            pairs = zip(lists, list_indices, strict=True)
+            values = [getattr(whole_lists, name)[indices] for whole_lists, indices in pairs]
+            arrays[name] = np.concatenate(values)[edges]
         return Topology(
             indptr=np.concatenate(([0], np.cumsum(counts))),
             indices=np.concatenate([copy.indices for copy in copies])[edges],
@@ -485,29 +501,29 @@ class ByRelation(Layout):
             **arrays,
         )
 
-    def _holders(self, relation: Relation, server: int | None) -> list[int]:
-        """The servers whose copies of a relation may be read."""
+    def _find_holders(self, relation: Relation, server: int | None) -> list[int]:
+        """Find the servers that store a relation, among all or one."""
         servers = range(self._book.servers) if server is None else [server]
-        found = [each for each in servers if relation in self.holdings[each].relations]
-        if not found:
+        holders = [number for number in servers if relation in self.holdings[number].relations]
+        if not holders:
             who = "no server" if server is None else f"not server {server}, which"
             raise GraphError(
                 f"{self.path}: relation {relation}: {who} stores it: the graph was divided for "
                 f"{self.description['meta']['layers']} hops from "
                 f"{', '.join(map(repr, self._schema.root_types))}"
             )
-        return found
+        return holders
 
 
 LAYOUTS: Final[dict[str, type[Layout]]] = {
-    each.name: each for each in (Replicated, DividedTopology, ByDimension, ByRelation)
+    kind.name: kind for kind in (Replicated, DividedTopology, ByDimension, ByRelation)
 }
-"""by their names in partition.json"""
+"""The layouts by their names in partition.json."""
 
 
 @cache
-def _unchanged(count: int) -> NDArray[np.int64]:
-    """[count] int64: the maps where nodes were not numbered anew."""
+def _identity(count: int) -> NDArray[np.int64]:
+    """[count] int64: the map of ids that do not change."""
     ids = np.arange(count, dtype=np.int64)
     ids.setflags(write=False)
     return ids
@@ -516,19 +532,19 @@ def _unchanged(count: int) -> NDArray[np.int64]:
 def _read_holdings(
     schema: GraphSchema, description: dict[str, Any], where: str
 ) -> Sequence[Holding]:
-    """What every server stores, as partition.json tells."""
+    """Read from partition.json what every server stores."""
     known = {str(relation): relation for relation in schema.relations}
     try:
         meta = description["meta"]
         holdings = tuple(
             Holding(
-                roots=tuple(sorted(known[each] for each in share["roots"])),
+                roots=tuple(sorted(known[name] for name in share["roots"])),
                 place=int(share["replica"][0]),
                 copies=int(share["replica"][1]),
-                relations=frozenset(known[each] for each in share["relations"]),
+                relations=frozenset(known[name] for name in share["relations"]),
                 node_types=frozenset(share["node_types"]),
                 part=Part(*map(int, share.get("part", WHOLE))),
-                held={each: int(count) for each, count in share.get("held", {}).items()},
+                held={name: int(count) for name, count in share.get("held", {}).items()},
             )
             for share in meta["servers"]
         )
@@ -537,18 +553,19 @@ def _read_holdings(
         fits = fits and isinstance(meta["layers"], int)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise GraphError(f"{where}: field 'meta': cannot be read: {error!r}") from None
-    if not fits or not all(each.node_types <= set(schema.node_types) for each in holdings):
+    types = set(schema.node_types)
+    if not fits or not all(holding.node_types <= types for holding in holdings):
         raise GraphError(f"{where}: field 'meta': does not fit graph.json and field 'servers'")
     return holdings
 
 
 def server_folder(path: Path, server: int) -> Path:
-    """The folder that holds what one server alone needs."""
+    """The folder of the files that only one server needs."""
     return path / f"server-{server}"
 
 
 def held_file(folder: Path, node_type: str) -> Path:
-    """The file of the ids whose rows a server stores, where these are some of a type's."""
+    """The file of the ids whose rows a server stores, if it stores some of a type's rows."""
     return folder / "held" / f"{node_type}.npy"
 
 
@@ -558,5 +575,5 @@ def map_file(path: Path, node_type: str, name: MapName) -> Path:
 
 
 def ranks_file(path: Path, node_type: str) -> Path:
-    """The file of a type's ranks, among those of a node's server, where they follow locality."""
+    """The file of each node's rank among those of its server, if ranks follow locality."""
     return path / "ranks" / f"{node_type}.npy"

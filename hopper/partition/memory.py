@@ -1,4 +1,4 @@
-"""How much memory a partitioning will need, told and checked before it starts.
+"""Estimate the memory of a division, and check it before the work starts.
 
 The coefficients of METIS bound its peak resident memory from above on graphs of 0.1 to 1 million
 nodes and mean degrees of 4 to 80, by up to a half (docs/partitions.md).
@@ -14,7 +14,7 @@ import numpy as np
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import LEAST_BYTES, MOST_BYTES, PieceSize, pieces_of
+from hopper.graph.piece_size import LEAST_BYTES, MOST_BYTES, PieceSize, limit_pieces
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import number_of_constraints
@@ -38,8 +38,7 @@ _SAMPLE: Final = 2000
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of memory needed by each phase, of which the peak counts, and of the disk; and seconds,
-    where they can be told."""
+    """Bytes of memory of each phase, bytes of disk space, and seconds if they can be estimated."""
 
     phases: dict[str, int]
     disk: int = 0
@@ -57,7 +56,7 @@ class MemoryEstimate:
 
 
 def choose_pieces(limit: int | None) -> PieceSize:
-    """What work may hold at a time so that it stays below a limit; None = no limit."""
+    """Choose the sizes of pieces that keep the work below a limit of memory; None = no limit."""
     if limit is None:
         return PieceSize()
     room = max(0, limit - _LIBRARIES)
@@ -81,10 +80,10 @@ def estimate_memory(
     Parameters
     ----------
     backend: which METIS, if that is the method.
-    split: whether servers store some nodes' in-edges alone.
-    balance: constraints of METIS by name; none are the usual ones.
-    refiner: what moves nodes afterwards.
-    size: of :func:`choose_pieces`; None = no limit.
+    split: whether topology is partitioned.
+    balance: names of METIS's constraints; empty = the default ones.
+    refiner: moves nodes after the method; None = nothing moves.
+    size: result of :func:`choose_pieces`; None = no limit.
 
     Notes
     -----
@@ -98,7 +97,7 @@ def estimate_memory(
     if backend is not None:
         phases = _metis_phases(graph, nodes, backend, balance)
     elif method == "stream":
-        with pieces_of(size):
+        with limit_pieces(size):
             blocks = number_of_blocks(nodes, servers)
         # Labels (4), classes twice (2), votes and leads (8), who has in-neighbours (1).
         arrays = min(size.whole, nodes * 15 + roots)
@@ -110,7 +109,7 @@ def estimate_memory(
         sorting = min(largest * 64, max(pieces, size.whole // 8))
         phases = {"assign (random)": arrays + sorting}
     else:
-        # What a partitioner of one's own takes, it alone knows.
+        # Nothing is known of what a plug-in partitioner takes.
         phases = {f"assign ({method})": nodes * 4 + largest * 40 + pieces}
     if refiner is not None:
         phases["refine"] = refiner.memory(schema, servers, balance) + pieces
@@ -119,30 +118,32 @@ def estimate_memory(
     # Server of every node, training roots.
     phases["write"] = min(in_memory, nodes * 4 + roots) + pieces
     if split:
-        # The same, and which servers store the in-edges of a node, a bit each, at two hops.
+        # Besides, the set of servers that store the in-edges of each node, at two hops.
         phases["divide the topology"] = phases["write"] + nodes * (1 + 2 * ((servers + 7) // 8))
     if schema.predicted == "link":
         phases["leave links out"] = _links_bytes(schema) + pieces
-    return MemoryEstimate({name: _LIBRARIES + each for name, each in phases.items()})
+    return MemoryEstimate({name: _LIBRARIES + needed for name, needed in phases.items()})
 
 
 def check_bytes(schema: GraphSchema, size: PieceSize) -> int:
-    """Bytes that the check of a graph directory takes: a bit an edge, or the degrees of sources, of
-    a relation at a time."""
-    found = [
+    """Bytes of memory that the check of a graph directory takes.
+
+    They are a bit an edge, or the degrees of the sources, of one relation at a time.
+    """
+    by_relation = [
         max(kind.count // 8, 8 * schema.node_types[relation.src].count)
         for relation, kind in schema.relations.items()
     ]
-    return min(size.whole, max(found, default=0)) + _PIECES * size.piece
+    return min(size.whole, max(by_relation, default=0)) + _PIECES * size.piece
 
 
 def locality_bytes(schema: GraphSchema) -> int:
-    """Bytes that the measurement of locality takes: libraries, and two numbers a target node."""
+    """Bytes of memory that measuring locality takes: libraries, and two numbers a target node."""
     return _LIBRARIES + _LOCALITY + 16 * schema.node_types[schema.target_type()].count
 
 
 def _links_bytes(schema: GraphSchema) -> int:
-    """Which edges are kept, and the pairs that are not."""
+    """Bytes of memory that removing links takes: a flag for each edge, and the pairs to remove."""
     most = max(kind.count for kind in schema.relations.values())
     return most + 24 * schema.target_count
 

@@ -1,7 +1,7 @@
-"""Nested clusters of blocks: the two most densely connected clusters are merged, again and again.
+"""Make nested clusters of blocks by merging the two most densely connected clusters repeatedly.
 
-Agglomerative clustering by average linkage, on a dense matrix: the density between two clusters is
-their edges over the product of their degrees, what is left of chance in a graph with hubs.
+This is agglomerative clustering by average linkage on a dense matrix. The density between two
+clusters is the number of their edges over the product of their degrees, which corrects for hubs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NONE = -1
 
 
 class Clusters(NamedTuple):
-    """Clusters while they are merged; a cluster goes by the number of one of its blocks."""
+    """Clusters while they are merged; a cluster has the number of one of its blocks."""
 
     edges: NDArray[np.float64]
     """[blocks, blocks] between two clusters, in both directions; 0 on the diagonal"""
@@ -36,7 +36,7 @@ class Clusters(NamedTuple):
 def new_clusters(
     edges: NDArray[np.float64], nodes: NDArray[np.float64], degrees: NDArray[np.float64]
 ) -> Clusters:
-    """Every block a cluster; nothing given is changed by merging."""
+    """Make a cluster of every block; merging does not change the arguments."""
     blocks = nodes.size
     return Clusters(
         edges.copy(),
@@ -77,7 +77,7 @@ def merge_densest(clusters: Clusters, most_nodes: float) -> NDArray[np.int64]:
 
 @kernel
 def _density(clusters: Clusters, a: int, b: int, most_nodes: float) -> float:
-    """Density between two clusters, 0 where they are one, have no edge or do not fit together."""
+    """Density between two clusters; 0 if they are the same, have no edge or are too large."""
     if a == b or clusters.into[b] != b or clusters.nodes[a] + clusters.nodes[b] > most_nodes:
         return 0.0
     return clusters.edges[a, b] / (clusters.degrees[a] * clusters.degrees[b])
@@ -85,7 +85,7 @@ def _density(clusters: Clusters, a: int, b: int, most_nodes: float) -> float:
 
 @kernel
 def _look_around(clusters: Clusters, a: int, most_nodes: float) -> None:
-    """Find the cluster's nearest anew."""
+    """Find the nearest cluster of cluster a again."""
     clusters.nearest[a], clusters.density[a] = _NONE, 0.0
     for b in range(clusters.into.size):
         density = _density(clusters, a, b, most_nodes)
@@ -95,7 +95,7 @@ def _look_around(clusters: Clusters, a: int, most_nodes: float) -> None:
 
 @kernel
 def _merge(clusters: Clusters, a: int, b: int, most_nodes: float) -> None:
-    """Merge cluster b into a and keep every cluster's nearest right."""
+    """Merge cluster b into a, and update the nearest cluster of every cluster."""
     clusters.into[b], clusters.density[b] = a, 0.0
     clusters.nodes[a] += clusters.nodes[b]
     clusters.degrees[a] += clusters.degrees[b]

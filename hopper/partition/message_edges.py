@@ -1,9 +1,9 @@
-"""The edges that messages travel along, where edges are predicted.
+"""Remove the links to predict from the edges that messages travel along.
 
-What is to be predicted must not be read: links of validation and test, and whatever edge tells the
-same, are left out of the topology that is divided. Training links stay; a run leaves those of its
-own global batch out as it draws (docs/links.md). Where labels of edges are predicted, all edges
-stay: that they are there is known.
+A model must not read the links that it predicts. So links of validation and test, and all edges
+that reveal them, are left out of the topology that is divided. Training links stay: while it draws,
+a run leaves out those of its own global batch (docs/links.md). Where labels of edges are predicted,
+all edges stay, because it is known that they exist.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MessageGraph(GraphDirectory):
-    """A graph without some of its edges; splits and links are those of the whole.
+    """A graph without some of its edges; its splits and links are those of the whole graph.
 
     Attributes
     ----------
     whole: the graph with all edges.
-    folder: of the topologies that have fewer.
+    folder: the folder of the topologies that have fewer edges.
     """
 
     whole: GraphDirectory
     folder: Path
 
     def topology(self, relation: Relation) -> Topology:
-        """See :class:`GraphDirectory`; edge ids stay those of the whole graph."""
+        """Map the CSC of a relation; its edge ids are those of the whole graph."""
         kinds, folder = self.schema.node_types, self.topology_folder(relation)
         if folder == self.whole.path:
             return self.whole.topology(relation)
@@ -57,32 +57,32 @@ class MessageGraph(GraphDirectory):
         return open_topology(folder, relation, None, *counts)
 
     def topology_folder(self, relation: Relation) -> Path:
-        """See :class:`GraphDirectory`."""
+        """The folder that has a relation's topology."""
         is_whole = self.schema.relations[relation] == self.whole.schema.relations[relation]
         return self.whole.path if is_whole else self.folder
 
     def features_file(self, node_type: str) -> Path:
-        """See :class:`GraphDirectory`."""
+        """The file of a node type's features."""
         return self.whole.features_file(node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """See :class:`GraphDirectory`: of all edges of the whole graph, by edge id."""
+        """Map the edge features of the whole graph, by edge id."""
         return self.whole.edge_features(relation)
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
-        """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
+        """Map the weights of the whole graph's edges, by edge id."""
         return self.whole.edge_weights(relation)
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
-        """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
+        """Map the times of nodes, or of the whole graph's edges by edge id."""
         return self.whole.times(owner)
 
     def labels(self, owner: Labelled) -> NDArray[Any]:
-        """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
+        """Map the labels of nodes, or of the whole graph's edges by edge id."""
         return self.whole.labels(owner)
 
     def links(self, split: str) -> Links:
-        """See :class:`GraphDirectory`."""
+        """Read a split's links in the whole graph."""
         return self.whole.links(split)
 
 
@@ -90,16 +90,15 @@ class MessageGraph(GraphDirectory):
 def message_edges(
     graph: GraphDirectory, reverses: Mapping[Relation, Sequence[Relation]], parent: Path
 ) -> Iterator[GraphDirectory]:
-    """A graph without what its validation and test links tell; the same one where labels of nodes
-    or edges are predicted.
+    """Yield the graph without the edges that reveal validation and test links.
 
-    Left out are all edges between the ends of such a link in its own relation, and those the other
-    way round in its reverse relations.
+    These are all edges between the ends of such a link in its relation, and their reverses in the
+    reverse relations. Where labels of nodes or edges are predicted, this yields ``graph`` itself.
 
     Parameters
     ----------
-    reverses: of every target relation, as of :func:`find_reverses`.
-    parent: where the topologies lie meanwhile.
+    reverses: the reverse relations of every target relation (:func:`find_reverses`).
+    parent: a folder for temporary topologies.
     """
     schema = graph.schema
     held_out = [name for name in schema.splits if name != "train"]
@@ -108,60 +107,66 @@ def message_edges(
         return
     with scratch_folder(_PREFIX, parent) as folder:
         relations = dict(schema.relations)
-        for relation, pairs in _told_by(graph, reverses, held_out).items():
+        for relation, pairs in _find_revealing(graph, reverses, held_out).items():
             left = _write_without(graph, relation, pairs, folder)
             relations[relation] = replace(relations[relation], count=left)
         yield MessageGraph(graph.path, replace(schema, relations=relations), graph, folder)
 
 
 def find_reverses(graph: GraphDirectory) -> dict[Relation, list[Relation]]:
-    """By target relation, the relations that hold its edges turned round, and nothing else; a
-    symmetric one is among its own. They are found by what they hold, not by name."""
-    return {each: _reverses_of(graph, each) for each in graph.schema.target_relations}
+    """Find the reverse relations of every target relation, which have its edges turned round.
+
+    They are found by their edges, not by name. A symmetric relation is its own reverse.
+    """
+    return {relation: _find_reverses(graph, relation) for relation in graph.schema.target_relations}
 
 
-def _reverses_of(graph: GraphDirectory, relation: Relation) -> list[Relation]:
-    own = graph.schema.relations[relation].count
-    turned = _checksum(graph.topology(relation), turned=True)
+def _find_reverses(graph: GraphDirectory, relation: Relation) -> list[Relation]:
+    count = graph.schema.relations[relation].count
+    checksum = _checksum(graph.topology(relation), turned=True)
     return [
-        each
-        for each, kind in graph.schema.relations.items()
-        if (each.src, each.dst) == (relation.dst, relation.src)
-        and kind.count == own
-        and _checksum(graph.topology(each), turned=False) == turned
+        reverse
+        for reverse, kind in graph.schema.relations.items()
+        if (reverse.src, reverse.dst) == (relation.dst, relation.src)
+        and kind.count == count
+        and _checksum(graph.topology(reverse), turned=False) == checksum
     ]
 
 
-def _told_by(
+def _find_revealing(
     graph: SplitGraph, reverses: Mapping[Relation, Sequence[Relation]], splits: Sequence[str]
 ) -> dict[Relation, Ids]:
-    """By relation, [n] int64, ascending: the pairs that links of splits tell, as
-    ``source * destinations + destination``."""
-    schema, found = graph.schema, dict[Relation, list[Ids]]()
+    """Find the pairs of nodes in each relation whose edges reveal links of splits.
+
+    Returns
+    -------
+    By relation [n] int64, ascending: ``source * destinations + destination``.
+    """
+    schema, revealing = graph.schema, dict[Relation, list[Ids]]()
     links = [graph.links(name) for name in splits]
     for number, relation in enumerate(schema.target_relations):
-        chosen = [each.relations == number for each in links]
-        src, dst = (
-            np.concatenate([ends[of] for ends, of in zip(sides, chosen, strict=True)])
-            for sides in ([each.src for each in links], [each.dst for each in links])
-        )
-        found.setdefault(relation, []).append(src * _destinations(schema, relation) + dst)
-        for each in reverses[relation]:
-            found.setdefault(each, []).append(dst * _destinations(schema, each) + src)
-    return {each: np.unique(np.concatenate(pairs)) for each, pairs in found.items()}
+        masks = [split_links.relations == number for split_links in links]
+        src = np.concatenate([x.src[mask] for x, mask in zip(links, masks, strict=True)])
+        dst = np.concatenate([x.dst[mask] for x, mask in zip(links, masks, strict=True)])
+        revealing.setdefault(relation, []).append(src * _destinations(schema, relation) + dst)
+        for reverse in reverses[relation]:
+            revealing.setdefault(reverse, []).append(dst * _destinations(schema, reverse) + src)
+    return {relation: np.unique(np.concatenate(pairs)) for relation, pairs in revealing.items()}
 
 
 def count_untrained(graph: PartitionedGraph, relation: Relation) -> int:
-    """How many of the edges that messages of a target relation travel along are no training links,
-    where links are predicted."""
+    """Count the edges of a target relation in the topology that are not training links.
+
+    Links must be predicted.
+    """
     schema, links = graph.schema, graph.links("train")
-    own = links.relations == schema.target_relations.index(relation)
-    pairs = links.src[own] * _destinations(schema, relation) + links.dst[own]
+    mask = links.relations == schema.target_relations.index(relation)
+    pairs = links.src[mask] * _destinations(schema, relation) + links.dst[mask]
     held_out = [name for name in schema.splits if name != "train"]
     if held_out:
-        reverses = {each: graph.reverse_relations(each) for each in schema.target_relations}
-        told = _told_by(graph, reverses, held_out).get(relation, np.empty(0, np.int64))
-        pairs = pairs[~np.isin(pairs, told)]
+        reverses = {target: graph.reverse_relations(target) for target in schema.target_relations}
+        by_relation = _find_revealing(graph, reverses, held_out)
+        pairs = pairs[~np.isin(pairs, by_relation.get(relation, np.empty(0, np.int64)))]
     return schema.relations[relation].count - pairs.size
 
 
@@ -170,7 +175,7 @@ def _destinations(schema: GraphSchema, relation: Relation) -> int:
 
 
 def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder: Path) -> int:
-    """Write a relation's topology without the edges of some pairs; returns how many are left."""
+    """Write a relation's topology without the edges of some pairs; return its number of edges."""
     old = graph.topology(relation)
     indptr, edges, nodes = np.asarray(old.indptr), old.indices.size, old.in_degrees.size
     kept = np.empty(edges, np.bool_)

@@ -27,8 +27,8 @@ def divide_dgl(
 ) -> NDArray[np.int64] | None:
     """[nodes] int64: the server of each node, by DGL's METIS; None if it failed.
 
-    Its ``metis_partition_assignment`` balances classes of nodes and degrees alone, so this calls
-    what that calls. DGL gives METIS no seed and no weights of edges.
+    DGL's ``metis_partition_assignment`` balances only classes of nodes and degrees, so this calls
+    the functions that it calls. DGL gives METIS no seed and no weights of edges.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def divide_dgl(
     torch = importlib.import_module("torch")
     no_edge_ids = torch.empty(0, dtype=torch.int64)
     parts = (torch.from_numpy(adjacency.indptr), torch.from_numpy(adjacency.indices), no_edge_ids)
-    calls, backend = (importlib.import_module(f"dgl.{each}") for each in ("partition", "backend"))
+    calls, backend = (importlib.import_module(f"dgl.{name}") for name in ("partition", "backend"))
     graph = dgl.graph(("csc", parts), num_nodes=adjacency.nodes)._graph
     flat = backend.to_dgl_nd(torch.from_numpy(weights.reshape(-1)))
     symmetric = calls._CAPI_DGLMakeSymmetric_Hetero(graph)
@@ -57,11 +57,11 @@ def divide_pymetis(
     weights: [nodes, 1] int64. Of several constraints pymetis would read the first numbers as one.
     """
     pymetis = importlib.import_module("pymetis")
-    # Releases before 2025.2 take the two arrays, later ones a pair of them.
+    # Releases before 2025.2 take two arrays, later ones an object with both.
     graph: dict[str, Any] = {"xadj": adjacency.indptr, "adjncy": adjacency.indices}
     if hasattr(pymetis, "CSRAdjacency"):
         graph = {"adjacency": pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices)}
-    # C's generator takes 0 and 1 for the same seed, so seeds are spread out first.
+    # C's generator treats 0 and 1 as the same seed, so seeds are hashed first.
     options = pymetis.Options(seed=1 + key_of(seed) % (2**31 - 1))
     _, homes = pymetis.part_graph(
         servers, vweights=weights[:, 0], recursive=False, options=options, **graph
@@ -79,7 +79,7 @@ def main() -> None:
     arguments = parser.parse_args()
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
-        # Nobody waits for the result of a process whose parent was killed.
+        # End this process when its parent is killed.
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def load(name: str) -> NDArray[np.int64]:

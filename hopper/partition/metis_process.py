@@ -1,9 +1,9 @@
 """Run METIS in a process of its own.
 
-METIS ends its process when it runs out of memory, prints to the terminal from C, and the one inside
-DGL reads memory that it never wrote, so that the same graph gets now one partition, now another.
-In its own process the first becomes an error with a text, the second is kept for that text, and
-for the third the process's allocator is told to hand out nothing but zeros.
+METIS ends its process when it runs out of memory, and prints to the terminal from C. DGL's METIS
+also reads memory that it never wrote, so its result for one graph varies. In another process, the
+end becomes an error with a text, and the prints become part of it. The allocator of that process
+returns zeroed memory, so the result does not vary.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hopper.scratch import scratch_folder
 
 Backend = Literal["dgl", "pymetis"]
 
-# Fresh memory is filled with the complement of "perturb"; the thread cache would go around it.
+# glibc fills new memory with the complement of "perturb", except from its thread cache.
 _ZEROED: Final = "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"
 
 
 def choose_backend(wanted: str = "auto") -> Backend:
-    """The METIS that will be used: DGL's if it is installed, pymetis otherwise.
+    """Choose the METIS to use: DGL's if it is installed, otherwise pymetis.
 
     Raises
     ------
@@ -37,9 +37,9 @@ def choose_backend(wanted: str = "auto") -> Backend:
     """
     if wanted not in ("auto", "dgl", "pymetis"):
         raise RequestError(f"METIS backend: expected auto, dgl or pymetis, given {wanted!r}")
-    if wanted != "pymetis" and _installed("dgl"):
+    if wanted != "pymetis" and _is_installed("dgl"):
         return "dgl"
-    if wanted != "dgl" and _installed("pymetis"):
+    if wanted != "dgl" and _is_installed("pymetis"):
         return "pymetis"
     missing = "DGL (pip install 'hopper-gnn[dgl]')" if wanted == "dgl" else "pymetis"
     raise RequestError(
@@ -89,7 +89,7 @@ def assign_metis(
         )
         result = folder / "homes.npy"
         if ended.returncode != 0 or not result.exists():
-            raise RequestError(_failure(adjacency, servers, backend, ended))
+            raise RequestError(_explain_failure(adjacency, servers, backend, ended))
         homes: NDArray[np.int32] = np.load(result, allow_pickle=False)
         return homes
 
@@ -98,29 +98,29 @@ def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     tunables = environment.get("GLIBC_TUNABLES")
     environment["GLIBC_TUNABLES"] = f"{tunables}:{_ZEROED}" if tunables else _ZEROED
-    # The child must find this very package, installed or not.
+    # The child must import this package, whether it is installed or not.
     paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
 
 
-def _failure(
+def _explain_failure(
     adjacency: Adjacency,
     servers: int,
     backend: Backend,
     ended: subprocess.CompletedProcess[bytes],
 ) -> str:
-    said = ended.stdout[-2000:].decode(errors="replace").strip()
+    output = ended.stdout[-2000:].decode(errors="replace").strip()
     code = ended.returncode
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return (
         f"METIS ({backend}) could not divide {adjacency.nodes} nodes over {servers} servers: its "
         f"process {how}; if memory ran out, --method stream needs little, and --backend chooses "
-        f"another METIS; it said:\n{said}"
+        f"another METIS; it said:\n{output}"
     )
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     if name in sys.modules:
         return sys.modules[name] is not None
     return importlib.util.find_spec(name) is not None

@@ -1,4 +1,4 @@
-"""Nodes move to the servers that they are drawn to, as far as these have room."""
+"""Move nodes to the servers that pull them most, if these have room."""
 
 from __future__ import annotations
 
@@ -16,45 +16,44 @@ _PASSES: Final = 8
 
 
 def server_loads(homes: NDArray[np.int32], weights: Ids, servers: int) -> Ids:
-    """[servers, constraints] int64: what the nodes of each server weigh."""
+    """[servers, constraints] int64: the total weights of each server's nodes."""
     loads = np.empty((servers, weights.shape[1]), np.int64)
-    for place in range(weights.shape[1]):
-        # Sums below 2**53 are exact in the floats that weights make bincount return.
-        loads[:, place] = np.bincount(homes, weights=weights[:, place], minlength=servers)
+    for k in range(weights.shape[1]):
+        # With weights, bincount returns floats, in which sums below 2**53 are exact.
+        loads[:, k] = np.bincount(homes, weights=weights[:, k], minlength=servers)
     return loads
 
 
 def move_nodes(homes: NDArray[np.int32], pull: NDArray[np.int32], weights: Ids) -> int:
-    """Move every node to the server that pulls it most, if there is room, those first that gain
-    most; returns how many moved.
+    """Move every node to the server that pulls it most, if that has room; return the number moved.
 
-    A server has room for 5 % above the mean of each constraint. One that has more already loses
-    nodes alone. The result depends on no number of threads.
+    Nodes that gain most move first. A server has room for 5 % above the mean of each constraint. A
+    server that has more already only loses nodes. The result does not depend on threads.
 
     Parameters
     ----------
-    homes: [nodes] int32, written.
-    pull: [nodes, servers] int32: what a node would have at each server.
+    homes: [nodes] int32, updated.
+    pull: [nodes, servers] int32, the gain of each node at each server.
     weights: [nodes, constraints] int64.
     """
     servers = pull.shape[1]
     nodes = np.arange(homes.size)
     gains = pull.max(axis=1) - pull[nodes, homes]
-    wishing = np.flatnonzero(gains)
-    # A stable sort leaves equal gains in the order of their ids.
-    order = wishing[np.argsort(-gains[wishing], kind="stable")]
+    movable = np.flatnonzero(gains)
+    # A stable sort leaves nodes of equal gain in the order of their ids.
+    order = movable[np.argsort(-gains[movable], kind="stable")]
     loads, totals = server_loads(homes, weights, servers), weights.sum(axis=0)
     caps = np.maximum(-(-totals // servers), (totals * TOLERANCE / servers).astype(np.int64))
     before = homes.copy()
     for _ in range(_PASSES):
-        # Those that leave make room for others.
-        if not _pass(order, homes, pull, weights, loads, caps):
+        # Nodes that leave a server make room for others.
+        if not _move_once(order, homes, pull, weights, loads, caps):
             break
     return int((homes != before).sum())
 
 
 @kernel
-def _pass(
+def _move_once(
     order: Ids,
     homes: NDArray[np.int32],
     pull: NDArray[np.int32],
@@ -62,7 +61,7 @@ def _pass(
     loads: Ids,
     caps: Ids,
 ) -> int:
-    """Move nodes, one after another, to the best server with room; returns how many moved."""
+    """Move nodes, one after another, to the best server with room; return the number moved."""
     moved = 0
     for node in order:
         home = homes[node]

@@ -1,8 +1,8 @@
-"""The in-neighbours of all nodes, read from disk chunk by chunk, in passes.
+"""Read the in-neighbours of all nodes from disk, chunk by chunk, in passes.
 
-Node types are stacked into one id space and relations forgotten, as for METIS, but nothing is made
-symmetric: the streaming partitioner asks of a node what its in-neighbours are, because those are
-what sampling fetches for it.
+Node types are stacked into one id space, and relations are not told apart, as for METIS. But the
+graph is not made symmetric: the streaming partitioner needs the in-neighbours of a node, because
+sampling fetches these for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
-from hopper.graph.array_file import blocks, release_pages
+from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.piece_size import piece_size
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
@@ -34,9 +34,9 @@ class Chunk(NamedTuple):
     first: int
     """stacked id of the first node"""
     indptr: NDArray[np.int64]
-    """[nodes + 1] int64, where each node's in-neighbours stand, from 0"""
+    """[nodes + 1] int64, bounds of each node's in-neighbours, from 0"""
     neighbors: NDArray[np.int64]
-    """[edges] int64, those of one relation after those of another"""
+    """[edges] int64, a node's in-neighbours under one relation after those under another"""
 
 
 class _Part(NamedTuple):
@@ -47,7 +47,7 @@ class _Part(NamedTuple):
 
 
 class NeighborStream:
-    """Passes over the in-neighbours of all node types; memory holds one chunk at a time."""
+    """Reads the in-neighbours of all nodes in passes, with one chunk in memory at a time."""
 
     def __init__(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> None:
         self._starts = type_starts(schema)
@@ -78,22 +78,22 @@ class NeighborStream:
                 release_pages(part.edges.indptr, part.edges.indices)
 
     def have_neighbors(self, full: Callable[..., NDArray[Any]] = np.zeros) -> NDArray[np.bool_]:
-        """[nodes] bool: whether a node has any in-neighbours.
+        """[nodes] bool: whether each node has any in-neighbours.
 
         Parameters
         ----------
-        full: makes the array, given its length and dtype.
+        full: makes an array of zeros of a length and dtype.
         """
-        found: NDArray[np.bool_] = full(self.nodes, np.bool_)
+        have: NDArray[np.bool_] = full(self.nodes, np.bool_)
         for node_type, parts in self._into.items():
             for part in parts:
-                for first, degrees in blocks(part.edges.in_degrees):
+                for first, degrees in iter_pieces(part.edges.in_degrees):
                     start = self._starts[node_type] + first
-                    found[start : start + degrees.size] |= degrees > 0
-        return found
+                    have[start : start + degrees.size] |= degrees > 0
+        return have
 
     def _chunk_end(self, parts: list[_Part], first: int, count: int) -> int:
-        """The row before which a chunk from row ``first`` ends."""
+        """The row at which a chunk from row ``first`` ends (exclusive)."""
 
         def edges_before(row: int) -> int:
             return sum(int(part.edges.indptr[row]) for part in parts)
@@ -112,8 +112,8 @@ def _read(parts: list[_Part], first: int, last: int, stacked_first: int) -> Chun
     cursor = indptr[:-1].copy()
     for src_start, edges in parts:
         start, stop = int(edges.indptr[first]), int(edges.indptr[last])
-        own = edges.indices[start:stop]
-        _append_rows(edges.indptr[first : last + 1] - start, own, src_start, cursor, neighbors)
+        sources = edges.indices[start:stop]
+        _append_rows(edges.indptr[first : last + 1] - start, sources, src_start, cursor, neighbors)
         release_pages(edges.indices)
     return Chunk(stacked_first, indptr, neighbors)
 
@@ -126,8 +126,8 @@ def _append_rows(
     cursor: NDArray[np.int64],
     neighbors: NDArray[np.int64],
 ) -> None:
-    """Write one relation's rows behind what other relations wrote; moves the cursors."""
+    """Append one relation's neighbours to each node's list, and move the cursors."""
     for row in numba.prange(cursor.size):
-        for place in range(indptr[row], indptr[row + 1]):
-            neighbors[cursor[row] + place - indptr[row]] = indices[place] + src_start
+        for edge in range(indptr[row], indptr[row + 1]):
+            neighbors[cursor[row] + edge - indptr[row]] = indices[edge] + src_start
         cursor[row] += indptr[row + 1] - indptr[row]

@@ -1,4 +1,4 @@
-"""Arrays of a number a node: in memory while they fit, else in files that have no name."""
+"""Make arrays with a number for each node, in memory while they fit, else in files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hopper.graph.piece_size import piece_size
 
 
 class NodeArrays:
-    """Makes arrays of a number a node, together within what memory may hold of such.
+    """Makes arrays with a number for each node, of which memory holds a limited amount.
 
-    Pages of a file are the kernel's to drop when memory is short; a file that was removed as soon
-    as it was mapped is gone with its array.
+    The others are maps of files, whose pages the kernel drops when memory is short. A file is
+    removed as soon as it is mapped, so it is gone with its array.
 
     Parameters
     ----------
-    folder: of the files, on a disk with room for them.
+    folder: a folder for the files, on a disk with room for them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -28,7 +28,7 @@ class NodeArrays:
         self._left = piece_size().whole
 
     def full(self, count: int, dtype: DTypeLike, value: int = 0) -> NDArray[Any]:
-        """[count] of one value.
+        """Make an array [count] of one value.
 
         Raises
         ------

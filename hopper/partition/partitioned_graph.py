@@ -1,7 +1,7 @@
-"""A partitioned directory, opened: topology in global ids, rows by server, maps both ways.
+"""Open a partitioned directory: topology in global ids, rows by server, and maps of ids.
 
-Arrays are read-only memory maps, so every rank of a machine shares one copy of them.
-What lies where is the business of its layout (:mod:`hopper.partition.layouts`).
+Arrays are read-only memory maps, so all ranks of a machine share one copy of them. The graph's
+layout (:mod:`hopper.partition.layouts`) tells which server stores what.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REQUIRED = {"schema": int, "method": str, "servers": int, "offsets": dict, "top
 
 
 class PartitionedGraph:
-    """What ``hopper partition`` wrote; made by :meth:`open`."""
+    """A partitioned directory that ``hopper partition`` wrote; :meth:`open` makes one."""
 
     def __init__(
         self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
@@ -54,20 +54,20 @@ class PartitionedGraph:
         self.schema = schema
         self.book = book
         self.description = description
-        """partition.json as it stands: method, edge cut, balance, locality, ..."""
+        """the content of partition.json: method, edge cut, balance, locality, ..."""
         self.layout = LAYOUTS[description["topology"]](path, schema, book, description)
-        """who has what of it"""
+        """tells which server stores what"""
         self.feature_sources: Mapping[str, Callable[[int], CheckedSource]] = {}
-        """by node type whose features are in no file of it, what reads those of a server"""
+        """opens a server's features of a node type, for types whose features are in no file"""
 
     @property
     def holdings(self) -> Sequence[Holding]:
-        """By server, where whole relations were divided; empty where nodes were."""
+        """What each server stores, where whole relations are divided; empty where nodes are."""
         return self.layout.holdings
 
     @property
     def relations(self) -> Sequence[Relation]:
-        """Those that any server stores, in canonical order."""
+        """The relations that any server stores, in canonical order."""
         return self.layout.relations
 
     @classmethod
@@ -76,7 +76,8 @@ class PartitionedGraph:
 
         Raises
         ------
-        GraphError: a missing file, an unknown schema version, offsets that do not fit the schema.
+        GraphError: a file is missing, the schema version is unknown, or offsets do not fit the
+            schema.
         """
         root = Path(path)
         description = read_description(root)
@@ -88,54 +89,65 @@ class PartitionedGraph:
         return cls(root, schema, book, description)
 
     def topology(self, relation: Relation, server: int | None = None) -> Topology:
-        """The in-edges of every node, rows and sources in global ids.
+        """Map the CSC of a relation, in global ids.
 
         Parameters
         ----------
-        server: whose copy, where relations are divided, and whose nodes' in-edges, where topology
-            is, with those of its halo: other nodes then have none; of a server with a part of a
-            root relation, the in-edges of what is expanded below roots. None = any server's that
-            has a copy, and all in-edges (put together in memory where topology is divided, or where
-            servers have parts: those that hops from the splits read).
+        server: the server whose edges to map. Where topology is partitioned, these are the in-edges
+            of its nodes and its halo; other nodes have empty lists. Where relations are divided,
+            these are the edges of its copy. If it stores a part of a root relation, these are the
+            in-edges that hops below the roots read. None = all edges. They are joined in memory
+            where no server has all of them. Where a root relation is in parts, these are the edges
+            that hops from the splits read.
 
         Raises
         ------
-        GraphError: an unknown relation, or one that the server does not store; a missing or
-            misshapen array.
+        GraphError: the relation is unknown, the server does not store it, or an array is missing or
+            has a wrong shape.
         """
         self._edge_type(relation)
         return self.layout.topology(relation, server)
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
-        """The in-edges of roots that a server stores of one of its root relations, where relations
-        are divided; errors as of :meth:`topology`."""
+        """Map the in-edges of roots that a server stores of one of its root relations.
+
+        Relations must be divided. The errors are those of :meth:`topology`.
+        """
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_topology(relation, server)
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
-        """As :meth:`root_topology`, for draws that depend on all of a list: whole lists, made in
-        memory and with gaps where the server stores a part of their edges."""
+        """Like :meth:`root_topology`, but with the whole lists that draws by weight or time need.
+
+        The lists are made in memory. They have gaps for edges that the server does not store.
+        """
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_lists(relation, server)
 
     def stored(self, table: str, server: int) -> StoredRows:
-        """The nodes of a type whose rows a server stores; or, of a relation (``src/rel/dst``) whose
-        edges have features, the edges, by their places in its CSC.
+        """Tell which rows of a table a server stores.
+
+        Parameters
+        ----------
+        table: a node type, whose rows are its nodes; or a relation with edge features as
+            ``src/rel/dst``, whose rows are its edges in the order of its CSC.
 
         Raises
         ------
-        GraphError: an unknown table or server; a missing or misshapen array.
+        GraphError: the table or server is unknown, or an array is missing or has a wrong shape.
         """
         self.book.range(table, server)
         return self.layout.stored(table, server)
 
     def placement(self, ranks_per_server: int) -> Placement:
-        """Which rank owns which node: by locality where the graph was divided for as many ranks a
-        server, otherwise in turn.
+        """Tell which rank owns each node.
+
+        Nodes are dealt by locality if the graph was divided for as many ranks a server, otherwise
+        in turn.
 
         Raises
         ------
-        GraphError: a missing or misshapen array of ranks.
+        GraphError: an array of ranks is missing or has a wrong shape.
         """
         if ranks_per_server == 1 or self.description.get("ranks_per_server") != ranks_per_server:
             return Placement(self.book, ranks_per_server)
@@ -156,14 +168,21 @@ class PartitionedGraph:
         return self._map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
-        """[rows of the server, columns of the server] by local row, as they are stored
-        (:mod:`cache_server.row_form`), of nodes of a type or edges of a relation (``src/rel/dst``);
-        None without features."""
+        """[rows, columns]: map the features of a table that a server stores, in their stored form.
+
+        Returns
+        -------
+        Rows in order of local row; None if the table has no features.
+
+        Parameters
+        ----------
+        table: a node type, or a relation as ``src/rel/dst``.
+        """
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)
         node_type = table
-        described = self._node_type(node_type)
-        stored = stored_features(described, self.layout.columns(node_type, server).width)
+        kind = self._node_type(node_type)
+        stored = stored_features(kind, self.layout.columns(node_type, server).width)
         if stored is None:
             return None
         file = layout.features_file(server_folder(self.path, server), node_type)
@@ -171,8 +190,10 @@ class PartitionedGraph:
         return open_array(file, f"features of {node_type}", stored.dtype, shape)
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
-        """[count] int64: the times of a type's nodes, by ORIGINAL id, or, where labels of edges are
-        predicted, of a target relation's edges, by edge id."""
+        """[count] int64: map the times of a type's nodes, by ORIGINAL id.
+
+        Where labels of edges are predicted, a target relation's edges have times too, by edge id.
+        """
         kind: NodeType | EdgeType
         kind = self._node_type(owner) if isinstance(owner, str) else self._edge_type(owner)
         if not kind.timed:
@@ -182,7 +203,7 @@ class PartitionedGraph:
         return open_array(file, f"times of {owner}", np.int64, (kind.count,))
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
-        """[nodes of the server] or [nodes of the server, classes] by local row; None if none."""
+        """[n] or [n, columns]: map the labels of a server's nodes by local row, if any."""
         self._node_type(node_type)
         if node_type not in self.schema.labels:
             return None
@@ -192,8 +213,10 @@ class PartitionedGraph:
         return open_array(file, f"labels of {node_type}", dtype, *shapes)
 
     def edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """[in-edges of the server's nodes, dim], in the order of the relation's CSC; None without
-        edge features."""
+        """[in-edges of the server's nodes, columns]: map edge features in the order of the CSC.
+
+        They are None if the relation has no edge features.
+        """
         if self._edge_type(relation).feature_dim is None:
             return None
         if self.holdings and self.holdings[server].part.parts > 1:
@@ -203,7 +226,7 @@ class PartitionedGraph:
         return self._edge_rows(relation, server_folder(self.path, server), edges)
 
     def root_edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """[edges, dim], in the order of :meth:`root_topology`; None without edge features."""
+        """[edges, columns]: map edge features in the order of :meth:`root_topology`, if any."""
         if self.holdings[server].part.parts == 1:
             return self.edge_features(relation, server)
         edges = self.root_topology(relation, server).indices.size
@@ -217,11 +240,11 @@ class PartitionedGraph:
         return open_array(file, f"edge features of {relation}", stored.dtype, shape)
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """[n] int64, ascending: the split's ORIGINAL ids (edge ids where the target is a relation).
+        """[n] int64, ascending: map a split's ORIGINAL ids of target nodes, or of target edges.
 
         Raises
         ------
-        GraphError: the graph has no split of that name.
+        GraphError: the graph has no such split.
         """
         if name not in self.schema.splits:
             known = sorted(self.schema.splits)
@@ -230,16 +253,20 @@ class PartitionedGraph:
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
     def links(self, split: str) -> Links:
-        """The edges of a split, by their ends, with their labels if they have any; errors as of
-        :meth:`split`, and where nodes are predicted."""
+        """Map the ends of a split's edges, and their labels and times if they have any.
+
+        Raises
+        ------
+        GraphError: nodes are predicted, or the graph has no such split.
+        """
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
         ids = self.split(split)
         file = layout.links_file(self.path, split)
         ends = open_array(file, f"links of split {split}", np.int64, (3, ids.size))
-        described, labels, times = self.schema.target_labels, None, None
-        if described is not None:
-            dtype, shapes = label_format(described, ids.size)
+        kind, labels, times = self.schema.target_labels, None, None
+        if kind is not None:
+            dtype, shapes = label_format(kind, ids.size)
             file = layout.link_labels_file(self.path, split)
             labels = open_array(file, f"labels of split {split}", dtype, *shapes)
         if self.schema.links_are_timed:
@@ -248,27 +275,30 @@ class PartitionedGraph:
         return Links(ids, ends[0], ends[1], ends[2], labels, times)
 
     def names(self, node_type: str) -> Names | None:
-        """What the source called the nodes of a type that is predicted, by ORIGINAL id; None where
-        it numbered them."""
+        """Open the source's names of nodes, by ORIGINAL id; None if the source numbers them."""
         count = self._node_type(node_type).count
         return Names.open(layout.names_file(self.path, node_type), count)
 
     def label_names(self, task: str = "") -> list[str]:
-        """What the source called the classes that are predicted, of one of several tasks if any is
-        named; none where it numbered them."""
-        described = self.schema.target_labels
-        if described is not None and task:
-            described = dict(described.tasks)[task]
-        if described is None or described.kind != "class":
+        """Read the source's names of the predicted classes; empty if it numbers them.
+
+        Parameters
+        ----------
+        task: which of several tasks the classes are of; "" = there is one.
+        """
+        labels = self.schema.target_labels
+        if labels is not None and task:
+            labels = dict(labels.tasks)[task]
+        if labels is None or labels.kind != "class":
             return []
         file = layout.label_names_file(self.path, self.schema.target, task)
-        names = Names.open(file, described.classes)
+        names = Names.open(file, labels.classes)
         return [] if names is None else names.of(np.arange(len(names)))
 
     def reverse_relations(self, relation: Relation) -> list[Relation]:
-        """The relations that hold the same edges turned round, where edges are predicted."""
-        told = self.description.get("reverse_relations", {}).get(str(relation), [])
-        return [each for each in self.schema.ordered_relations() if str(each) in told]
+        """The relations with the reverses of a target relation's edges."""
+        names = self.description.get("reverse_relations", {}).get(str(relation), [])
+        return [reverse for reverse in self.schema.ordered_relations() if str(reverse) in names]
 
     def _map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         self._node_type(node_type)
@@ -282,26 +312,27 @@ class PartitionedGraph:
 
     def _edge_type(self, relation: Relation) -> EdgeType:
         if relation not in self.schema.relations:
-            known = [str(each) for each in self.schema.ordered_relations()]
+            known = list(map(str, self.schema.ordered_relations()))
             raise GraphError(f"{self.path}: relation {relation}: expected one of {known}")
         return self.schema.relations[relation]
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """partition.json of a partitioned directory, its required fields checked.
+    """Read partition.json of a partitioned directory, and check its required fields.
 
     Raises
     ------
-    GraphError: missing or unreadable file, unknown schema version, a field missing or mistyped.
+    GraphError: the file is missing or unreadable, its schema version is unknown, or a field is
+        missing or has a wrong type.
     """
     file = path / DESCRIPTION_FILE
     description = read_json(
         file, "no such file; write a partitioned directory with `hopper partition`"
     )
     for name, kind in _REQUIRED.items():
-        found = description.get(name)
-        if not isinstance(found, kind) or isinstance(found, bool):
-            raise GraphError(f"{file}: field {name!r}: expected {kind.__name__}, found {found!r}")
+        value = description.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise GraphError(f"{file}: field {name!r}: expected {kind.__name__}, found {value!r}")
     if description["topology"] not in LAYOUTS:
         raise GraphError(
             f"{file}: field 'topology': expected one of {', '.join(LAYOUTS)}, found "
@@ -318,16 +349,18 @@ def read_description(path: Path) -> dict[str, Any]:
 def _check_counts(
     schema: GraphSchema, book: PartitionBook, description: Mapping[str, Any], where: str
 ) -> None:
-    featured = {str(each) for each, kind in schema.relations.items() if kind.feature_dim}
+    with_features = {
+        str(relation) for relation, kind in schema.relations.items() if kind.feature_dim
+    }
     of_edges = "relations whose edges have features"
-    for field, what, expected, found in (
+    for field, what, expected, names in (
         ("offsets", "node types", set(schema.node_types), set(description["offsets"])),
-        ("edge_offsets", of_edges, featured, set(description.get("edge_offsets", {}))),
+        ("edge_offsets", of_edges, with_features, set(description.get("edge_offsets", {}))),
     ):
-        if found != expected:
+        if names != expected:
             raise GraphError(
                 f"{where}: field {field!r}: expected the {what} {sorted(expected)}, found "
-                f"{sorted(found)}; write it anew with `hopper partition`"
+                f"{sorted(names)}; write it anew with `hopper partition`"
             )
         for name in sorted(expected):
             count = schema.table(name).count

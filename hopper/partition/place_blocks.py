@@ -1,10 +1,10 @@
-"""Blocks to servers: few edges between servers, every measure balanced.
+"""Assign blocks to servers with few edges between servers and every measure balanced.
 
-Blocks are merged to ever larger clusters. The largest are dealt greedily, each to the server that
-it has most edges with, weighed by the room left there (linear deterministic greedy: Stanton and
-Kliot, KDD 2012, on several measures at once); then, from the largest clusters down to single
-blocks, moves and swaps that save edges are made (as Fiduccia and Mattheyses, DAC 1982, without
-their uphill moves).
+Blocks are merged to ever larger clusters. The largest are dealt greedily: each goes to the server
+with which it has most edges, weighted by the room left there (linear deterministic greedy: Stanton
+and Kliot, KDD 2012, on several measures at once). Then, from the largest clusters down to single
+blocks, clusters are moved and swapped if that saves edges (as Fiduccia and Mattheyses, DAC 1982,
+without their uphill moves).
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
         caps = np.maximum(mean * (tolerance + share / 2), level.weights.max(axis=0))
         caps = np.maximum(caps, 1.0)
         if homes.size == 0:
-            placed = _deal(level, servers, np.maximum(mean * tolerance, 1.0))
+            cluster_homes = _deal(level, servers, np.maximum(mean * tolerance, 1.0))
         else:
-            placed = np.empty(level.weights.shape[0], np.int32)
-            placed[number] = homes
-        _improve(level.edges, level.weights, placed, servers, caps)
-        homes = placed[number]
+            cluster_homes = np.empty(level.weights.shape[0], np.int32)
+            cluster_homes[number] = homes
+        _improve(level.edges, level.weights, cluster_homes, servers, caps)
+        homes = cluster_homes[number]
     return homes
 
 
@@ -79,7 +79,7 @@ def _contract(blocks: Blocks, cluster_of: NDArray[np.int64]) -> tuple[Blocks, ND
 
 
 def _deal(blocks: Blocks, servers: int, caps: NDArray[np.float64]) -> NDArray[np.int32]:
-    """The greedy stream over blocks, the heaviest first."""
+    """Deal blocks greedily to servers, the heaviest first."""
     homes = np.empty(blocks.weights.shape[0], np.int32)
     load = np.zeros((servers, caps.size))
     affinity = np.zeros((homes.size, servers))
@@ -158,15 +158,15 @@ def _move_one(
     caps: NDArray[np.float64],
     block: int,
 ) -> bool:
-    """Move a block to the server where it saves most edges; off a server that is too full."""
-    own = homes[block]
-    now = _fullness(load[own], caps)
+    """Move a block to the server where it saves most edges, or away from one that is too full."""
+    home = homes[block]
+    now = _fullness(load[home], caps)
     best, most = -1, -np.inf if now > 1 else 0.0
     for server in range(load.shape[0]):
-        if server == own:
+        if server == home:
             continue
         then = _fullness(load[server] + weights[block], caps)
-        saved = affinity[block, server] - affinity[block, own]
+        saved = affinity[block, server] - affinity[block, home]
         if saved > most and (then <= 1 or then < now):
             best, most = server, saved
     if best < 0:
@@ -185,24 +185,24 @@ def _swap_one(
     caps: NDArray[np.float64],
     block: int,
 ) -> bool:
-    """Swap a block with the one of another server that saves most edges, room permitting."""
-    own = homes[block]
+    """Swap a block with the block of another server that saves most edges, if both have room."""
+    home = homes[block]
     best, most = -1, 0.0
     for other in range(homes.size):
         server = homes[other]
-        if server == own:
+        if server == home:
             continue
-        saved = affinity[block, server] - affinity[block, own] - 2 * edges[block, other]
-        saved += affinity[other, own] - affinity[other, server]
+        saved = affinity[block, server] - affinity[block, home] - 2 * edges[block, other]
+        saved += affinity[other, home] - affinity[other, server]
         if saved <= most:
             continue
         change = weights[other] - weights[block]
-        here, there = _fullness(load[own] + change, caps), _fullness(load[server] - change, caps)
+        here, there = _fullness(load[home] + change, caps), _fullness(load[server] - change, caps)
         if here <= 1 and there <= 1:
             best, most = other, saved
     if best < 0:
         return False
     server = homes[best]
     _rehome(edges, weights, homes, load, affinity, block, server)
-    _rehome(edges, weights, homes, load, affinity, best, own)
+    _rehome(edges, weights, homes, load, affinity, best, home)
     return True

@@ -1,8 +1,8 @@
-"""Which rank owns which node: the one rule, whatever a graph's layout.
+"""Tell which rank owns each node, for every layout of a graph.
 
-A node's server is the partition book's business; a server's nodes are dealt to its ranks here.
-Roots are routed by this rule, learnable rows live by it, and engine ``cooperative`` and evaluation
-compute layers by it, so that what a rank computes is what it has.
+The partition book tells a node's server; this module deals a server's nodes to its ranks. The rank
+that owns a node trains it as a root, keeps its learnable row, and computes its layers under
+``cooperative`` and in evaluation.
 """
 
 from __future__ import annotations
@@ -18,60 +18,59 @@ from hopper.partition.book import PartitionBook
 
 Ids = NDArray[np.int64]
 RANK_DTYPE: Final = np.uint16
-"""of a node's rank among those of its server, on disk"""
+"""dtype on disk of a node's rank among those of its server."""
 
 
 class Dealing(Protocol):
-    """How the nodes of a type that a server has are dealt to its ranks.
+    """Deals the nodes of a server to its ranks.
 
-    A function of nothing but its arguments, so that all ranks find the same; one that follows
-    locality keeps what is sampled together on one rank.
+    It depends on its arguments alone, so all ranks get the same result.
     """
 
     name: str
-    """what checkpoints are told apart by"""
+    """name by which a checkpoint tells how it was dealt"""
 
     def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64 below ``parts``: which of its server's ranks owns each local row."""
+        """[n] int64 below ``parts``: the rank of its server that owns each local row."""
         ...
 
     def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64: each local row's place among those of its rank, ascending."""
+        """[n] int64: each local row's index among the rows of its rank, which ascend."""
         ...
 
     def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        """[m] int64, ascending: the local rows, of ``count``, that a rank owns."""
+        """[m] int64, ascending: the local rows below ``count`` that a rank owns."""
         ...
 
 
 class InTurn:
-    """Row after row to rank after rank: shares are even, whatever order nodes are in."""
+    """Deals row r to rank r modulo the number of ranks, so that shares are even."""
 
     name = "in turn"
 
     def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """See :class:`Dealing`."""
+        """[n] int64: the rank of its server that owns each local row."""
         return rows % parts
 
     def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """See :class:`Dealing`."""
+        """[n] int64: each local row's index among the rows of its rank."""
         return rows // parts
 
     def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        """See :class:`Dealing`."""
+        """[m] int64, ascending: the local rows that a rank owns."""
         return np.arange(part, count, parts, dtype=np.int64)
 
 
 class ByLocality:
-    """As a second level of the partition says: what is sampled together is kept together.
+    """Deals nodes by the partition's second level, so that nodes sampled together share a rank.
 
     Tables that are not of nodes (edges, learnable rows of several servers) are dealt in turn.
 
     Parameters
     ----------
     book: the servers of nodes.
-    ranks: by node type [count] of an unsigned dtype, by global id: which of its server's ranks owns
-        each node.
+    ranks: by node type [count] unsigned integers: the rank of its server that owns each node, by
+        global id.
     """
 
     name = "by locality"
@@ -83,24 +82,24 @@ class ByLocality:
         self._places: dict[tuple[str, int], NDArray[np.int32]] = {}
 
     def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """See :class:`Dealing`."""
+        """[n] int64: the rank of its server that owns each local row."""
         if node_type not in self._ranks:
             return self._in_turn.part(node_type, servers, rows, parts)
         ids = self._book.offsets[node_type][servers] + rows
         return self._ranks[node_type][ids].astype(np.int64)
 
     def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """See :class:`Dealing`."""
+        """[n] int64: each local row's index among the rows of its rank."""
         if node_type not in self._ranks:
             return self._in_turn.place(node_type, servers, rows, parts)
-        found = np.empty(rows.size, np.int64)
+        places = np.empty(rows.size, np.int64)
         for server in np.unique(servers).tolist():
-            here = servers == server
-            found[here] = self._places_of(node_type, server)[rows[here]]
-        return found
+            on_server = servers == server
+            places[on_server] = self._find_places(node_type, server)[rows[on_server]]
+        return places
 
     def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        """See :class:`Dealing`."""
+        """[m] int64, ascending: the local rows that a rank owns."""
         if node_type not in self._ranks:
             return self._in_turn.rows(node_type, server, part, parts, count)
         return np.flatnonzero(self._of_server(node_type, server) == part)
@@ -109,9 +108,8 @@ class ByLocality:
         first, stop = self._book.range(node_type, server)
         return self._ranks[node_type][first:stop]
 
-    def _places_of(self, node_type: str, server: int) -> NDArray[np.int32]:
-        """[nodes of the server] int32: places among those of the same rank, made when first asked
-        for."""
+    def _find_places(self, node_type: str, server: int) -> NDArray[np.int32]:
+        """[nodes of the server] int32: indices among the rows of a rank, computed once."""
         if (node_type, server) not in self._places:
             ranks = self._of_server(node_type, server)
             places = np.empty(ranks.size, np.int32)
@@ -124,40 +122,40 @@ class ByLocality:
 
 @dataclass(frozen=True)
 class ByRank:
-    """Distinct nodes of a type, those of rank 0 first.
+    """Distinct nodes of a type, grouped by the rank that owns them.
 
     Attributes
     ----------
-    nodes: [n] int64 global ids, ascending for each rank.
-    bounds: [ranks + 1] int64: where each rank's begin in ``nodes``.
+    nodes: [n] int64 global ids, those of rank 0 first, ascending for each rank.
+    bounds: [ranks + 1] int64, bounds of each rank's nodes in ``nodes``.
     """
 
     nodes: Ids
     bounds: Ids
 
     def of(self, rank: int) -> Ids:
-        """[m] int64, ascending: those of one rank."""
+        """[m] int64, ascending: the nodes of a rank."""
         return self.nodes[self.bounds[rank] : self.bounds[rank + 1]]
 
     def parts(self) -> list[Ids]:
-        """By rank, :meth:`of`."""
+        """The nodes of every rank."""
         return np.split(self.nodes, self.bounds[1:-1])
 
     @property
     def counts(self) -> list[int]:
-        """By rank, how many there are."""
+        """Number of nodes of every rank."""
         counts: list[int] = np.diff(self.bounds).tolist()
         return counts
 
 
 class Placement:
-    """Who owns what, with any number of ranks a server.
+    """Tells which rank owns each node, with any number of ranks a server.
 
     Parameters
     ----------
     book: the servers of nodes.
-    ranks_per_server: ranks are numbered server by server.
-    dealing: of a server's nodes to its ranks; None = in turn.
+    ranks_per_server: number of ranks of a server; ranks are numbered server by server.
+    dealing: deals a server's nodes to its ranks; None = in turn.
     """
 
     def __init__(
@@ -169,11 +167,11 @@ class Placement:
         self.dealing: Dealing = InTurn() if dealing is None else dealing
 
     def of_tables(self, offsets: Mapping[str, Ids]) -> Placement:
-        """The same rule for tables of rows whose servers are not those of the nodes.
+        """Make a placement, with the same dealing, of tables that are divided in another way.
 
         Parameters
         ----------
-        offsets: by table, as a book's.
+        offsets: offsets by table, as in a partition book.
         """
         book = PartitionBook(self.book.servers, offsets, "tables of learnable rows")
         return Placement(book, self.ranks_per_server, self.dealing)
@@ -183,7 +181,7 @@ class Placement:
 
         Raises
         ------
-        GraphError: an unknown node type, or an id outside it.
+        GraphError: the node type is unknown, or an id is out of range.
         """
         servers = self.book.home(node_type, ids)
         if self.ranks_per_server == 1:
@@ -193,8 +191,10 @@ class Placement:
         return servers * self.ranks_per_server + parts
 
     def place_of(self, node_type: str, ids: Ids) -> Ids:
-        """[n] int64: each node's place among those of its rank, :meth:`owned`; errors as of
-        :meth:`rank_of`."""
+        """[n] int64: each node's index in :meth:`owned` of its rank.
+
+        The errors are those of :meth:`rank_of`.
+        """
         servers = self.book.home(node_type, ids)
         rows = ids - self.book.offsets[node_type][servers]
         if self.ranks_per_server == 1:
@@ -211,11 +211,11 @@ class Placement:
         return first + rows
 
     def deal(self, node_type: str, ids: Ids) -> ByRank:
-        """Distinct nodes by the rank that owns them; of each, in ascending order if they were.
+        """Group distinct nodes by the rank that owns them, in the order of ``ids`` within a rank.
 
         Raises
         ------
-        GraphError: as of :meth:`rank_of`.
+        GraphError: as :meth:`rank_of`.
         """
         owners = self.rank_of(node_type, ids)
         bounds = np.zeros(self.world + 1, np.int64)

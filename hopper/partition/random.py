@@ -1,4 +1,4 @@
-"""Random assignment: counter-based, so it depends on nothing but the seed and original ids."""
+"""Assign nodes at random by counter-based draws, which depend on seed and original ids alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopper.graph.schema import GraphSchema
 from hopper.partition.node_arrays import NodeArrays
 
 _BYTES_A_NODE: Final = 64
-# A word no other stream of draws begins with: a hash, where the streams of docs/draws.md are small.
+# No other stream of draws begins with this word: those of docs/draws.md begin with small numbers.
 _STREAM: Final = int.from_bytes(hashlib.sha256(b"partition").digest()[:8], "little")
 
 
@@ -25,20 +25,20 @@ def assign_random(
 ) -> dict[str, NDArray[np.int32]]:
     """Deal the nodes of every type to the servers in a random order.
 
-    Node u of type T has the variate ``absorb(key_of(stream, seed, hash of T), u)``; nodes sorted by
-    (variate, id) are dealt in turn, the first to server ``hash of T mod servers`` so that the
-    odd nodes of many small types do not all land on server 0. Variates are sorted a range of them
-    at a time, as many as a few pieces hold.
+    Node u of type T has the variate ``absorb(key_of(stream, seed, hash of T), u)``. Nodes are
+    sorted by (variate, id) and dealt in turn. The first goes to server ``hash of T mod servers``,
+    so that the nodes left over of many small types do not all go to server 0. Variates are sorted
+    in ranges, to limit memory.
 
     Returns
     -------
-    per node type [count] int32: the server of each original id; the servers' shares of a type
+    For each node type [count] int32, the server of each original id. The servers' shares of a type
     differ by one node at most.
     """
     homes = {}
-    for node_type, described in schema.node_types.items():
+    for node_type, kind in schema.node_types.items():
         type_key = int.from_bytes(hashlib.sha256(node_type.encode()).digest()[:8], "little")
-        home = arrays.full(described.count, np.int32)
+        home = arrays.full(kind.count, np.int32)
         dealt = type_key % servers
         for ids, variates in _by_variate(np.uint64(key_of(_STREAM, seed, type_key)), home.size):
             # A stable sort leaves equal variates in the order of their ids.
@@ -52,19 +52,19 @@ def assign_random(
 def _by_variate(
     key: np.uint64, count: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-    """Ids in ascending order and their variates, range after range of variates."""
+    """Iterate over ranges of variates; yield each range's ids, ascending, and their variates."""
     size = piece_size()
     at_once = max(8 * size.piece, size.whole // 8) // _BYTES_A_NODE
     ranges = -(-count // at_once)
-    bounds = [2**64 * each // max(1, ranges) for each in range(ranges + 1)]
+    bounds = [2**64 * number // max(1, ranges) for number in range(ranges + 1)]
     for low, high in pairwise(bounds):
-        found = []
+        pieces = []
         for first in range(0, count, at_once):
             ids = np.arange(first, min(count, first + at_once))
             variates = absorb_each(key, ids)
-            chosen = (variates >= np.uint64(low)) & (variates <= np.uint64(high - 1))
-            found.append((ids[chosen], variates[chosen]))
+            in_range = (variates >= np.uint64(low)) & (variates <= np.uint64(high - 1))
+            pieces.append((ids[in_range], variates[in_range]))
         yield (
-            np.concatenate([ids for ids, _ in found]),
-            np.concatenate([variates for _, variates in found]),
+            np.concatenate([ids for ids, _ in pieces]),
+            np.concatenate([variates for _, variates in pieces]),
         )

@@ -1,4 +1,4 @@
-"""Builds servers' parts as tasks of a Ray cluster, whose machines share the file system."""
+"""Build servers' parts as tasks of a Ray cluster, whose machines share the file system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from hopper.errors import RequestError
-from hopper.graph.piece_size import PieceSize, piece_size, pieces_of
+from hopper.graph.piece_size import PieceSize, limit_pieces, piece_size
 from hopper.partition.workers import Construction, ThisProcess, Workers
 from hopper.phases import Progress
 from hopper.ray_cluster import connect_to_ray, one_line
@@ -18,17 +18,17 @@ _HERE, _RAY = "local", "ray"
 
 @contextmanager
 def open_workers(where: str, count: int | None = None) -> Iterator[Workers]:
-    """Who builds the servers' parts; a Ray cluster of one's own is shut down in the end.
+    """Open the workers that build servers' parts.
 
     Parameters
     ----------
-    where: "local": this process; "ray": a cluster of this machine for a while; "ray:HOST:PORT": one
-        that is there.
-    count: tasks of Ray at a time; None = as many as the cluster has CPUs.
+    where: "local": this process; "ray": a Ray cluster of this machine, which is shut down at the
+        end; "ray:HOST:PORT": a running cluster.
+    count: number of Ray tasks at a time; None = as many as the cluster has CPUs.
 
     Raises
     ------
-    RequestError: something else, or no worker; Ray is not installed, or does not start.
+    RequestError: ``where`` or ``count`` is invalid, or Ray is not installed or does not start.
     """
     kind, _, address = where.partition(":")
     if where != _HERE and (kind != _RAY or where == f"{_RAY}:"):
@@ -48,16 +48,16 @@ class RayWorkers:
 
     Parameters
     ----------
-    ray: the module, connected.
-    where: for errors.
-    count: as of :func:`open_workers`.
+    ray: the module ``ray``, connected to a cluster.
+    where: the value of ``--on``, for errors.
+    count: number of tasks at a time; None = as many as the cluster has CPUs.
     """
 
     def __init__(self, ray: Any, where: str, count: int | None) -> None:
         self._ray = ray
         self._where = where
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        # A part that was begun is not begun again: what is half written is an error.
+        # Ray must not retry a task, because its files may be half written.
         self._task = ray.remote(max_retries=0)(_build)
 
     def run(
@@ -67,13 +67,13 @@ class RayWorkers:
         progress: Progress,
         parts: Sequence[Any],
     ) -> list[T]:
-        """See :class:`Workers`; progress advances when a part is there.
+        """Build all parts, and return their results in order; progress advances part by part.
 
         Raises
         ------
-        RequestError: a part failed; names it, its number and what happened.
+        RequestError: a part failed. The text names it, its number and the error.
         """
-        found: dict[int, T] = {}
+        results: dict[int, T] = {}
         waiting, running = list(enumerate(parts)), dict[Any, int]()
         try:
             while waiting or running:
@@ -83,14 +83,14 @@ class RayWorkers:
                     running[task] = number
                 for task in self._ray.wait(list(running))[0]:
                     number = running.pop(task)
-                    found[number], units = self._result(task, f"{build.__name__} {number}")
+                    results[number], units = self._result(task, f"{build.__name__} {number}")
                     progress.advance(units)
         finally:
             self._end(list(running))
-        return [found[number] for number in range(len(parts))]
+        return [results[number] for number in range(len(parts))]
 
     def _end(self, tasks: list[Any]) -> None:
-        """End tasks that nobody waits for, before what they write to is removed."""
+        """Cancel tasks whose results are not needed, before their files are removed."""
         for task in tasks:
             self._ray.cancel(task)
         if tasks:
@@ -105,7 +105,7 @@ class RayWorkers:
 
 
 class _Counter:
-    """Adds up what progress there was."""
+    """Adds up the progress of a task."""
 
     def __init__(self) -> None:
         self.units = 0
@@ -124,7 +124,7 @@ class _Counter:
 def _build(
     build: Callable[..., T], construction: Construction, size: PieceSize, part: Sequence[Any]
 ) -> tuple[T, int]:
-    """What a task does: a part, and the units of progress that it made."""
+    """Build a part in a task; return its result and the units of its progress."""
     counter = _Counter()
-    with pieces_of(size):
+    with limit_pieces(size):
         return build(construction, counter, *part), counter.units

@@ -1,4 +1,4 @@
-"""Moving nodes between servers after a method has placed them."""
+"""The interface of refiners, which move nodes between servers after a method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopper.phases import Phases
 
 @dataclass(frozen=True)
 class Refinement:
-    """Where nodes are after they moved, and what that gained.
+    """The servers of nodes after a refiner has moved some, and its gain.
 
     Attributes
     ----------
@@ -33,19 +33,19 @@ class Refiner(Protocol):
     """Moves nodes between servers after the method of a division."""
 
     def check(self, graph: GraphDirectory, servers: int) -> None:
-        """Refuse what it cannot refine, before any work.
+        """Check that the graph can be refined, before the work starts.
 
         Raises
         ------
-        RequestError: names what was expected and what came.
+        RequestError: it cannot. The text says what was expected and what came.
         """
 
     def memory(self, schema: GraphSchema, servers: int, balance: Sequence[str]) -> int:
-        """Bytes that it needs, about.
+        """Estimate the bytes of memory that refining takes.
 
         Parameters
         ----------
-        balance: constraints by name; none are the usual ones.
+        balance: names of constraints; empty = the default ones.
         """
 
     def refine(
@@ -56,10 +56,10 @@ class Refiner(Protocol):
         servers: int,
         phases: Phases,
     ) -> Refinement:
-        """Move nodes.
+        """Move nodes between servers.
 
         Parameters
         ----------
         homes: by node type, [count] int32: the server of each original id.
-        balance: what the servers are to have equal shares of.
+        balance: the constraints of which servers should have equal shares.
         """

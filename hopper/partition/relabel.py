@@ -1,4 +1,4 @@
-"""Global ids: contiguous by server, and within a server in ascending order of original id."""
+"""Give nodes global ids: contiguous by server, and in order of original id within a server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from hopper.partition.layouts import map_file
 
 @dataclass(frozen=True)
 class Relabelling:
-    """Both maps of one node type, mapped from where they are stored, and where each server's ids
-    begin."""
+    """The two maps of a node type's ids, as memory maps, and the bounds of each server's ids."""
 
     offsets: NDArray[np.int64]
     """[servers + 1] int64"""
@@ -47,7 +46,7 @@ def relabel(homes: NDArray[np.int32], servers: int, work: Path, node_type: str) 
 
 
 def open_relabelling(work: Path, node_type: str, offsets: NDArray[np.int64]) -> Relabelling:
-    """What :func:`relabel` wrote; ``offsets`` are [servers + 1] int64."""
+    """Map the files that :func:`relabel` wrote; ``offsets`` are [servers + 1] int64."""
     original_ids, global_ids = (
         open_array(map_file(work, node_type, name), name, np.int64, (int(offsets[-1]),))
         for name in ("original_ids", "global_ids")
@@ -69,10 +68,10 @@ def _deal(
     original_ids: NDArray[np.int64],
 ) -> None:
     for node in range(homes.size):
-        fresh = cursor[homes[node]]
+        global_id = cursor[homes[node]]
         cursor[homes[node]] += 1
-        global_ids[node] = fresh
-        original_ids[fresh] = node
+        global_ids[node] = global_id
+        original_ids[global_id] = node
 
 
 @kernel(parallel=True)
@@ -88,7 +87,7 @@ def relabel_edges(
     indices: NDArray[np.int64],
     edge_ids: NDArray[np.int64],
 ) -> None:
-    """Fill some edges of a relation's CSC in global ids; the order within a row is kept.
+    """Fill some edges of a relation's CSC in global ids, in the same order within a row.
 
     Parameters
     ----------
@@ -97,12 +96,12 @@ def relabel_edges(
     global_src: [sources] int64, global id of each original source id.
     old_indptr, old_indices, old_edge_ids: CSC in original ids.
     indptr: [destinations + 1] int64, row bounds in global ids.
-    start: the place in the CSC of the first of the edges.
-    indices, edge_ids: [edges] int64, written.
+    start: index in the CSC of the first of the edges.
+    indices, edge_ids: [edges] int64, receive the edges.
     """
     stop = start + indices.size
     for i in numba.prange(original_dst.size):
         shift = old_indptr[original_dst[i]] - indptr[first + i]
-        for place in range(max(indptr[first + i], start), min(indptr[first + i + 1], stop)):
-            indices[place - start] = global_src[old_indices[place + shift]]
-            edge_ids[place - start] = old_edge_ids[place + shift]
+        for edge in range(max(indptr[first + i], start), min(indptr[first + i + 1], stop)):
+            indices[edge - start] = global_src[old_indices[edge + shift]]
+            edge_ids[edge - start] = old_edge_ids[edge + shift]

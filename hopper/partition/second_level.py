@@ -1,8 +1,8 @@
-"""The second level of a partition: a server's nodes dealt to its ranks by locality.
+"""The second level of a partition: deal a server's nodes to its ranks by locality.
 
-DistDGLv2, section 4.1.2: inside each server's part the same partitioner divides again, with an edge
-between two nodes of the server, and training nodes balanced. Nothing is copied: what is written is
-the rank of every node among those of its server.
+As in DistDGLv2, section 4.1.2, the same partitioner divides each server's nodes again, by the edges
+between them, with training nodes balanced. Nothing is copied: only the rank of every node among
+those of its server is written.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from hopper.partition.whole_topology import open_indices, open_indptr
 from hopper.phases import Phases
 
 SECOND_LEVELS: Final = ("metis", "stream")
-"""methods that follow locality, and can divide a server's own subgraph"""
+"""Methods that follow locality, and can divide a server's subgraph."""
 
 
 def check_ranks(ranks: int, method: str) -> None:
-    """Refuse a second level that cannot be made, before any work.
+    """Check the number of ranks and the method before the work starts.
 
     Raises
     ------
-    RequestError: too few or too many ranks, or a method without a second level.
+    RequestError: there are too few or too many ranks, or the method has no second level.
     """
     most = int(np.iinfo(RANK_DTYPE).max)
     if not 1 <= ranks <= most:
@@ -54,7 +54,7 @@ def check_ranks(ranks: int, method: str) -> None:
 
 
 def rank_bytes(schema: GraphSchema, ranks: int) -> int:
-    """Bytes on disk of the ranks of all nodes, where there is a second level."""
+    """Bytes on disk of the ranks of all nodes; 0 without a second level."""
     if ranks == 1:
         return 0
     return sum(array_bytes(RANK_DTYPE, (kind.count,)) for kind in schema.node_types.values())
@@ -62,14 +62,14 @@ def rank_bytes(schema: GraphSchema, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class SecondLevel:
-    """How the nodes of every server are divided.
+    """Divides the nodes of every server over its ranks.
 
     Attributes
     ----------
-    ranks: of a server.
+    ranks: number of ranks of a server.
     method: one of :data:`SECOND_LEVELS`.
-    seed: of the method.
-    backend: which METIS.
+    seed: the method's seed.
+    backend: which METIS; None for other methods.
     """
 
     ranks: int
@@ -91,7 +91,7 @@ class SecondLevel:
 
         Parameters
         ----------
-        balance: of the whole graph; ranks of a server balance the same.
+        balance: the constraints of the whole graph, which a server's ranks balance too.
 
         Raises
         ------
@@ -104,10 +104,10 @@ class SecondLevel:
         target = schema.target_type()
         servers = maps[target].offsets.size - 1
         for server in range(servers):
-            sub_schema, topologies = _own_subgraph(schema, work, maps, server)
+            sub_schema, topologies = _make_subgraph(schema, work, maps, server)
             first, stop = maps[target].offsets[server : server + 2]
-            own = balance.at(maps[target].original_ids[first:stop])
-            stacked = self._divide(sub_schema, topologies, own, phases, work)
+            server_balance = balance.at(maps[target].original_ids[first:stop])
+            stacked = self._divide(sub_schema, topologies, server_balance, phases, work)
             for name, start in type_starts(sub_schema).items():
                 first, stop = maps[name].offsets[server : server + 2]
                 files[name][first:stop] = stacked[start : start + stop - first]
@@ -123,7 +123,7 @@ class SecondLevel:
     ) -> NDArray[np.int32]:
         """[nodes] int32: the rank of every stacked id of one server's subgraph."""
         nodes = sum(kind.count for kind in schema.node_types.values())
-        edges = sum(each.indices.size for each in topologies.values())
+        edges = sum(topology.indices.size for topology in topologies.values())
         if nodes <= self.ranks or not edges:
             # There is no locality to follow, and METIS refuses such graphs.
             return np.arange(nodes, dtype=np.int32) % np.int32(self.ranks)
@@ -139,16 +139,18 @@ class SecondLevel:
             return assign_metis(adjacency, weights, self.ranks, self.seed, self.backend, scratch)
 
 
-def _own_subgraph(
+def _make_subgraph(
     schema: GraphSchema, work: Path, maps: Mapping[str, Relabelling], server: int
 ) -> tuple[GraphSchema, dict[Relation, Topology]]:
-    """The edges between nodes of one server, in local rows, and the schema with its counts."""
-    ranges = {name: each.offsets[server : server + 2] for name, each in maps.items()}
+    """Make the subgraph of one server's nodes, in local rows: its schema and topologies."""
+    ranges = {name: ids.offsets[server : server + 2] for name, ids in maps.items()}
     topologies = {}
     for relation, kind in schema.relations.items():
         indptr = open_indptr(work, relation, maps[relation.dst].original_ids.size)
         indices = open_indices(work, relation, kind.count)
-        topologies[relation] = _between(indptr, indices, ranges[relation.src], ranges[relation.dst])
+        topologies[relation] = _select_edges(
+            indptr, indices, ranges[relation.src], ranges[relation.dst]
+        )
     node_types = {
         name: replace(kind, count=int(np.diff(ranges[name])[0]))
         for name, kind in schema.node_types.items()
@@ -160,14 +162,16 @@ def _own_subgraph(
     return replace(schema, node_types=node_types, relations=relations), topologies
 
 
-def _between(
+def _select_edges(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
     sources: NDArray[np.int64],
     destinations: NDArray[np.int64],
 ) -> Topology:
-    """The edges of a relation from one range of global ids to another, counted from their
-    beginnings; neighbours alone, no ids of edges."""
+    """Select the edges of a relation from one range of global ids to another, without edge ids.
+
+    Ids in the result count from the beginning of each range.
+    """
     (src_first, src_stop), (first, stop) = sources.tolist(), destinations.tolist()
     degrees = np.zeros(stop - first, np.int64)
     pieces = [np.empty(0, np.int64)]
@@ -180,7 +184,7 @@ def _between(
         degrees[start - first : end - first] = np.diff(before[bounds - bounds[0]])
         pieces.append(neighbors[inside] - src_first)
         release_pages(indptr, indices)
-    own = np.concatenate(([0], np.cumsum(degrees)))
-    sources_of = np.concatenate(pieces)
-    out_degrees = np.bincount(sources_of, minlength=src_stop - src_first)
-    return Topology(own, sources_of, np.empty(0, np.int64), degrees, out_degrees)
+    new_indptr = np.concatenate(([0], np.cumsum(degrees)))
+    new_indices = np.concatenate(pieces)
+    out_degrees = np.bincount(new_indices, minlength=src_stop - src_first)
+    return Topology(new_indptr, new_indices, np.empty(0, np.int64), degrees, out_degrees)

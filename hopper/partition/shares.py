@@ -1,4 +1,4 @@
-"""How evenly nodes, edges and roots fell on servers and ranks."""
+"""Count the nodes, edges and roots of each server and rank."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NODES_AT_ONCE: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Shares:
-    """What each owner (a server, or a rank) has; every array is [owners] int64.
+    """What each owner (a server or a rank) has; every array is [owners] int64.
 
     Attributes
     ----------
-    nodes: by node type.
-    edges: in-edges of the owner's nodes, of all relations.
-    splits: by split, roots at the owner's nodes of the target type.
+    nodes: number of nodes by node type.
+    edges: number of in-edges of the owner's nodes, of all relations.
+    splits: number of roots by split.
     """
 
     nodes: dict[str, Counts]
@@ -32,50 +32,52 @@ class Shares:
     splits: dict[str, Counts]
 
     def as_json(self) -> dict[str, Any]:
-        """The shares, and of each the largest over the mean."""
+        """Convert the shares to JSON, with the largest over the mean of each."""
         return {
-            "nodes": {name: each.tolist() for name, each in self.nodes.items()},
+            "nodes": {name: counts.tolist() for name, counts in self.nodes.items()},
             "edges": self.edges.tolist(),
-            "splits": {name: each.tolist() for name, each in self.splits.items()},
+            "splits": {name: counts.tolist() for name, counts in self.splits.items()},
             "largest_over_mean": {
-                "nodes": {name: imbalance(each) for name, each in self.nodes.items()},
+                "nodes": {name: imbalance(counts) for name, counts in self.nodes.items()},
                 "edges": imbalance(self.edges),
-                "splits": {name: imbalance(each) for name, each in self.splits.items()},
+                "splits": {name: imbalance(counts) for name, counts in self.splits.items()},
             },
         }
 
 
-def shares_of(
+def make_shares(
     graph: SplitGraph, divided: PartitionedGraph, ranks_per_server: int
 ) -> dict[str, Any]:
-    """The "shares" entry of partition.json: of servers and, where nodes were divided over several
-    ranks of a server, of ranks; parameters as of :func:`count_shares`."""
+    """Make the "shares" entry of partition.json, for servers and for ranks of a second level.
+
+    The parameters are those of :func:`count_shares`.
+    """
     levels = {"servers": 1} | ({"ranks": ranks_per_server} if ranks_per_server > 1 else {})
-    return {name: count_shares(graph, divided, each).as_json() for name, each in levels.items()}
+    return {name: count_shares(graph, divided, ranks).as_json() for name, ranks in levels.items()}
 
 
 def count_shares(graph: SplitGraph, divided: PartitionedGraph, ranks_per_server: int) -> Shares:
-    """Count what each rank has; with one rank a server, what each server has.
+    """Count the nodes, edges and roots of each rank; with one rank a server, of each server.
 
     Parameters
     ----------
-    graph: whose splits are counted.
-    divided: the same graph, its topology whole.
+    graph: the graph whose splits are counted.
+    divided: the same graph, divided, with whole topology.
     """
     placement = divided.placement(ranks_per_server)
     owners = placement.world
     nodes = {name: np.zeros(owners, np.int64) for name in divided.schema.node_types}
     edges = np.zeros(owners, np.int64)
     target = divided.schema.target_type()
-    indptrs = [(each.dst, divided.topology(each).indptr) for each in divided.relations]
+    indptrs = [(relation.dst, divided.topology(relation).indptr) for relation in divided.relations]
     for name in nodes:
         for ids in _chunks(divided.book.total(name)):
-            here = placement.rank_of(name, ids)
-            nodes[name] += np.bincount(here, minlength=owners)
-            for into, indptr in indptrs:
-                if into == name:
+            ranks = placement.rank_of(name, ids)
+            nodes[name] += np.bincount(ranks, minlength=owners)
+            for dst_type, indptr in indptrs:
+                if dst_type == name:
                     degrees = np.diff(indptr[ids[0] : ids[-1] + 2])
-                    edges += _sums(here, degrees, owners)
+                    edges += _sums(ranks, degrees, owners)
     global_ids = divided.global_ids(target)
 
     def owner_of(ids: Counts) -> Counts:
@@ -86,17 +88,17 @@ def count_shares(graph: SplitGraph, divided: PartitionedGraph, ranks_per_server:
 
 
 def imbalance(shares: Counts) -> float:
-    """Maximum over mean; 1 where there is nothing to balance."""
+    """Maximum over mean; 1 if all shares are 0."""
     return round(float(shares.max() / shares.mean()), 6) if shares.any() else 1.0
 
 
 def _sums(owners: Counts, weights: Counts, count: int) -> Counts:
     """[count] int64: sums of weights by owner."""
-    # Weights make bincount return floats; sums below 2**53 are exact in them.
+    # With weights, bincount returns floats, in which sums below 2**53 are exact.
     return np.bincount(owners, weights=weights, minlength=count).astype(np.int64)
 
 
 def _chunks(count: int) -> Iterator[Counts]:
-    """[n] int64 each: ids from 0 to ``count``."""
+    """Iterate over ids [0, ``count``) in pieces, [n] int64 each."""
     for first in range(0, count, _NODES_AT_ONCE):
         yield np.arange(first, min(count, first + _NODES_AT_ONCE))

@@ -1,8 +1,8 @@
-"""Whole files of a partitioned directory: links to the graph's where they can be, else copies.
+"""Store whole files in a partitioned directory, as links to the graph's if possible, else copies.
 
-A hard link is a second name of the same bytes, so storing a table takes no time, no space and no
-memory. It outlives the first name, and tar and rsync read it like any other file. But whoever
-changes a linked file in place changes it under all of its names.
+A hard link is a second name of the same bytes, so storing a table takes no time, space or memory.
+It outlives the first name, and tar and rsync read it like any other file. But a change of a linked
+file in place changes it under all of its names.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Final, Literal
 
-from hopper.graph.array_file import named
+from hopper.graph.array_file import named_in_errors
 from hopper.phases import Progress
 
 Tables = Literal["link", "copy"]
-"""how a partitioned directory stores whole files of the graph"""
+"""How a partitioned directory stores whole files of the graph."""
 
 _BYTES_AT_ONCE: Final = 16 << 20
 _NO_COPY_IN_KERNEL: Final = frozenset(
     {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 )
-"""how a file system says that the kernel does not copy between these files"""
+"""Errors by which the kernel says that it does not copy between these files."""
 
 
 class StoredFiles:
-    """Files that go whole into a partitioned directory, each written at most once.
+    """Stores whole files in a partitioned directory, each written at most once.
 
-    Names are given first, and cost nothing where links do. Then ``bytes_to_write`` tells what is
-    left, and :meth:`write_copies` writes it.
+    Files are linked first, which costs nothing. Then :meth:`write_copies` writes the files that
+    could not be linked, of which there are ``bytes_to_write`` bytes.
 
     Attributes
     ----------
-    bytes_to_write: of all files that are no links.
-    linked_bytes: of all files that are links to the graph's.
+    bytes_to_write: bytes of all files that are not links.
+    linked_bytes: bytes of all files that are links to the graph's files.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -47,11 +47,11 @@ class StoredFiles:
         self._copies: list[tuple[Path, Path]] = []
 
     def store(self, source: Path, target: Path) -> None:
-        """Store a file of the graph: a link, or else a copy that :meth:`write_copies` makes.
+        """Store a file of the graph as a link, or else as a copy that :meth:`write_copies` makes.
 
         Raises
         ------
-        OSError: the source cannot be read, or there is such a target; names a file.
+        OSError: the source cannot be read, or the target exists. The error names the file.
         """
         size = source.stat().st_size
         if self._tables == "link" and _link(source, target):
@@ -60,17 +60,20 @@ class StoredFiles:
             self._copies.append((source, target))
 
     def reserve(self, content: Hashable, target: Path, size: int) -> bool:
-        """Give a file its name before it is written, the same file for every target of the same
-        content; returns whether the caller has to fill it, in place.
+        """Create an empty file, or link it to one with the same content.
 
         Parameters
         ----------
-        content: what names the content.
-        size: bytes of the file.
+        content: a key that is equal for files with the same content.
+        size: bytes that the file will have.
+
+        Returns
+        -------
+        Whether the caller must fill the file, in place.
 
         Raises
         ------
-        OSError: there is such a target; names it.
+        OSError: the target exists. The error names it.
         """
         first = self._first.setdefault(content, target)
         if first != target and _link(first, target):
@@ -85,7 +88,7 @@ class StoredFiles:
 
         Raises
         ------
-        OSError: a file cannot be read or written; names it.
+        OSError: a file cannot be read or written. The error names it.
         """
         for source, target in self._copies:
             _copy(source, target, progress)
@@ -93,11 +96,14 @@ class StoredFiles:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Give a file a second name; False where that cannot be: another file system, one without
-    links, a file with too many, or one of another user."""
+    """Make a hard link; return False if that is impossible.
+
+    The reason may be another file system, one without links, a file with too many links, or a file
+    of another user.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # What a symbolic link points to, or a server's folder would not be whole when it is sent.
+        # A link to a symbolic link would be broken in a copy of a server's folder.
         os.link(source.resolve(), target)
     except FileExistsError:
         raise
@@ -108,7 +114,11 @@ def _link(source: Path, target: Path) -> bool:
 
 def _copy(source: Path, target: Path, progress: Progress) -> None:
     """Copy the bytes of a file into an empty one, in the kernel where it does that."""
-    with named(target), source.open("rb", buffering=0) as read, target.open("r+b") as written:
+    with (
+        named_in_errors(target),
+        source.open("rb", buffering=0) as read,
+        target.open("r+b") as written,
+    ):
         if sys.platform == "linux":
             try:
                 ends = read.fileno(), written.fileno()
@@ -117,7 +127,7 @@ def _copy(source: Path, target: Path, progress: Progress) -> None:
             except OSError as error:
                 if error.errno not in _NO_COPY_IN_KERNEL:
                     raise
-        # All of it, or what is left: both files stand where the kernel stopped.
+        # Copy the rest: both files are at the position where the kernel stopped.
         while piece := read.read(_BYTES_AT_ONCE):
             written.write(piece)
             progress.advance(len(piece))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cache_server.row_form import FEATURE_DTYPES, ROW_FORMS, RowForm, RowFormName
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, blocks, create_array, release_pages
+from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.piece_size import piece_size
 from hopper.graph.publish import require_space
@@ -26,35 +26,35 @@ from hopper.scratch import scratch_folder
 _PREFIX: Final = ".hopper-rows-"
 
 RowForms = Mapping[str, RowFormName]
-"""by feature table (a node type, or ``src/rel/dst``), the form that its rows get"""
+"""The form that a feature table is stored in, by its name (a node type, or ``src/rel/dst``)."""
 
 
 def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
-    """Which tables are stored in another form than they are.
+    """Parse the forms of tables that are to be stored in another form than now.
 
     Parameters
     ----------
-    texts: each "DTYPE", of all tables, or "TABLE=DTYPE"; what names a table counts.
+    texts: "DTYPE" for all tables, or "TABLE=DTYPE", which comes before it.
 
     Raises
     ------
-    RequestError: an unknown table or form, a table that is named twice, or one whose rows are
-        rounded already.
+    RequestError: a table or form is unknown, a table is named twice, or its rows are rounded
+        already.
     """
-    kinds = _featured(schema)
+    kinds = _kinds_with_features(schema)
     of_all = [text for text in texts if "=" not in text]
     named = [text.rpartition("=")[::2] for text in texts if "=" in text]
     if len(of_all) > 1 or len({table for table, _ in named}) < len(named):
         raise RequestError(f"--feature-dtype: expected one a table, given {', '.join(texts)}")
     forms = {table: form for form in of_all for table in kinds} | dict(named)
-    found: dict[str, RowFormName] = {}
+    new_forms: dict[str, RowFormName] = {}
     for table, form in forms.items():
         if table not in kinds:
             raise RequestError(
                 f"--feature-dtype: expected a table of features ({', '.join(kinds) or 'none'}), "
                 f"given {table!r:.100}"
             )
-        known = next((each for each in FEATURE_DTYPES if each == form), None)
+        known = next((name for name in FEATURE_DTYPES if name == form), None)
         if known is None:
             raise RequestError(
                 f"--feature-dtype: expected one of {', '.join(FEATURE_DTYPES)}, given {form!r:.100}"
@@ -66,16 +66,16 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
                 f"--feature-dtype: features of {table} are rounded to "
                 f"{kinds[table].feature_dtype} already; expected that"
             )
-        found[table] = known
-    return found
+        new_forms[table] = known
+    return new_forms
 
 
 def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
-    """Refuse rows that cannot be divided by dimension.
+    """Check that rows can be divided by dimension.
 
     Raises
     ------
-    RequestError: rows with one scale; names the table.
+    RequestError: a row has one scale for all of its numbers. The text names the table.
     """
     for name, kind in schema.node_types.items():
         if forms.get(name, kind.feature_dtype) == "int8":
@@ -86,17 +86,17 @@ def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
 
 
 def rounded_tables(schema: GraphSchema) -> list[str]:
-    """A line for each table whose rows are not those that the graph was made of."""
+    """Describe each table whose rows are rounded, in one line."""
     return [
-        f"features of {table}: approximate, {_what_was_done(kind)}: a number is off by up to "
+        f"features of {table}: approximate, {_describe_rounding(kind)}: a number is off by up to "
         f"{error.absolute:.2g}"
         + ("" if error.relative is None else f", and by {error.relative:.2%} of its row's largest")
-        for table, kind in _featured(schema).items()
+        for table, kind in _kinds_with_features(schema).items()
         if (error := kind.feature_error) is not None
     ]
 
 
-def _what_was_done(kind: NodeType | EdgeType) -> str:
+def _describe_rounding(kind: NodeType | EdgeType) -> str:
     if kind.feature_dtype == "float32":
         return "averages of rounded rows"
     return f"rounded to {kind.feature_dtype}"
@@ -106,21 +106,21 @@ def _what_was_done(kind: NodeType | EdgeType) -> str:
 def store_rows_as(
     graph: GraphDirectory, forms: RowForms, parent: Path, phases: Phases
 ) -> Iterator[GraphDirectory]:
-    """A graph whose tables are stored in other forms; the same one where there are none.
+    """Yield the graph with some tables converted to other forms; without any, the same graph.
 
     Parameters
     ----------
-    parent: where its tables lie meanwhile.
+    parent: a folder for the converted tables, which are temporary.
 
     Raises
     ------
-    GraphError: a number is not finite, or too large for the form; names table and row.
+    GraphError: a number is not finite, or too large for the form. The text names table and row.
     RequestError: the disk has too little space.
     """
     if not forms:
         yield graph
         return
-    kinds = _featured(graph.schema)
+    kinds = _kinds_with_features(graph.schema)
     converted = {table: _with_form(kinds[table], form) for table, form in forms.items()}
     needed = sum(map(_table_bytes, converted.values()))
     require_space(parent, needed)
@@ -144,32 +144,32 @@ def store_rows_as(
 
 @dataclass(frozen=True)
 class _ConvertedGraph(GraphDirectory):
-    """A graph some of whose tables of features lie elsewhere.
+    """A graph with some of its feature tables in another folder.
 
     Attributes
     ----------
     converted: names of these tables.
-    folder: of them.
+    folder: the folder of these tables.
     """
 
     converted: frozenset[str]
     folder: Path
 
     def features_file(self, node_type: str) -> Path:
-        """See :class:`GraphDirectory`."""
+        """The file of a node type's features."""
         where = self.folder if node_type in self.converted else self.path
         return layout.features_file(where, node_type)
 
     def edge_features_file(self, relation: Relation) -> Path:
-        """See :class:`GraphDirectory`."""
+        """The file of a relation's edge features."""
         where = self.folder if str(relation) in self.converted else self.path
         return layout.edge_features_file(where, relation)
 
 
-def _featured(schema: GraphSchema) -> dict[str, NodeType | EdgeType]:
-    """By name, what has features."""
+def _kinds_with_features(schema: GraphSchema) -> dict[str, NodeType | EdgeType]:
+    """The node types and relations with features, by name."""
     kinds: dict[str, NodeType | EdgeType] = {**schema.node_types}
-    kinds |= {str(each): kind for each, kind in schema.relations.items()}
+    kinds |= {str(relation): kind for relation, kind in schema.relations.items()}
     return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
 
 
@@ -189,17 +189,19 @@ def _convert(
     file: Path,
     progress: Progress,
 ) -> RoundingError | None:
-    """Write a table in another form, block by block; returns how far it is from what it
-    was made of, None = not at all. Errors as of :func:`store_rows_as`."""
+    """Write a table in another form, in pieces; return its error, None if nothing was rounded.
+
+    The errors raised are those of :func:`store_rows_as`.
+    """
     assert old.feature_dtype is not None
     assert new.feature_dtype is not None
     assert new.feature_dim is not None
     source, form = ROW_FORMS[old.feature_dtype], ROW_FORMS[new.feature_dtype]
     out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
     error = RoundingError(0.0, 0.0)
-    # Differences are taken in twice as many bits as the widest form has.
+    # Differences are computed in 64 bits, twice as many as the widest form has.
     at_once = max(1, piece_size().piece // (8 * max(1, new.feature_dim)))
-    for first, rows in blocks(table, at_once):
+    for first, rows in iter_pieces(table, at_once):
         floats = source.decode(rows)
         stored = form.encode(floats)
         back = form.decode(stored)
@@ -217,16 +219,16 @@ def _convert(
 def _check_held(
     floats: NDArray[np.float32], back: NDArray[np.float32], form: RowForm, file: Path, first: int
 ) -> None:
-    """Refuse rows with a number that their form cannot hold.
+    """Check that a form can hold all numbers of some rows.
 
     Parameters
     ----------
-    back: the rows, after they were rounded.
-    file, first: for errors: of the table, and the first row's number.
+    back: the rows after they were rounded.
+    file, first: the table's file and the number of the first row, for errors.
 
     Raises
     ------
-    GraphError: names the row and the column.
+    GraphError: it cannot hold a number. The text names row and column.
     """
     is_lost = ~np.isfinite(floats)
     if not is_lost.any():

@@ -1,11 +1,11 @@
-"""Streaming assignment: for graphs that METIS cannot hold, with a few numbers a node in memory.
+"""Assign nodes to servers in passes over the graph on disk, with a few numbers a node in memory.
 
-The graph stays on disk and is read in passes (hopper.partition.neighbor_stream). As in BGL (Liu et
-al., NSDI 2023), nodes are first gathered in connected blocks of bounded size by a breadth-first
-search from many sources, and blocks go to servers by their edges and the room there; here blocks
-are made purer and nodes placed finally by passes over the nodes, which move each to the label of
-most of its in-neighbours (size-constrained label propagation: Meyerhenke, Sanders and Schulz, SEA
-2014; with servers for labels it is re-streaming: Nishimura and Ugander, KDD 2013).
+This serves graphs that METIS cannot hold. As in BGL (Liu et al., NSDI 2023), a breadth-first search
+from many sources gathers nodes in connected blocks of bounded size, and blocks go to servers by
+their edges and the room there. Before and after that, passes over the nodes
+(hopper.partition.neighbor_stream) move each node to the label of most of its in-neighbours. This is
+size-constrained label propagation (Meyerhenke, Sanders and Schulz, SEA 2014); with servers as
+labels it is re-streaming (Nishimura and Ugander, KDD 2013).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from hopper.partition.label_passes import (
     claim,
     count_between,
     forget,
-    poll_of,
     relabel_all,
     relabel_chunk,
     spill,
+    start_poll,
     tally,
     vote,
 )
@@ -42,12 +42,12 @@ from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.place_blocks import TOLERANCE, Blocks, place_blocks
 from hopper.phases import Phases, Progress
 
-# A word no other stream of draws begins with, as in hopper.partition.random.
+# No other stream of draws begins with this word, as in hopper.partition.random.
 _STREAM: Final = int.from_bytes(hashlib.sha256(b"streaming partition").digest()[:8], "little")
 MOST_BLOCKS: Final = 1024
 DENSE_BYTES: Final = 64
-"""of each pair of blocks"""
-# Of memory, for all pairs.
+"""Bytes of memory for each pair of blocks."""
+# Pieces of memory for all pairs of blocks.
 _PIECES: Final = 4
 _NODES_A_BLOCK: Final = 16
 _BLOCKS_A_SERVER: Final = 8
@@ -74,37 +74,37 @@ def assign_stream(
 
     Parameters
     ----------
-    roots: [nodes of the target type] int64, training roots per node. Nodes with roots are balanced
-        within 5 %, and so are the other nodes of every type.
-    seed: of the sources of the breadth-first search.
-    arrays: makes those of a number a node.
+    roots: [nodes of the target type] int64, number of training roots at each node. Nodes with roots
+        are balanced within 5 %, and so are the other nodes of every type.
+    seed: seed of the sources of the breadth-first search.
+    arrays: makes arrays with a number for each node.
     """
     if servers == 1:
         return arrays.full(stream.nodes, np.int32)
     have_neighbors = stream.have_neighbors(arrays.full)
-    poll = None if have_neighbors.all() else poll_of(have_neighbors, arrays)
+    poll = None if have_neighbors.all() else start_poll(have_neighbors, arrays)
     count = number_of_blocks(stream.nodes, servers)
     with phases.phase("gather nodes in blocks (edges)", stream.edges * _CLAIM_PASSES) as progress:
         state = _grow_blocks(_Passes(stream, progress, _CLAIM_PASSES), count, seed, arrays)
     budget = _PURE_PASSES + 2
     with phases.phase("move nodes between blocks (edges)", stream.edges * budget) as progress:
         passes = _Passes(stream, progress, budget)
-        _settle(passes, _resized(state, _GROWTH), (0.0,) * _PURE_PASSES)
-        _place_sources(passes, _resized(state, _GROWTH), poll)
+        _settle(passes, _scale_caps(state, _GROWTH), (0.0,) * _PURE_PASSES)
+        _place_sources(passes, _scale_caps(state, _GROWTH), poll)
         edges = np.zeros((count, count), np.int64)
         passes.run(lambda chunk: count_between(*chunk, state.labels, edges))
         passes.finish()
     classes = balance_classes(schema, roots, arrays.full(stream.nodes, np.uint8))
     with phases.phase("place the blocks"):
         blocks = _weigh(state.labels, classes, edges)
-        # Nobody reads the blocks' labels any more.
+        # Reuse the array, because the blocks' labels are not read again.
         homes = state.labels
         relabel_all(homes, _place_filled(blocks, servers))
     del state, have_neighbors
     budget = len(_THRESHOLDS) + 1
     with phases.phase("move nodes between servers (edges)", stream.edges * budget) as progress:
         passes = _Passes(stream, progress, budget)
-        state = _on_servers(homes, classes, servers)
+        state = _label_by_server(homes, classes, servers)
         _settle(passes, state, _THRESHOLDS)
         spill(state)
         _place_sources(passes, state, poll)
@@ -113,14 +113,14 @@ def assign_stream(
 
 
 def number_of_blocks(nodes: int, servers: int) -> int:
-    """Blocks that a graph is gathered in, fewer where memory has no room for all pairs of them."""
+    """Number of blocks to gather nodes in; memory must hold a matrix of all pairs of blocks."""
     most = min(MOST_BLOCKS, math.isqrt(piece_size().piece * _PIECES // DENSE_BYTES))
     wanted = max(min(most, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
     return max(1, min(nodes, wanted))
 
 
 class _Passes:
-    """Runs over the edges as often as was planned, at most, and shows how far they are."""
+    """Runs passes over the edges, at most as many as planned, and shows their progress."""
 
     def __init__(self, stream: NeighborStream, progress: Progress, budget: int) -> None:
         self._stream = stream
@@ -129,7 +129,7 @@ class _Passes:
         self.nodes = stream.nodes
 
     def run(self, visit: Callable[[Chunk], Any]) -> int:
-        """Visit every chunk; returns the sum of what the visits return, if they do."""
+        """Visit every chunk; return the sum of the visits' results, of which None counts as 0."""
         changed = 0
         for chunk in self._stream.chunks():
             changed += visit(chunk) or 0
@@ -146,7 +146,7 @@ class _Passes:
 
 
 def _grow_blocks(passes: _Passes, count: int, seed: int, arrays: NodeArrays) -> Labelling:
-    """Blocks of at most the mean size, by breadth-first search from that many random sources."""
+    """Gather nodes in ``count`` blocks of the mean size at most, from as many random sources."""
     labels = arrays.full(passes.nodes, np.int32, NO_LABEL)
     sources = np.empty(count, np.int64)
     draw_positions(
@@ -162,18 +162,18 @@ def _grow_blocks(passes: _Passes, count: int, seed: int, arrays: NodeArrays) -> 
     for _ in range(_CLAIM_PASSES):
         if passes.run(lambda chunk: claim(*chunk, state)) <= passes.nodes * _SETTLED:
             break
-    # What no search reached is put where there is room.
+    # Put nodes that no search reached where there is room.
     spill(state)
     passes.finish()
     return state
 
 
-def _resized(state: Labelling, factor: int) -> Labelling:
+def _scale_caps(state: Labelling, factor: int) -> Labelling:
     return state._replace(caps=state.caps * factor)
 
 
 def _settle(passes: _Passes, state: Labelling, thresholds: tuple[float, ...]) -> None:
-    """Move nodes to where most of their in-neighbours are until few move."""
+    """Move nodes to the label of most of their in-neighbours, until few move."""
     for threshold in thresholds:
         moved = passes.run(partial(relabel_chunk, state=state, threshold=threshold))
         if moved <= passes.nodes * _SETTLED and not (state.load > state.caps).any():
@@ -185,7 +185,7 @@ def _place_sources(
     state: Labelling,
     poll: tuple[NDArray[np.int32], NDArray[np.int32]] | None,
 ) -> None:
-    """Move nodes without in-neighbours to where most of the nodes are that they are sampled by."""
+    """Move nodes without in-neighbours to the label of most nodes that sample them."""
     if poll is None:
         return
     votes, leads = poll
@@ -199,7 +199,7 @@ def _weigh(
     classes: NDArray[np.uint8],
     edges: NDArray[np.int64],
 ) -> Blocks:
-    nodes = _tallied(labels, classes, edges.shape[0])
+    nodes = _count_by_class(labels, classes, edges.shape[0])
     weights = np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64)
     between = (edges + edges.T).astype(np.float64)
     np.fill_diagonal(between, 0.0)
@@ -207,23 +207,25 @@ def _weigh(
 
 
 def _place_filled(blocks: Blocks, servers: int) -> NDArray[np.int32]:
-    """[blocks] int32: the server of each block; those that lost all their nodes are left out."""
+    """[blocks] int32: the server of each block; blocks without nodes are not placed."""
     filled = np.flatnonzero(blocks.weights[:, :-1].any(axis=1))
     homes = np.zeros(blocks.weights.shape[0], np.int32)
-    rest = Blocks(blocks.edges[np.ix_(filled, filled)], blocks.weights[filled])
-    homes[filled] = place_blocks(rest, servers)
+    filled_blocks = Blocks(blocks.edges[np.ix_(filled, filled)], blocks.weights[filled])
+    homes[filled] = place_blocks(filled_blocks, servers)
     return homes
 
 
-def _on_servers(homes: NDArray[np.int32], classes: NDArray[np.uint8], servers: int) -> Labelling:
-    load = _tallied(homes, classes, servers)
+def _label_by_server(
+    homes: NDArray[np.int32], classes: NDArray[np.uint8], servers: int
+) -> Labelling:
+    load = _count_by_class(homes, classes, servers)
     totals = load.sum(axis=0)
-    # Enough for all nodes, however few they are.
+    # The caps must suffice for all nodes, even if there are few.
     caps = np.maximum(-(-totals // servers), (totals * TOLERANCE / servers).astype(np.int64))
     return Labelling(homes, classes, load, caps)
 
 
-def _tallied(
+def _count_by_class(
     labels: NDArray[np.int32], classes: NDArray[np.uint8], count: int
 ) -> NDArray[np.int64]:
     counts = np.zeros((count, int(classes.max()) + 1), np.int64)

@@ -1,7 +1,8 @@
-"""The symmetric simple graph that METIS divides, of all node types and relations together.
+"""Build the undirected simple graph of all node types and relations, which METIS divides.
 
-DistDGLv2, section 4.1.1: node types are stacked into one id space and relations forgotten. An edge
-in either direction, or several parallel ones, is one undirected edge; self-loops are left out.
+As in DistDGLv2, section 4.1.1, node types are stacked into one id space, and relations are not told
+apart. Edges in both directions and parallel edges become one undirected edge. Self-loops are left
+out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hopper.graph.topology import Topology
 
 @dataclass(frozen=True)
 class Adjacency:
-    """An undirected simple graph: every edge stands in the rows of both its ends."""
+    """An undirected simple graph; every edge is in the rows of both of its ends."""
 
     indptr: NDArray[np.int64]
     """[nodes + 1] int64"""
@@ -60,7 +61,7 @@ def symmetrise(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> 
     _visit_ends(schema, topologies, cursor, ends)
     _sort_rows(indptr, ends, cursor)
     simple = _compact(indptr, ends, cursor)
-    # Gives the memory of the duplicates back before METIS asks for its own.
+    # Free the memory of duplicates before METIS takes its own.
     ends.resize(int(simple[-1]), refcheck=False)
     return Adjacency(simple, ends)
 
@@ -93,15 +94,15 @@ def _visit_relation(
     cursor: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> None:
-    """One relation's part; an empty ``ends`` means that ends are only counted."""
-    writing = ends.size > 0
+    """Do this for one relation; an empty ``ends`` means that ends are only counted."""
+    is_writing = ends.size > 0
     for row in range(indptr.size - 1):
         v = row + dst_start
-        for place in range(indptr[row], indptr[row + 1]):
-            u = indices[place] + src_start
+        for edge in range(indptr[row], indptr[row + 1]):
+            u = indices[edge] + src_start
             if u == v:
                 continue
-            if writing:
+            if is_writing:
                 ends[cursor[u]] = v
                 ends[cursor[v]] = u
             cursor[u] += 1
@@ -110,7 +111,7 @@ def _visit_relation(
 
 @kernel(parallel=True)
 def _sort_rows(indptr: NDArray[np.int64], ends: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
-    """Sort every row, drop its duplicates to its tail, and write how many ends are left."""
+    """Sort every row, move its distinct ends to its front, and write their number to ``kept``."""
     for row in numba.prange(indptr.size - 1):
         values = ends[indptr[row] : indptr[row + 1]]
         values.sort()
@@ -126,7 +127,7 @@ def _sort_rows(indptr: NDArray[np.int64], ends: NDArray[np.int64], kept: NDArray
 def _compact(
     indptr: NDArray[np.int64], ends: NDArray[np.int64], kept: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Move the rows together, in place; returns their new bounds, [nodes + 1] int64."""
+    """Move the rows together, in place; return their new bounds, [nodes + 1] int64."""
     simple = np.zeros(indptr.size, np.int64)
     for row in range(kept.size):
         start = simple[row]

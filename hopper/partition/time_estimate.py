@@ -1,9 +1,9 @@
-"""How long dividing will take, told before it starts.
+"""Estimate the time of a division before it starts.
 
-This machine's rates are probed for a fraction of a second: random reads of numbers, and bytes
-written and summed up. What the work takes of these was fitted on graphs of 5 and 20 million edges
-(docs/partitions.md says how far off it is). How often passes settle early is not known before, so
-streaming may take less, and METIS, whose work depends on the graph's shape, either.
+The rates of this machine are measured for a fraction of a second: random reads of numbers, and
+bytes written and summed up. The coefficients were fitted on graphs of 5 and 20 million edges
+(docs/partitions.md has the errors). Streaming may take less time, because passes may settle early.
+METIS may take more or less, because its work depends on the graph's shape.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BYTES: Final = 16 << 20
 _TRIALS: Final = 3
 _USUAL_BYTES: Final = 2e8
 _START: Final = 1.5
-"""seconds until kernels are loaded"""
-# Random reads that a node, and an edge, of each method's assignment are worth.
+"""Seconds until kernels are loaded."""
+# Random reads that take as long as assigning a node, and an edge, by each method.
 _OF_NODES: Final = {"random": 30.0, "stream": 30.0, "metis": 30.0}
 _OF_EDGES: Final = {"random": 0.0, "stream": 100.0, "metis": 150.0}
 # The same of an edge of the topology that is checked and written.
@@ -37,12 +37,12 @@ _OF_BYTES: Final = 1.5
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine does in a second.
+    """A machine's rates.
 
     Attributes
     ----------
-    reads: random reads of an array that no cache holds.
-    bytes: written to the destination's disk and summed up.
+    reads: random reads a second of an array that no cache holds.
+    bytes: bytes a second that are written to the destination's disk and summed up.
     """
 
     reads: float
@@ -66,30 +66,30 @@ def probe_rates(parent: Path) -> Rates:
             file.flush()
             piece.sum()
 
-    reads = _READS / _seconds(lambda: numbers[places])
+    reads = _READS / _measure_seconds(lambda: numbers[places])
     try:
-        return Rates(reads, _BYTES / _seconds(write))
+        return Rates(reads, _BYTES / _measure_seconds(write))
     except OSError:
-        # Whether the disk has room is checked elsewhere, and told better.
+        # The check of the disk's space, which is made elsewhere, has a better error.
         return Rates(reads, _USUAL_BYTES)
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    """The shortest of a few times, since others may be busy."""
-    found = []
+def _measure_seconds(work: Callable[[], object]) -> float:
+    """The shortest of a few times, because other processes may disturb some of them."""
+    times = []
     for _ in range(_TRIALS):
         start = time.perf_counter()
         work()
-        found.append(time.perf_counter() - start)
-    return max(1e-9, min(found))
+        times.append(time.perf_counter() - start)
+    return max(1e-9, min(times))
 
 
 def estimate_seconds(schema: GraphSchema, method: str, disk: int, rates: Rates) -> float | None:
-    """Seconds that dividing takes; None for a partitioner of one's own.
+    """Estimate the seconds that dividing takes; None for a plug-in partitioner.
 
     Parameters
     ----------
-    disk: bytes that are written.
+    disk: number of bytes to write.
     """
     if method not in _OF_EDGES:
         return None

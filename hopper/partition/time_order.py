@@ -1,4 +1,4 @@
-"""Neighbour lists by time: from when on each edge may be seen, earliest first."""
+"""Sort neighbour lists by the times from which their edges may be seen."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ def order_by_time(seen: Ids, indptr: Ids, first: int, last: int, times: Ids, by_
 
     Parameters
     ----------
-    seen: [edges of the destinations from ``first`` to ``last``] int64. times, by_time: [edges],
-        written.
+    seen: [edges of the destinations in [``first``, ``last``)] int64, times of the edges.
+    times: [edges] int64, receives the sorted times.
+    by_time: [edges] int64, receives the position of the edge that each time belongs to.
     """
     begin = indptr[first]
     for node in range(first, last):
         start, stop = indptr[node], indptr[node + 1]
-        own = seen[start - begin : stop - begin]
-        order = np.argsort(own, kind="mergesort")
-        for place in range(stop - start):
-            times[start + place] = own[order[place]]
-            by_time[start + place] = order[place]
+        list_times = seen[start - begin : stop - begin]
+        order = np.argsort(list_times, kind="mergesort")
+        for rank in range(stop - start):
+            times[start + rank] = list_times[order[rank]]
+            by_time[start + rank] = order[rank]

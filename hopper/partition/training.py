@@ -1,4 +1,4 @@
-"""Where the training roots are: what a partition must balance and locality is measured on."""
+"""Count the training roots at nodes and servers, which partitions balance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.array_file import blocks
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.links import Links
 from hopper.graph.schema import GraphSchema
 
@@ -16,7 +16,7 @@ OwnerOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class SplitGraph(Protocol):
-    """What a graph directory and a partitioned one have in common here."""
+    """The splits of a graph directory or a partitioned directory."""
 
     @property
     def schema(self) -> GraphSchema:
@@ -32,15 +32,13 @@ class SplitGraph(Protocol):
 def training_roots(
     graph: SplitGraph, split: str = "train", full: Callable[..., NDArray[Any]] = np.zeros
 ) -> NDArray[np.int64]:
-    """[nodes of the target type] int64, by original id: how many roots of a split stand at each
-    node.
+    """[nodes of the target type] int64: count a split's roots at each node, by original id.
 
-    A node split gives ones and zeros. Where edges are predicted, one counts at its destination. A
-    missing split gives zeros.
+    An edge that is predicted counts at its destination. A missing split gives zeros.
 
     Parameters
     ----------
-    full: makes the array, given its length and dtype.
+    full: makes an array of zeros of a length and dtype.
     """
     schema = graph.schema
     target = schema.target_type()
@@ -54,11 +52,11 @@ def training_roots(
 
 
 def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: OwnerOf) -> NDArray[np.int64]:
-    """[owners] int64: how many roots of a split stand at each owner's nodes.
+    """[owners] int64: count a split's roots at each owner's nodes.
 
     Parameters
     ----------
-    owner_of: the owners of [n] int64 original ids of the target type.
+    owner_of: returns the owners [n] of original ids [n] int64 of the target type.
     """
     counts = np.zeros(owners, np.int64)
     for nodes in _root_nodes(graph, split):
@@ -67,15 +65,15 @@ def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: OwnerOf) -
 
 
 def _root_nodes(graph: SplitGraph, split: str) -> Iterator[NDArray[np.int64]]:
-    """The nodes of the target type that roots of a split stand at, one a root, block by block."""
+    """Iterate in pieces over the target node of each root of a split."""
     schema = graph.schema
     if split not in schema.splits:
         return
     if not schema.target_relations:
-        for _, nodes in blocks(graph.split(split)):
+        for _, nodes in iter_pieces(graph.split(split)):
             yield np.asarray(nodes)
         return
     links = graph.links(split)
     target = schema.target_type()
-    into = np.array([each.dst == target for each in schema.target_relations])
-    yield links.dst[into[links.relations]]
+    is_into_target = np.array([relation.dst == target for relation in schema.target_relations])
+    yield links.dst[is_into_target[links.relations]]

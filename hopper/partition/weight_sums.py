@@ -1,4 +1,4 @@
-"""Weights of edges as draws read them: whole numbers, summed up within each neighbour list."""
+"""Convert weights of edges to the integer running sums that draws read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 
 _UNITS: Final = float(1 << 32)
-"""of a relation's largest weight"""
+"""Units of a relation's largest weight."""
 
 Ids = NDArray[np.int64]
 
 
-def units_of(weights: NDArray[np.float32], largest: float) -> Ids:
-    """[n] int64: weights in whole units (docs/draws.md).
+def to_units(weights: NDArray[np.float32], largest: float) -> Ids:
+    """[n] int64: convert weights to whole units (docs/draws.md).
 
     Parameters
     ----------
-    weights: [n] float32, positive. largest: of the relation.
+    weights: [n] float32, positive.
+    largest: the relation's largest weight.
     """
     shares = weights.astype(np.float64) / largest
     return np.maximum(1, np.floor(shares * _UNITS)).astype(np.int64)
@@ -28,11 +29,12 @@ def units_of(weights: NDArray[np.float32], largest: float) -> Ids:
 
 @kernel
 def add_up(weights: Ids, indptr: Ids, first: int, last: int, out: Ids) -> None:
-    """Running sums of weights within the neighbour lists of some destinations.
+    """Compute running sums of weights within the neighbour lists of some destinations.
 
     Parameters
     ----------
-    weights: [edges of the destinations from ``first`` to ``last``] int64. out: [edges], written.
+    weights: [edges of the destinations in [``first``, ``last``)] int64.
+    out: [edges] int64, receives the sums.
     """
     begin = indptr[first]
     for node in range(first, last):

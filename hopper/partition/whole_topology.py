@@ -1,4 +1,4 @@
-"""A relation's neighbour lists as they lie in global ids while a partitioned directory is made."""
+"""Map a relation's whole topology in global ids, while a partitioned directory is written."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hopper.graph.schema import Relation
 
 
 def open_indptr(folder: Path, relation: Relation, nodes: int) -> NDArray[np.int64]:
-    """[nodes + 1] int64: the bounds of a relation's neighbour lists in a folder, mapped."""
+    """[nodes + 1] int64: map the bounds of a relation's neighbour lists."""
     file = layout.topology_file(folder, relation, "indptr")
     return open_array(file, f"indptr of {relation}", np.int64, (nodes + 1,))
 
 
 def open_indices(folder: Path, relation: Relation, edges: int) -> NDArray[np.int64]:
-    """[edges] int64: the neighbours that a relation's lists in a folder name, mapped."""
+    """[edges] int64: map the neighbours in a relation's neighbour lists."""
     file = layout.topology_file(folder, relation, "indices")
     return open_array(file, f"indices of {relation}", np.int64, (edges,))

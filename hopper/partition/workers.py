@@ -1,4 +1,4 @@
-"""Who builds the servers' parts: this process, one after another, or others at once."""
+"""The interface of workers, which build the servers' parts, and the worker in this process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Construction:
-    """What every part of a partitioned directory is built from: the files that all parts share are
-    there, so whoever has the folders can build any part.
+    """The input of every part of a partitioned directory.
+
+    The shared files are written, so a process that can read these folders can build any part.
 
     Attributes
     ----------
-    graph: what is divided.
+    graph: the graph that is divided.
     work: the directory that is being written.
-    offsets: by node type, [servers + 1] int64: the global ids of each server's nodes.
+    offsets: by node type [servers + 1] int64, bounds of the global ids of each server's nodes.
     """
 
     graph: GraphDirectory
@@ -41,13 +42,14 @@ class Construction:
 
     @cached_property
     def maps(self) -> dict[str, Relabelling]:
-        """Both maps of every node type."""
+        """The maps of ids of every node type."""
         return {
-            name: open_relabelling(self.work, name, each) for name, each in self.offsets.items()
+            name: open_relabelling(self.work, name, offsets)
+            for name, offsets in self.offsets.items()
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Maps are opened where they are read, not sent.
+        # Another process opens the maps itself.
         return Construction, (self.graph, self.work, self.offsets)
 
 
@@ -61,11 +63,11 @@ class Workers(Protocol):
         progress: Progress,
         parts: Sequence[Any],
     ) -> list[T]:
-        """Call ``build(construction, progress, *part)`` for every part; results in their order.
+        """Call ``build(construction, progress, *part)`` for every part; return results in order.
 
         Raises
         ------
-        Whatever ``build`` does, or a RequestError that tells it.
+        RequestError: a part failed in another process. In this process, its own error is raised.
         """
         ...
 
@@ -80,5 +82,5 @@ class ThisProcess:
         progress: Progress,
         parts: Sequence[Any],
     ) -> list[T]:
-        """See :class:`Workers`."""
+        """Build the parts in this process."""
         return [build(construction, progress, *part) for part in parts]

@@ -20,13 +20,13 @@ from cache_server.shard import TableSpec, write_manifest
 from hopper.graph import layout
 from hopper.graph.array_file import (
     array_bytes,
-    blocks,
     create_array,
-    named,
+    iter_pieces,
+    named_in_errors,
     open_array,
+    open_range_writer,
     release_pages,
     save_array,
-    writes_at,
 )
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.piece_size import piece_size
@@ -55,7 +55,7 @@ def unpublished_partitions(out: Path, needed_bytes: int) -> Iterator[Path]:
     RequestError: ``out`` has content, or its disk has too little space.
     OSError: the disk is full all the same, or cannot be written; names a file.
     """
-    with unpublished(out, needed_bytes) as work, named(out):
+    with unpublished(out, needed_bytes) as work, named_in_errors(out):
         yield work
         seal_directory(work)
 
@@ -94,11 +94,11 @@ def lay_out_topology(construction: Construction, relation: Relation) -> None:
         (create("in_degrees", dst.original_ids.size), old.in_degrees, dst),
         (create("out_degrees", src.original_ids.size), old.out_degrees, src),
     ):
-        for first, ids in blocks(nodes.original_ids):
+        for first, ids in iter_pieces(nodes.original_ids):
             out[first : first + ids.size] = degrees[ids]
         release_pages(out, degrees)
     indptr, last = create("indptr", dst.original_ids.size + 1), 0
-    for first, ids in blocks(dst.original_ids):
+    for first, ids in iter_pieces(dst.original_ids):
         bounds = indptr[first + 1 : first + 1 + ids.size]
         np.cumsum(old.indptr[ids + 1] - old.indptr[ids], out=bounds)
         bounds += last
@@ -111,21 +111,22 @@ def lay_out_topology(construction: Construction, relation: Relation) -> None:
 def fill_topology(
     construction: Construction, progress: Progress, server: int
 ) -> dict[Relation, tuple[int, int]]:
-    """Write a server's edges of every relation in global ids; neighbours stay in the order of
-    original ids. Progress advances by edges.
+    """Write a server's edges of every relation in global ids; progress advances by edges.
+
+    Neighbours stay in the order of original ids.
 
     Returns
     -------
-    By relation, the edges into the server's nodes, and how many of them come from elsewhere.
+    By relation, the number of edges into the server's nodes, and of cut edges among them.
     """
-    found = {}
+    counts = {}
     for relation in construction.graph.schema.relations:
         nodes = construction.offsets[relation.dst]
         indptr = open_indptr(construction.work, relation, int(nodes[-1]))
         first, last = nodes[server : server + 2].tolist()
         cut = _fill_lists(construction, relation, server, indptr, progress)
-        found[relation] = int(indptr[last] - indptr[first]), cut
-    return found
+        counts[relation] = int(indptr[last] - indptr[first]), cut
+    return counts
 
 
 def _fill_lists(
@@ -135,18 +136,21 @@ def _fill_lists(
     indptr: NDArray[np.int64],
     progress: Progress,
 ) -> int:
-    """The edges of a relation, as of :func:`fill_topology`; returns how many are cut."""
+    """Write a server's edges of a relation; return the number of cut edges."""
     old = construction.graph.topology(relation)
-    src, dst = (construction.maps[each] for each in (relation.src, relation.dst))
+    src, dst = construction.maps[relation.src], construction.maps[relation.dst]
     src_first, src_stop = src.offsets[server : server + 2].tolist()
-    files = [layout.topology_file(construction.work, relation, each) for each in _BY_EDGE]
-    cut, own, at_once = 0, dst.offsets[server : server + 2].tolist(), edges_at_once()
-    with writes_at(files[0]) as write_indices, writes_at(files[1]) as write_edge_ids:
-        for first, last in row_ranges(indptr, *own):
+    files = [layout.topology_file(construction.work, relation, name) for name in _BY_EDGE]
+    cut, nodes, at_once = 0, dst.offsets[server : server + 2].tolist(), edges_at_once()
+    with (
+        open_range_writer(files[0]) as write_indices,
+        open_range_writer(files[1]) as write_edge_ids,
+    ):
+        for first, last in row_ranges(indptr, *nodes):
             start, stop = int(indptr[first]), int(indptr[last])
-            # A single list may be longer than what is written at a time.
-            for place in range(start, stop, at_once):
-                edges = min(at_once, stop - place)
+            # A single list may have more edges than are written at a time.
+            for edge in range(start, stop, at_once):
+                edges = min(at_once, stop - edge)
                 indices, edge_ids = np.empty(edges, np.int64), np.empty(edges, np.int64)
                 relabel_edges(
                     first,
@@ -156,12 +160,12 @@ def _fill_lists(
                     np.asarray(old.indices),
                     np.asarray(old.edge_ids),
                     indptr,
-                    place,
+                    edge,
                     indices,
                     edge_ids,
                 )
-                write_indices(place, indices)
-                write_edge_ids(place, edge_ids)
+                write_indices(edge, indices)
+                write_edge_ids(edge, edge_ids)
                 cut += int(np.count_nonzero((indices < src_first) | (indices >= src_stop)))
                 progress.advance(edges)
             release_pages(old.indptr, old.indices, old.edge_ids, indptr)
@@ -169,15 +173,17 @@ def _fill_lists(
 
 
 def fill_draw_arrays(construction: Construction, progress: Progress, relation: Relation) -> None:
-    """Write what draws read besides of a relation's lists (:mod:`hopper.partition.draw_arrays`),
-    whose edges have been written. Progress advances by edges."""
+    """Write the arrays that draws read of a relation (:mod:`hopper.partition.draw_arrays`).
+
+    The relation's edges must have been written. Progress advances by edges.
+    """
     kind = construction.graph.schema.relations[relation]
     indptr = open_indptr(construction.work, relation, int(construction.offsets[relation.dst][-1]))
     indices, edge_ids = (
         open_array(
-            layout.topology_file(construction.work, relation, each), each, np.int64, (kind.count,)
+            layout.topology_file(construction.work, relation, name), name, np.int64, (kind.count,)
         )
-        for each in _BY_EDGE
+        for name in _BY_EDGE
     )
     original_ids = construction.maps[relation.src].original_ids
 
@@ -198,7 +204,7 @@ def write_server(
 
     Parameters
     ----------
-    by_dimension: whether it stores all nodes, and some columns of their features.
+    by_dimension: whether the server stores some columns of all nodes' features.
 
     Returns
     -------
@@ -208,17 +214,18 @@ def write_server(
     folder = server_folder(work, server)
     folder.mkdir()
     tables, feature_bytes = [], 0
-    for node_type, each in maps.items():
-        first, last = int(each.offsets[server]), int(each.offsets[server + 1])
+    for node_type, relabelling in maps.items():
+        offsets = relabelling.offsets
+        first, last = int(offsets[server]), int(offsets[server + 1])
         dim = graph.schema.node_types[node_type].feature_dim
         if by_dimension:
-            first, last = 0, int(each.offsets[-1])
-        rows = each.original_ids[first:last]
+            first, last = 0, int(offsets[-1])
+        rows = relabelling.original_ids[first:last]
         if dim is not None:
             file = layout.features_file(folder, node_type)
             features = graph.features(node_type)
             if by_dimension:
-                columns = divide_columns(dim, each.offsets.size - 1)[server]
+                columns = divide_columns(dim, offsets.size - 1)[server]
                 features = features[:, columns.first : columns.stop]
             feature_bytes += write_rows(features, rows, file, progress)
             tables.append(
@@ -231,8 +238,8 @@ def write_server(
             tables.append(table_spec("labels", node_type, file, folder, first, rows.size, labels))
     for relation, kind in graph.schema.relations.items():
         if kind.feature_dim is not None:
-            own = maps[relation.dst].offsets[server : server + 2]
-            first, edges = _edges_of(work, relation, own)
+            nodes = maps[relation.dst].offsets[server : server + 2]
+            first, edges = _edges_of(work, relation, nodes)
             file, rows = layout.edge_features_file(folder, relation), graph.edge_features(relation)
             feature_bytes += write_rows(rows, edges, file, progress)
             tables.append(
@@ -247,7 +254,7 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
 
     Parameters
     ----------
-    copies: of the labels.
+    copies: number of servers that have all labels.
     """
     schema = graph.schema
     tables = [graph.labels(name) for name in schema.labels if isinstance(name, str)] * copies
@@ -257,25 +264,28 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
 
 
 def copy_shared(graph: GraphDirectory, work: Path) -> None:
-    """Write what is the same for every partition: ``graph.json``, the splits, the ends of links
-    where edges are predicted, and what the source called those that predictions are of."""
+    """Write the files that do not depend on the division.
+
+    These are ``graph.json``, splits, links, times of target edges and of nodes, and the source's
+    names of nodes and classes that are predicted.
+    """
     schema = graph.schema
     write_schema(work, schema)
-    named = [layout.names_file(graph.path, each) for each in schema.root_types]
+    files = [layout.names_file(graph.path, node_type) for node_type in schema.root_types]
     tasks = schema.target_labels.tasks if schema.target_labels else ()
     for task in ("", *(name for name, _ in tasks)):
-        named.append(layout.label_names_file(graph.path, schema.target, task))
-    for file in filter(Path.is_file, named):
+        files.append(layout.label_names_file(graph.path, schema.target, task))
+    for file in filter(Path.is_file, files):
         copy = work / file.relative_to(graph.path)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
-    for each in schema.timed:
-        # From when on edges are seen lies with the topology; these are predicted.
-        is_predicted = schema.predicted == "edge" and each in schema.target_relations
-        if isinstance(each, str) or is_predicted:
-            file = layout.times_file(work, each)
+    for owner in schema.timed:
+        # Times of other edges are written with the topology.
+        is_predicted = schema.predicted == "edge" and owner in schema.target_relations
+        if isinstance(owner, str) or is_predicted:
+            file = layout.times_file(work, owner)
             file.parent.mkdir(parents=True, exist_ok=True)
-            save_array(file, graph.times(each))
+            save_array(file, graph.times(owner))
     for name in graph.schema.splits:
         save_array(layout.split_file(work, name), graph.split(name))
         if graph.schema.target_relations:
@@ -292,8 +302,12 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
 def _edges_of(
     work: Path, relation: Relation, rows: NDArray[np.int64]
 ) -> tuple[int, NDArray[np.int64]]:
-    """The place in the CSC of the first in-edge of a range of global ids, and edge ids of all of
-    them, in order of the CSC."""
+    """Read the in-edges of a range of nodes: the first one's index in the CSC, and all edge ids.
+
+    Parameters
+    ----------
+    rows: [2] int64, bounds of the nodes' global ids.
+    """
     folder = layout.topology_file(work, relation, "indptr")
     start, stop = np.load(folder, mmap_mode="r", allow_pickle=False)[rows]
     file = layout.topology_file(work, relation, "edge_ids")
@@ -304,13 +318,13 @@ def _edges_of(
 
 
 def write_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progress: Progress) -> int:
-    """Write ``table[rows]`` in chunks; returns its bytes, by which progress advances."""
+    """Write ``table[rows]`` in pieces and return its bytes, by which progress advances."""
     out = create_array(file, table.dtype, (rows.size, *table.shape[1:]))
     row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:]))
-    for first, chosen in blocks(rows, max(1, piece_size().piece // max(1, row_bytes))):
-        out[first : first + chosen.size] = table[chosen]
+    for first, piece in iter_pieces(rows, max(1, piece_size().piece // max(1, row_bytes))):
+        out[first : first + piece.size] = table[piece]
         release_pages(table, out)
-        progress.advance(chosen.size * row_bytes)
+        progress.advance(piece.size * row_bytes)
     return int(rows.size) * row_bytes
 
 
@@ -323,7 +337,7 @@ def table_spec(
     count: int,
     table: NDArray[Any],
 ) -> TableSpec:
-    """The entry in ``shard.json`` of a table whose first row is of id ``first_id``."""
+    """Make the entry in ``shard.json`` of a table whose first row has the id ``first_id``."""
     return TableSpec(
         kind=kind,
         type=node_type,

@@ -173,7 +173,7 @@ class Order:
             assert labels is not None
             parts = [
                 self.finish(rows[:, logits], task.kind, task)
-                for task, logits, _ in labels.places().values()
+                for task, logits, _ in labels.task_slices().values()
             ]
             columns = [part if part.ndim == 2 else part[:, np.newaxis] for part in parts]
             return np.concatenate(columns, 1, dtype=np.float32)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.links import Links, ends_of
+from hopper.graph.links import Links, select_ends
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
@@ -109,7 +109,7 @@ class LinkTable:
         ----------
         places: indices of the links, whose order is kept; None = all.
         """
-        return ends_of(self, self.targets, node_type, places)
+        return select_ends(self, self.targets, node_type, places)
 
 
 class TrainingLinks:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, synthesise
-from hopper.graph.degree_corrected import both_directions
+from hopper.graph.degree_corrected import add_reverse_edges
 from hopper.graph.presets import PRESETS
 from hopper.graph.synthesise import EDGE, NODE, make
 
@@ -138,7 +138,7 @@ def test_every_class_occurs_and_labels_agree_along_edges(
 
 
 def test_both_directions_of_a_path() -> None:
-    indptr, indices = both_directions(np.array([0, 2, 2, 3]), np.array([1, 2, 1]))
+    indptr, indices = add_reverse_edges(np.array([0, 2, 2, 3]), np.array([1, 2, 1]))
     assert indptr.tolist() == [0, 2, 4, 6]
     assert indices.tolist() == [1, 2, 0, 2, 0, 1]
 

@@ -100,7 +100,7 @@ def test_no_relation_alone_tells_the_class(graphs: dict[str, GraphDirectory]) ->
         for each, kind in graph.schema.node_types.items()
     }
     paper = types["paper"]
-    clean = synthesise_typed._class_of(*paper.classes, parts, preset.classes)
+    clean = synthesise_typed._combine_parts(*paper.classes, parts, preset.classes)
     kept = np.mean(clean == np.asarray(graph.labels("paper")))
     assert 0.94 < kept < 0.97
     for edges in preset.relations:

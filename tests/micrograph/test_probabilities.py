@@ -245,7 +245,7 @@ def test_a_micrograph_of_every_kind(
 
 def test_the_first_nodes_of_a_block_are_keyed_as_they_are_in_it(topology: Topology) -> None:
     """Whatever was asked of the block before; a copy on another device asks for all there is."""
-    block = whole_block(make(NeighborSampler, topology, [4]), 0).rekeyed(77)
+    block = whole_block(make(NeighborSampler, topology, [4]), 0).with_dropout_key(77)
     for nodes, count in ((block.src, block.num_src // 2), (block.dst, block.num_dst // 2)):
         original = nodes.original
         alone = nodes.first(count)

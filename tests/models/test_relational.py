@@ -295,7 +295,7 @@ def test_a_mean_of_relations_counts_them_wherever_they_meet(of_present: bool) ->
     parts = []
     for own, aggregated in zip(degrees, rows, strict=True):
         indptr = np.concatenate(([0], np.cumsum(own.numpy())))
-        edges = Edges.of_arrays(indptr, np.zeros(indptr[-1], np.int64), num_src=1)
+        edges = Edges.from_arrays(indptr, np.zeros(indptr[-1], np.int64), num_src=1)
         ends = (Nodes("paper", torch.arange(count), None) for count in (1, 3))
         block = Block(1, 3, edges.indptr, edges.indices, CITES, edges.indices, *ends)
         parts.append(combination.partial(block, aggregated))

@@ -1,4 +1,4 @@
-"""Import graphs from other formats, one file a kind; libraries are loaded only when used."""
+"""Import graphs from other formats, with a module for each; libraries are loaded when needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hopper.graph.importers.workspace import Watcher
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
 _READ_APART: Final = ("ogb", "dgl", "pyg", "parquet", "graphml")
-"""whose libraries read binary formats in C++, unpickle, or expand what they read"""
+"""Kinds that are read in another process, because their libraries parse binary formats in C++,
+unpickle, or expand what they read."""
 _TABLES: Final = ("csv", "parquet")
 
 __all__ = [
@@ -45,29 +46,30 @@ def import_graph(
     kind: ``npy`` (a folder), ``ogb`` (a dataset's name), ``dgl`` (a file of ``dgl.save_graphs``),
         ``pyg`` (a file of ``torch.save``), ``csv`` or ``parquet`` (a folder) or ``graphml`` (a
         file).
-    name: what to call the graph; by default what its source calls it.
-    root: where the ogb library keeps what it downloads.
-    watcher: is told what tables will need, and how far they are.
+    name: name of the graph; None = the source's name for it.
+    root: folder in which the ogb library keeps its downloads.
+    watcher: is told the memory and disk space that tables will take, and their progress.
 
     Returns
     -------
-    What was done that the user should know, one line each.
+    Notes on the import for the user, one line each.
 
     Raises
     ------
-    GraphError: the source is unusable; names file and field.
-    RequestError: unknown kind, missing library, an option that does not fit, an occupied ``out``.
+    GraphError: the source is unusable. The text names file and field.
+    RequestError: the kind is unknown, its library is missing, an option does not fit, or ``out`` is
+        occupied.
     """
-    chosen = options or ImportOptions()
-    if chosen.memory_limit is not None and kind not in _TABLES:
+    import_options = options or ImportOptions()
+    if import_options.memory_limit is not None and kind not in _TABLES:
         raise RequestError(f"--memory-limit: expected an import of csv or parquet, given {kind}")
     if kind in _READ_APART:
         # Imported here: it is run as a program too.
         from hopper.graph.importers.apart import import_apart
 
         request = {"kind": kind, "source": source, "name": name, "root": str(root)}
-        return import_apart(request, Path(out), chosen, watcher or Watcher())
-    return import_here(kind, source, out, chosen, name=name, root=root, watcher=watcher)
+        return import_apart(request, Path(out), import_options, watcher or Watcher())
+    return import_here(kind, source, out, import_options, name=name, root=root, watcher=watcher)
 
 
 def import_here(
@@ -80,7 +82,7 @@ def import_here(
     root: str | Path,
     watcher: Watcher | None = None,
 ) -> list[str]:
-    """:func:`import_graph`, in this process."""
+    """Do what :func:`import_graph` does, always in this process."""
     if kind in _TABLES:
         from hopper.graph.importers.table_folder import import_folder
 

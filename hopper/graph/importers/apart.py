@@ -1,9 +1,8 @@
 """Import in a process of its own: ``python -m hopper.graph.importers.apart FOLDER PARENT
 REPORTS``.
 
-Libraries that read binary formats in C++ may end their process on a damaged file, and take what
-their allocator gives them. In a process of its own the first becomes an error with a text, and
-neither touches the caller.
+Libraries that read binary formats in C++ may crash on a damaged file, or take all memory. In a
+process of its own, that does not end the caller, which raises an error with a text instead.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ def import_apart(
 
     Raises
     ------
-    GraphError, RequestError: as there; GraphError also where the process did not end well.
+    GraphError: as ``import_graph``, or the process crashed.
+    RequestError: as ``import_graph``.
     """
     with scratch_folder("hopper-import-") as folder:
         content = request | {"out": str(out.absolute()), "options": asdict(options)}
@@ -56,18 +56,18 @@ def import_apart(
         answer = folder / _ANSWER
         if not answer.exists():
             raise GraphError(f"{request['source']}: {_explain_end(ended)}")
-        told = json.loads(answer.read_text())
-    if "error" in told:
-        raise _ERRORS[told["error"]](told["text"])
-    return [str(note) for note in told["notes"]]
+        result = json.loads(answer.read_text())
+    if "error" in result:
+        raise _ERRORS[result["error"]](result["text"])
+    return [str(note) for note in result["notes"]]
 
 
 def _run(arguments: list[str], watcher: Watcher) -> subprocess.CompletedProcess[bytes]:
-    """Run this module with some arguments; what it reports on the way is passed on."""
+    """Run this module with some arguments, and pass its reports on to ``watcher`` meanwhile."""
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as reports:
-        passing_on = threading.Thread(target=_pass_on, args=(reports, watcher))
-        passing_on.start()
+        reader = threading.Thread(target=_pass_on, args=(reports, watcher))
+        reader.start()
         try:
             return subprocess.run(
                 [sys.executable, "-P", "-m", __name__, *arguments, str(writing)],
@@ -80,7 +80,7 @@ def _run(arguments: list[str], watcher: Watcher) -> subprocess.CompletedProcess[
             )
         finally:
             os.close(writing)
-            passing_on.join()
+            reader.join()
 
 
 def _pass_on(reports: Iterable[str], watcher: Watcher) -> None:
@@ -91,14 +91,14 @@ def _pass_on(reports: Iterable[str], watcher: Watcher) -> None:
         "end": watcher.progress.end,
     }
     for line in reports:
-        # What a process that was killed wrote last may be cut off.
+        # The last line of a process that was killed may be cut off.
         with suppress(ValueError):
             name, *values = json.loads(line)
             calls[name](*values)
 
 
 class _Reports:
-    """Progress that another process shows."""
+    """Sends progress to the process that shows it."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -108,15 +108,15 @@ class _Reports:
         self._send("tell", text)
 
     def begin(self, phase: str, total: int | None) -> None:
-        """See :class:`Progress`."""
+        """Send the start of a phase."""
         self._send("begin", phase, total)
 
     def advance(self, units: int) -> None:
-        """See :class:`Progress`."""
+        """Send that more units are done."""
         self._send("advance", units)
 
     def end(self, seconds: float) -> None:
-        """See :class:`Progress`."""
+        """Send the end of a phase."""
         self._send("end", seconds)
 
     def _send(self, *report: object) -> None:
@@ -129,19 +129,19 @@ def _explain_end(ended: subprocess.CompletedProcess[bytes]) -> str:
     if code < 0:
         how = f"was ended by {signal.Signals(-code).name}"
     else:
-        words = ended.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        how = f"ended with exit code {code}: {words[-1]:.300}"
+        lines = ended.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        how = f"ended with exit code {code}: {lines[-1]:.300}"
     return f"the process that read it {how}; the file is damaged, or memory ran out"
 
 
 def _environment() -> dict[str, str]:
-    # The child must find this very package, installed or not.
+    # The child must import this package, whether it is installed or not.
     paths = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out the request that lies in a folder, and put the answer there."""
+    """Run the import that a request file asks for, and write its result beside it."""
     from hopper.graph.importers import import_here
 
     folder = Path(arguments[0])

@@ -1,8 +1,8 @@
-"""Pickles that hold arrays, read as arrays and nothing else.
+"""Read pickles of arrays without calling anything else that they name.
 
-The ogb library keeps what it has prepared with ``torch.save``, as dictionaries of NumPy arrays in a
-protocol that torch's own restricted reader does not know. This one builds arrays and the containers
-around them; a file that names anything else is refused before it is called.
+The ogb library saves dictionaries of NumPy arrays with ``torch.save``, in a protocol that torch's
+restricted reader does not know. The reader here builds arrays and their containers. It refuses a
+file that names anything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hopper.graph.importers.source_files import first_line
 
 _torch_load: Final = torch.load
 _RECONSTRUCT: Final = np.empty(0).__reduce__()[0]
-# By the names that numpy before and after its second version pickles them.
+# numpy 1 and numpy 2 pickle arrays under different names.
 _KNOWN: Final[dict[tuple[str, str], Any]] = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
@@ -42,18 +42,20 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def load_arrays(file: str | Path, *_arguments: Any, **_keywords: Any) -> Any:
-    """Read what ``torch.save`` wrote of tensors or NumPy arrays; takes ``torch.load``'s arguments.
+    """Load tensors or NumPy arrays that ``torch.save`` wrote.
+
+    Other arguments of ``torch.load`` are accepted and ignored.
 
     Raises
     ------
-    GraphError: the file holds something else, or cannot be read.
+    GraphError: the file names anything but arrays, or cannot be read.
     """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             return _torch_load(file, weights_only=True)
     except pickle.UnpicklingError:
-        # NumPy's arrays: no tensors lie beside the pickle then.
+        # The pickle holds NumPy's arrays.
         pass
     except (OSError, RuntimeError, EOFError) as error:
         raise GraphError(f"{file}: cannot be read: {first_line(error)}") from error
@@ -68,8 +70,8 @@ def load_arrays(file: str | Path, *_arguments: Any, **_keywords: Any) -> Any:
 
 @contextmanager
 def load_arrays_only() -> Iterator[None]:
-    """Let ``torch.load`` be :func:`load_arrays` for a while."""
-    # ``setattr``: to a type checker, one function is not another.
+    """Replace ``torch.load`` by :func:`load_arrays` within a ``with`` block."""
+    # A type checker refuses the assignment of another function, but not ``setattr``.
     setattr(torch, "load", load_arrays)  # noqa: B010
     try:
         yield

@@ -1,4 +1,4 @@
-"""A graph from arrays that are at hand."""
+"""Make a graph from arrays in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hopper.graph.importers.tables import (
     ArrayFeatures,
     GraphTables,
     edge_ids_array,
+    find_labelled,
     join_tasks,
-    labelled,
     read_labels,
     read_times,
     read_weights,
@@ -26,7 +26,7 @@ from hopper.graph.layout import check_name
 from hopper.graph.schema import Labelled, Labels, Relation
 
 NODE: Final = "node"
-"""the node type of a graph of one"""
+"""Name of the only node type."""
 _EDGES: Final = Relation(NODE, "edge", NODE)
 _WHERE: Final = "from_arrays"
 
@@ -45,16 +45,16 @@ def tables_from_arrays(
     target: str | Triple | Sequence[Triple],
     name: str,
 ) -> GraphTables:
-    """What :meth:`hopper.GraphDirectory.from_arrays` describes.
+    """Convert the arguments of :meth:`hopper.GraphDirectory.from_arrays`.
 
     Raises
     ------
-    GraphError: an array is not what it should be; names it.
+    GraphError: an array has a wrong dtype or shape. The text names it.
     """
     by_relation = edges if isinstance(edges, Mapping) else {_EDGES: edges}
     tables = GraphTables(name, "arrays", "", {}, {})
     for triple, ends in by_relation.items():
-        tables.edges[_relation(triple)] = _ends(ends, f"{_WHERE}: edges of {'/'.join(triple)}")
+        tables.edges[_relation(triple)] = _read_ends(ends, f"{_WHERE}: edges of {'/'.join(triple)}")
     for node_type, rows in _by_type(features).items():
         table = as_array(rows, f"{_WHERE}: features of {node_type}")
         if table.ndim != 2:
@@ -65,61 +65,62 @@ def tables_from_arrays(
         tables.features[node_type] = ArrayFeatures(table)
     for key, values in (labels if isinstance(labels, Mapping) else _by_type(labels)).items():
         _add_labels(tables, key if isinstance(key, str) else _relation(key), values)
-    for relation, given in _by_relation(edge_features).items():
-        table = as_array(given, f"{_WHERE}: edge features of {relation}")
+    for relation, rows in _by_relation(edge_features).items():
+        table = as_array(rows, f"{_WHERE}: edge features of {relation}")
         tables.edge_features[relation] = ArrayFeatures(
             table[:, np.newaxis] if table.ndim == 1 else table
         )
-    for relation, given in _by_relation(edge_weights).items():
+    for relation, weights in _by_relation(edge_weights).items():
         where = f"{_WHERE}: weights of {relation}"
-        tables.weights[relation] = read_weights(as_array(given, where), where)
-    for key, given in (times if isinstance(times, Mapping) else _by_type(times)).items():
+        tables.weights[relation] = read_weights(as_array(weights, where), where)
+    for key, values in (times if isinstance(times, Mapping) else _by_type(times)).items():
         owner: Labelled = key if isinstance(key, str) else _relation(key)
         where = f"{_WHERE}: times of {owner}"
-        is_dates = np.asarray(given).dtype.kind == "M"
+        is_dates = np.asarray(values).dtype.kind == "M"
         tables.times[owner] = read_times(
-            np.asarray(given) if is_dates else as_array(given, where), where
+            np.asarray(values) if is_dates else as_array(values, where), where
         )
-    _count(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
+    _set_counts(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
     if target and not isinstance(target, str):
         # One triple, or several.
         triples = [target] if isinstance(target[0], str) else target
-        tables.target, *also = (_known(each, tables) for each in triples)  # type: ignore[arg-type]
+        relations = (_find_target(triple, tables) for triple in triples)  # type: ignore[arg-type]
+        tables.target, *also = relations
         tables.also = tuple(also)
     else:
-        tables.target = target if isinstance(target, str) and target else _only_target(tables)
+        tables.target = target if isinstance(target, str) and target else _find_only_target(tables)
     for split, ids in (splits or {}).items():
         where = f"{_WHERE}: split {split}"
-        found = as_array(ids, where)
+        ids_or_mask = as_array(ids, where)
         count = (
             tables.counts.get(tables.target, 0)
             if isinstance(tables.target, str)
-            else sum(tables.edges[each][0].size for each in target_relations(tables))
+            else sum(tables.edges[relation][0].size for relation in target_relations(tables))
         )
-        is_mask = found.dtype == np.bool_
-        if found.ndim != 1 or (is_mask and found.size != count):
+        is_mask = ids_or_mask.dtype == np.bool_
+        if ids_or_mask.ndim != 1 or (is_mask and ids_or_mask.size != count):
             raise GraphError(
-                f"{where}: expected [n] ids, or a mask of {count}, given {found.dtype} of "
-                f"shape {list(found.shape)}"
+                f"{where}: expected [n] ids, or a mask of {count}, given {ids_or_mask.dtype} of "
+                f"shape {list(ids_or_mask.shape)}"
             )
-        chosen = np.flatnonzero(found) if is_mask else np.unique(found)
+        split_ids = np.flatnonzero(ids_or_mask) if is_mask else np.unique(ids_or_mask)
         tables.splits[check_name(split, "split", _WHERE)] = (
-            chosen if chosen.size else np.empty(0, np.int64)
+            split_ids if split_ids.size else np.empty(0, np.int64)
         )
     return tables
 
 
-def _by_type(given: ArrayLike | Mapping[str, ArrayLike] | None) -> Mapping[str, ArrayLike]:
-    if given is None:
+def _by_type(arrays: ArrayLike | Mapping[str, ArrayLike] | None) -> Mapping[str, ArrayLike]:
+    if arrays is None:
         return {}
-    return given if isinstance(given, Mapping) else {NODE: given}
+    return arrays if isinstance(arrays, Mapping) else {NODE: arrays}
 
 
 def _by_relation(
-    given: ArrayLike | Mapping[Triple, ArrayLike] | None,
+    arrays: ArrayLike | Mapping[Triple, ArrayLike] | None,
 ) -> dict[Relation, ArrayLike]:
-    by_triple = given if isinstance(given, Mapping) else {_EDGES: given}
-    return {_relation(each): own for each, own in by_triple.items() if own is not None}
+    by_triple = arrays if isinstance(arrays, Mapping) else {_EDGES: arrays}
+    return {_relation(triple): array for triple, array in by_triple.items() if array is not None}
 
 
 def _add_labels(
@@ -127,9 +128,11 @@ def _add_labels(
 ) -> None:
     where = f"{_WHERE}: labels of {owner}"
     if isinstance(values, Mapping):
-        read = {str(name): _read_labels(own, f"{where}: {name}") for name, own in values.items()}
-        tables.labels[owner] = join_tasks({name: own for name, (own, _) in read.items()}, where)
-        tables.task_names[owner] = {name: names for name, (_, names) in read.items() if names}
+        tasks = {
+            str(task): _read_labels(of_task, f"{where}: {task}") for task, of_task in values.items()
+        }
+        tables.labels[owner] = join_tasks({task: read for task, (read, _) in tasks.items()}, where)
+        tables.task_names[owner] = {task: names for task, (_, names) in tasks.items() if names}
         return
     tables.labels[owner], names = _read_labels(values, where)
     if names:
@@ -137,7 +140,7 @@ def _add_labels(
 
 
 def _read_labels(values: ArrayLike, where: str) -> tuple[tuple[Labels, NDArray[Any]], list[str]]:
-    """Labels, and what classes are called that have no numbers."""
+    """Read labels; return them, and the names of classes that are given as texts."""
     texts = as_texts(values)
     if texts is None:
         return read_labels(as_array(values, where), where), []
@@ -153,7 +156,7 @@ def _relation(triple: Triple) -> Relation:
     return Relation(*(check_name(part, "relation", _WHERE) for part in triple))
 
 
-def _known(triple: Triple, tables: GraphTables) -> Relation:
+def _find_target(triple: Triple, tables: GraphTables) -> Relation:
     relation = _relation(triple)
     if relation not in tables.edges:
         known = ", ".join(map(str, tables.edges))
@@ -161,8 +164,8 @@ def _known(triple: Triple, tables: GraphTables) -> Relation:
     return relation
 
 
-def _ends(given: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    ends = as_array(given, where)
+def _read_ends(edges: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    ends = as_array(edges, where)
     if ends.ndim != 2 or ends.shape[0] != 2 or not np.issubdtype(ends.dtype, np.integer):
         raise GraphError(
             f"{where}: expected integers of shape [2, edges], sources first; given {ends.dtype} of "
@@ -171,31 +174,31 @@ def _ends(given: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return edge_ids_array(ends[0]), edge_ids_array(ends[1])
 
 
-def _count(tables: GraphTables, told: Mapping[str, int | None]) -> None:
-    """The number of nodes of every type: as told, or as many as rows and edges name."""
+def _set_counts(tables: GraphTables, counts: Mapping[str, int | None]) -> None:
+    """Set every type's number of nodes: that of ``counts``, or of its rows, or of edges' ids."""
     types = {end for relation in tables.edges for end in (relation.src, relation.dst)}
     types |= {owner for owner in (*tables.labels, *tables.times) if isinstance(owner, str)}
     for node_type in sorted(types | set(tables.features)):
-        named = [
+        sizes = [
             int(ids.max()) + 1
             for relation, ends in tables.edges.items()
             for end, ids in zip((relation.src, relation.dst), ends, strict=True)
             if end == node_type and ids.size
         ]
         if node_type in tables.features:
-            named = [tables.features[node_type].shape[0]]
+            sizes = [tables.features[node_type].shape[0]]
         elif node_type in tables.labels:
-            named = [len(tables.labels[node_type][1])]
+            sizes = [len(tables.labels[node_type][1])]
         elif node_type in tables.times:
-            named = [len(tables.times[node_type])]
-        count = told.get(node_type)
+            sizes = [len(tables.times[node_type])]
+        count = counts.get(node_type)
         tables.counts[check_name(node_type, "node type", _WHERE)] = (
-            max(named, default=0) if count is None else count
+            max(sizes, default=0) if count is None else count
         )
 
 
-def _only_target(tables: GraphTables) -> Labelled:
-    candidates: list[Labelled] = list(labelled(tables) or tables.counts)
+def _find_only_target(tables: GraphTables) -> Labelled:
+    candidates: list[Labelled] = list(find_labelled(tables) or tables.counts)
     if len(candidates) != 1:
         raise GraphError(
             f"{_WHERE}: target: expected the node type or the relation that is predicted, one of "

@@ -1,5 +1,4 @@
-"""What graph libraries attach to nodes and edges: features, labels, masks; and which of them is
-predicted."""
+"""Read what graph libraries attach to nodes and edges: features, masks, and the target."""
 
 from __future__ import annotations
 
@@ -11,17 +10,17 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import first_line
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables, labelled
+from hopper.graph.importers.tables import ArrayFeatures, GraphTables, find_labelled
 from hopper.graph.schema import Relation
 
 _MASK: Final = "_mask"
 
 Masks = dict[str, NDArray[Any]]
-"""ids by split"""
+"""Ids by split."""
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
-    """An array, from a tensor, an array or a list.
+    """Convert a tensor, an array or a list to a numpy array.
 
     Raises
     ------
@@ -32,29 +31,30 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
             value = value.detach().cpu()
             # NumPy has no bfloat16.
             value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
-        found = np.asarray(value)
-    # Libraries tell of sparse and other tensors in many ways.
+        array = np.asarray(value)
+    # Libraries raise many kinds of errors for sparse and other tensors.
     except Exception as error:
         raise GraphError(
             f"{where}: expected a dense tensor or an array: {first_line(error)}"
         ) from error
-    if found.dtype == object:
+    if array.dtype == object:
         raise GraphError(f"{where}: expected a tensor or an array, given {type(value).__name__}")
-    return found
+    return array
 
 
 def take_features(
     data: MutableMapping[str, Any], key: str, where: str, owner: str
 ) -> ArrayFeatures | None:
-    """Take features out of the data, a vector standing for one column.
+    """Take features out of the data; a vector becomes one column.
 
     Parameters
     ----------
-    key: that they have. owner: whose, for errors.
+    key: the features' key in the data.
+    owner: the node type or relation, for errors.
 
     Raises
     ------
-    GraphError: they are no matrix.
+    GraphError: they have more than two dimensions.
     """
     if data.get(key) is None:
         return None
@@ -71,17 +71,17 @@ def take_features(
 def take_masks(
     data: MutableMapping[str, Any], where: str, owner: str, count: int, notes: list[str]
 ) -> Masks:
-    """Take the masks ``<split>_mask`` out of the data; note what is left in it.
+    """Take the masks ``<split>_mask`` out of the data, and note which data are left.
 
     Parameters
     ----------
-    count: of the owner's nodes or edges.
+    count: number of the owner's nodes or edges.
 
     Raises
     ------
-    GraphError: one is no mask of them.
+    GraphError: a mask has other values than 0 and 1, or another length.
     """
-    found = {}
+    masks = {}
     for key in [key for key in data if key.endswith(_MASK)]:
         mask = as_array(data.pop(key), f"{where}: {key} of {owner}")
         if mask.ndim == 2:
@@ -96,28 +96,30 @@ def take_masks(
             raise GraphError(
                 f"{where}: {key} of {owner}: expected {count} values, given {len(mask)}"
             )
-        found[key.removesuffix(_MASK)] = np.flatnonzero(mask)
-    left = sorted(key for key in data if not key.startswith("_"))
-    if left:
-        notes.append(f"data of {owner} left out: {', '.join(left)}")
-    return found
+        masks[key.removesuffix(_MASK)] = np.flatnonzero(mask)
+    unread = sorted(key for key in data if not key.startswith("_"))
+    if unread:
+        notes.append(f"data of {owner} left out: {', '.join(unread)}")
+    return masks
 
 
 def choose_target(tables: GraphTables, masks: Mapping[str | Relation, Masks], where: str) -> None:
-    """Predict the node type or the relation that has masks; without masks, the one node type that
-    has labels, or else the one relation, or the only node type.
+    """Choose the target: the node type or relation with masks, or else with labels.
+
+    A node type with labels comes before a relation with labels. Without masks and labels, the only
+    node type is the target.
 
     Raises
     ------
-    GraphError: there are several, or none.
+    GraphError: there are several candidates, or none.
     """
-    masked = {key: found for key, found in masks.items() if found}
-    candidates: list[str | Relation] = list(masked or labelled(tables) or tables.counts)
+    masked = {owner: ids for owner, ids in masks.items() if ids}
+    candidates: list[str | Relation] = list(masked or find_labelled(tables) or tables.counts)
     if len(candidates) != 1:
-        given = ", ".join(str(candidate) for candidate in candidates)
+        names = ", ".join(str(candidate) for candidate in candidates)
         raise GraphError(
             f"{where}: target: expected masks or labels on one node type or relation, "
-            f"given {given or 'none'}"
+            f"given {names or 'none'}"
         )
     tables.target = candidates[0]
     tables.splits = dict(masked.get(tables.target, {}))

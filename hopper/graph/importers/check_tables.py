@@ -1,4 +1,4 @@
-"""What every source has to be, whatever it was read from, before anything is done with it."""
+"""Check a graph that an importer has read, whatever its format, before it is converted."""
 
 from __future__ import annotations
 
@@ -9,63 +9,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.array_file import blocks
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.check_values import check_weights
 from hopper.graph.importers.tables import FeatureTable, GraphTables, target_relations
 from hopper.graph.schema import Relation
 
 _MOST_NODES: Final = 2**48
-"""above any graph, and below where ids times widths leave 64 bits"""
+"""Limit above any graph, at which ids times widths still fit in 64 bits."""
 _EXACT_IN_FLOAT32: Final = 2**24
 
 
 def check_tables(tables: GraphTables) -> None:
-    """Check counts, edges, splits and the kinds of features; adds notes on what becomes another.
+    """Check counts, edges, splits and the dtypes of features; note dtypes that will change.
 
     Raises
     ------
-    GraphError: an id names a node or an edge that there is not, or features are no numbers that
-        can be learned from; names the field.
+    GraphError: an id names a node or an edge that does not exist, or features are not numbers. The
+        text names the field.
     """
     for name, count in tables.counts.items():
         if not 0 <= count <= _MOST_NODES:
             raise GraphError(f"nodes of {name}: expected a count in [0, 2**48], given {count}")
     for relation, ends in tables.edges.items():
         _check_ends(tables, relation, ends)
-    for labelled, (_, values) in tables.labels.items():
-        if isinstance(labelled, Relation):
-            _check_of_edges(tables, labelled, values, "labels")
+    for owner, (_, values) in tables.labels.items():
+        if isinstance(owner, Relation):
+            _check_edge_data(tables, owner, values, "labels")
     for relation, weights in tables.weights.items():
-        _check_of_edges(tables, relation, weights, "weights")
+        _check_edge_data(tables, relation, weights, "weights")
         check_weights(weights, f"weights of {relation}")
-    for timed, times in tables.times.items():
-        if isinstance(timed, Relation):
-            _check_of_edges(tables, timed, times, "times")
-        elif len(times) != tables.counts.get(timed):
+    for owner, times in tables.times.items():
+        if isinstance(owner, Relation):
+            _check_edge_data(tables, owner, times, "times")
+        elif len(times) != tables.counts.get(owner):
             raise GraphError(
-                f"times of {timed}: expected {tables.counts.get(timed)}, one for each node, given "
+                f"times of {owner}: expected {tables.counts.get(owner)}, one for each node, given "
                 f"{len(times)}"
             )
     for name, ids in tables.splits.items():
         _check_split(tables, name, ids)
-    for owner, table in (*tables.features.items(), *tables.edge_features.items()):
-        kind = "edge features" if isinstance(owner, Relation) else "features"
-        _check_kind(table, f"{kind} of {owner}", tables.notes)
+    for key, table in (*tables.features.items(), *tables.edge_features.items()):
+        kind = "edge features" if isinstance(key, Relation) else "features"
+        _check_dtype(table, f"{kind} of {key}", tables.notes)
 
 
 def check_finite(rows: NDArray[Any], first: int, where: str, names: Sequence[str] = ()) -> None:
-    """Refuse features that are not finite, or leave what float32 holds.
+    """Check that features are finite as they will be written.
 
     Parameters
     ----------
     rows: [n, columns], the rows from ``first`` on, as they will be written.
-    names: of the columns, where the source has some.
+    names: the source's names of the columns, if it has any.
 
     Raises
     ------
-    GraphError: names row and column.
+    GraphError: a number is not finite. The text names row and column.
     """
-    # One pass without a temporary: a sum is finite only if all that is added up is.
+    # One pass without a temporary array: a sum is finite only if all of its terms are.
     with np.errstate(all="ignore"):
         if not rows.size or np.isfinite(np.sum(rows, dtype=np.float64)):
             return
@@ -90,16 +90,16 @@ def _check_ends(
                 f"{node_type!r}"
             )
         count = tables.counts[node_type]
-        for first, part in blocks(ids):
-            if not 0 <= part.min() <= part.max() < count:
-                place = int(np.flatnonzero((part < 0) | (part >= count))[0])
+        for first, piece in iter_pieces(ids):
+            if not 0 <= piece.min() <= piece.max() < count:
+                index = int(np.flatnonzero((piece < 0) | (piece >= count))[0])
                 raise GraphError(
-                    f"edges of {relation}: {end} of edge {first + place}: expected an id of "
-                    f"{node_type} in [0, {count}), given {part[place]}"
+                    f"edges of {relation}: {end} of edge {first + index}: expected an id of "
+                    f"{node_type} in [0, {count}), given {piece[index]}"
                 )
 
 
-def _check_of_edges(
+def _check_edge_data(
     tables: GraphTables, relation: Relation, values: NDArray[Any], what: str
 ) -> None:
     if relation not in tables.edges:
@@ -116,19 +116,19 @@ def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:
     target = tables.target
     if isinstance(target, str):
         if target not in tables.counts:
-            # Refused, by name, with the schema.
+            # The check of the schema refuses it, and names it.
             return
         what, count = f"nodes of {target}", tables.counts[target]
     else:
         relations = target_relations(tables)
         what = f"edges of {', '.join(map(str, relations))}"
-        count = sum(tables.edges[each][0].size for each in relations)
+        count = sum(tables.edges[relation][0].size for relation in relations)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise GraphError(
             f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "
             f"{list(ids.shape)}"
         )
-    bounds = [(int(part.min()), int(part.max())) for _, part in blocks(ids)]
+    bounds = [(int(piece.min()), int(piece.max())) for _, piece in iter_pieces(ids)]
     low, high = min((a for a, _ in bounds), default=0), max((b for _, b in bounds), default=-1)
     if not 0 <= low <= high + 1 <= count:
         raise GraphError(
@@ -136,7 +136,7 @@ def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:
         )
 
 
-def _check_kind(table: FeatureTable, where: str, notes: list[str]) -> None:
+def _check_dtype(table: FeatureTable, where: str, notes: list[str]) -> None:
     kind = table.dtype
     if np.issubdtype(kind, np.complexfloating) or kind.kind not in "fiub":
         raise GraphError(f"{where}: expected numbers, given {kind}: turn them into numbers first")

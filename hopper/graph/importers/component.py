@@ -16,15 +16,15 @@ from hopper.graph.schema import Relation
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """Some rows of a table, in their order there."""
+    """Some rows of a table, in the table's order."""
 
     table: FeatureTable
     kept: NDArray[np.bool_]
-    """[rows of the table]"""
+    """[rows of the table], whether each row is kept"""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows that are kept, and columns."""
+        """Number of kept rows, and of columns."""
         return int(np.count_nonzero(self.kept)), self.table.shape[1]
 
     @property
@@ -33,36 +33,33 @@ class SelectedRows:
         return self.table.dtype
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """The kept part of each of the table's chunks."""
-        written = 0
+        """Iterate over the kept rows of each of the table's chunks."""
+        first = 0
         for start, rows in self.table.chunks():
-            part = rows[self.kept[start : start + rows.shape[0]]]
-            yield written, part
-            written += part.shape[0]
+            kept_rows = rows[self.kept[start : start + rows.shape[0]]]
+            yield first, kept_rows
+            first += kept_rows.shape[0]
 
 
 def keep_largest_component(tables: GraphTables) -> None:
-    """Leave only the largest component of the graph whose edges are those of all relations.
+    """Keep only the largest weakly connected component, over the edges of all relations.
 
-    Directions of edges do not matter (weakly connected); of components of equal size the one with
-    the first node stays. Nodes and edges keep their order and are numbered anew.
+    Of components of equal size, the one with the first node stays. Nodes and edges keep their order
+    and get new numbers.
 
     Raises
     ------
-    GraphError: an edge names a node that there is not.
+    GraphError: an edge names a node that does not exist.
     """
-    kept = _largest(tables)
-    removed = sum(int(mask.size - np.count_nonzero(mask)) for mask in kept.values())
-    ids = {name: np.cumsum(mask) - 1 for name, mask in kept.items()}
+    kept_nodes = _find_largest(tables)
+    removed = sum(int(mask.size - np.count_nonzero(mask)) for mask in kept_nodes.values())
+    ids = {name: np.cumsum(mask) - 1 for name, mask in kept_nodes.items()}
     kept_edges: dict[Relation, NDArray[np.bool_]] = {}
     for relation, (src, dst) in tables.edges.items():
         # Both ends of an edge are in one component.
-        chosen = kept_edges[relation] = kept[relation.src][src]
-        tables.edges[relation] = (
-            ids[relation.src][src[chosen]],
-            ids[relation.dst][dst[chosen]],
-        )
-    for name, mask in kept.items():
+        mask = kept_edges[relation] = kept_nodes[relation.src][src]
+        tables.edges[relation] = (ids[relation.src][src[mask]], ids[relation.dst][dst[mask]])
+    for name, mask in kept_nodes.items():
         tables.counts[name] = int(np.count_nonzero(mask))
         if name in tables.features:
             tables.features[name] = SelectedRows(tables.features[name], mask)
@@ -73,22 +70,22 @@ def keep_largest_component(tables: GraphTables) -> None:
             tables.labels[name] = (labels, values[mask])
         if name in tables.names:
             names = zip(tables.names[name], mask, strict=True)
-            tables.names[name] = [each for each, stays in names if stays]
+            tables.names[name] = [node_name for node_name, is_kept in names if is_kept]
     for relation, edge_table in tables.edge_features.items():
         tables.edge_features[relation] = SelectedRows(edge_table, kept_edges[relation])
-    for relation, chosen in kept_edges.items():
+    for relation, mask in kept_edges.items():
         if relation in tables.weights:
-            tables.weights[relation] = tables.weights[relation][chosen]
+            tables.weights[relation] = tables.weights[relation][mask]
         if relation in tables.times:
-            tables.times[relation] = tables.times[relation][chosen]
+            tables.times[relation] = tables.times[relation][mask]
         if relation in tables.labels:
             labels, values = tables.labels[relation]
-            tables.labels[relation] = (labels, values[chosen])
+            tables.labels[relation] = (labels, values[mask])
     target = tables.target
     mask = (
-        kept[target]
+        kept_nodes[target]
         if isinstance(target, str)
-        else np.concatenate([kept_edges[each] for each in target_relations(tables)])
+        else np.concatenate([kept_edges[relation] for relation in target_relations(tables)])
     )
     tables.splits = {
         name: (np.cumsum(mask) - 1)[split[mask[split]]] for name, split in tables.splits.items()
@@ -96,8 +93,8 @@ def keep_largest_component(tables: GraphTables) -> None:
     tables.notes.append(f"{removed} nodes outside the largest connected component left out")
 
 
-def _largest(tables: GraphTables) -> dict[str, NDArray[np.bool_]]:
-    """Per type: [count] bool, the nodes of the largest component."""
+def _find_largest(tables: GraphTables) -> dict[str, NDArray[np.bool_]]:
+    """Mark the nodes of the largest component, [count] bool by node type."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -106,7 +103,7 @@ def _largest(tables: GraphTables) -> dict[str, NDArray[np.bool_]]:
     first = dict(zip(names, bounds[:-1].tolist(), strict=True))
     ends = tuple(
         np.concatenate(
-            [_global(tables, r, end, each[end], first) for r, each in tables.edges.items()]
+            [_shift_ids(tables, r, end, pair[end], first) for r, pair in tables.edges.items()]
         )
         for end in (0, 1)
     )
@@ -117,10 +114,10 @@ def _largest(tables: GraphTables) -> dict[str, NDArray[np.bool_]]:
     return dict(zip(names, np.split(inside, bounds[1:-1]), strict=True))
 
 
-def _global(
+def _shift_ids(
     tables: GraphTables, relation: Relation, end: int, ids: NDArray[Any], first: dict[str, int]
 ) -> NDArray[np.int64]:
-    """Ids of one end of a relation's edges, counted over all types."""
+    """Number the ends of a relation's edges over the nodes of all types."""
     node_type = relation.dst if end else relation.src
     count = tables.counts[node_type]
     if ids.size and not 0 <= ids.min() <= ids.max() < count:

@@ -1,4 +1,4 @@
-"""Turn what an importer read into a graph directory, with the options all importers share."""
+"""Write a graph that an importer has read as a graph directory; apply the import's options."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from hopper.phases import Phases, Progress
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What to do with a graph while it is imported."""
+    """How to change a graph while it is imported."""
 
     symmetrize: bool = False
-    """add the reverse of every edge of relations within one node type, remove duplicates"""
+    """add the reverse of every edge of relations within one node type, and remove duplicates"""
     add_reverse: Literal["", "all", "cross-type"] = ""
-    """add a relation ``rev_<rel>``, ends swapped: for every relation that was not symmetrised, or
-    for those between two node types, the others being symmetrised"""
+    """add a relation ``rev_<rel>`` with ends swapped. "all": to every relation; "cross-type": to
+    relations between two node types, and symmetrise the others"""
     largest_component: bool = False
-    """leave out every node that no path, in either direction, joins to the largest component"""
+    """keep only the largest weakly connected component"""
     targets: tuple[str, ...] = ()
-    """relations whose edges are predicted instead of what the source says: each by its triple
-    src/rel/dst or by a name that only one has, or "all" """
+    """relations to predict instead of the source's target, each as src/rel/dst or as a name that
+    only one relation has; or "all" """
     split: RandomSplit | None = None
-    """draw splits; refused where the source has some"""
+    """how to draw splits; refused if the source has splits"""
     missing: Literal["", "zero", "mean"] = ""
-    """what takes the place of features that are missing (NaN, or empty in tables): 0, or the mean
-    of the column's others; "" = they are refused"""
+    """what replaces missing features (NaN, or empty in tables): 0, or the mean of the column's
+    other numbers; "" = missing features are refused"""
     row_normalize: bool = False
-    """divide every row of node features by its sum, where that is not 0"""
+    """divide every row of node features by its sum, unless that is 0"""
     seed: int = 0
     memory_limit: int | None = None
-    """bytes that an import of tables may take; None = half of what can be had"""
+    """bytes that an import of tables may take; None = half of the available memory"""
 
 
 def write_tables(
@@ -64,17 +64,17 @@ def write_tables(
     options: ImportOptions,
     space: Workspace | None = None,
 ) -> list[str]:
-    """Apply the options and write the graph directory.
+    """Apply the options, and write the graph directory.
 
     Features pass through in chunks of about 64 MiB.
 
     Parameters
     ----------
-    space: what sorts edges and bounds memory; None = edges are sorted in memory.
+    space: sorts edges and limits memory; None = edges are sorted in memory.
 
     Returns
     -------
-    What was done that the user should know, one line each.
+    Notes on the import for the user, one line each.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def write_tables(
     if options.add_reverse:
         add_reverse_relations(tables, skip_same_type=symmetrize)
     if options.split is not None:
-        _draw(tables, options.split, options.seed)
+        _draw_splits(tables, options.split, options.seed)
     align_labels(tables)
     with GraphWriter(out, _schema(tables)) as writer:
         for relation, (src, dst) in tables.edges.items():
@@ -126,8 +126,8 @@ def write_tables(
             writer.labels(owner, values)
         for name, ids in tables.splits.items():
             writer.split(name, ids)
-        for node_type, called in tables.names.items():
-            writer.names(node_type, called)
+        for node_type, node_names in tables.names.items():
+            writer.names(node_type, node_names)
         for owner, names in tables.label_names.items():
             writer.label_names(owner, names)
         for owner, by_task in tables.task_names.items():
@@ -138,12 +138,12 @@ def write_tables(
     return tables.notes
 
 
-def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
+def _draw_splits(tables: GraphTables, split: RandomSplit, seed: int) -> None:
     if tables.splits:
         raise RequestError(f"--split: the source has its own splits, {sorted(tables.splits)}")
     targets = target_relations(tables)
     if split.by_time:
-        tables.splits = _in_order_of_time(tables, split)
+        tables.splits = _split_by_time(tables, split)
     elif targets:
         tables.splits = draw_link_split(split, tables, seed)
         _leave_out_unlabelled(tables, targets)
@@ -157,27 +157,31 @@ def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
     tables.notes.append(f"split {how}: {sizes}")
 
 
-def _in_order_of_time(tables: GraphTables, split: RandomSplit) -> dict[str, NDArray[np.int64]]:
-    """Splits by the times of what is predicted."""
+def _split_by_time(tables: GraphTables, split: RandomSplit) -> dict[str, NDArray[np.int64]]:
+    """Split the target's nodes or edges by their times."""
     owners: Sequence[Labelled] = target_relations(tables) or [tables.target]
-    for each in owners:
-        if each not in tables.times:
-            raise RequestError(f"--split: expected times of {each}, by which to split; it has none")
-    times = np.concatenate([tables.times[each] for each in owners])
+    for owner in owners:
+        if owner not in tables.times:
+            raise RequestError(
+                f"--split: expected times of {owner}, by which to split; it has none"
+            )
+    times = np.concatenate([tables.times[owner] for owner in owners])
     has_label = np.ones(times.size, np.bool_)
-    if all(each in tables.labels for each in owners):
-        has_label = np.concatenate([is_labelled(*tables.labels[each]) for each in owners])
+    if all(owner in tables.labels for owner in owners):
+        has_label = np.concatenate([is_labelled(*tables.labels[owner]) for owner in owners])
     elif isinstance(tables.target, str):
         raise RequestError("--split: expected a target node type with labels")
     return split_by_time(split, times, has_label)
 
 
 def _leave_out_unlabelled(tables: GraphTables, targets: Sequence[Relation]) -> None:
-    """Let splits of edges have those alone that have labels, where labels are predicted."""
-    labelled = [is_labelled(*tables.labels[each]) for each in targets if each in tables.labels]
-    if len(labelled) == len(targets):
-        has = np.concatenate(labelled)
-        tables.splits = {name: ids[has[ids]] for name, ids in tables.splits.items()}
+    """Remove unlabelled edges from the splits, where labels of edges are predicted."""
+    by_relation = [
+        is_labelled(*tables.labels[relation]) for relation in targets if relation in tables.labels
+    ]
+    if len(by_relation) == len(targets):
+        has_label = np.concatenate(by_relation)
+        tables.splits = {name: ids[has_label[ids]] for name, ids in tables.splits.items()}
 
 
 def _schema(tables: GraphTables) -> GraphSchema:
@@ -222,12 +226,12 @@ def _width(
 
 
 @dataclass(frozen=True)
-class _Filled:
-    """A table with numbers where something is missing.
+class _FilledTable:
+    """A table in which missing numbers are replaced.
 
     Attributes
     ----------
-    values: [columns] float64, by column.
+    values: [columns] float64, the number that replaces missing ones of each column.
     """
 
     table: FeatureTable
@@ -244,15 +248,15 @@ class _Filled:
         return self.table.dtype
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """See :class:`FeatureTable`."""
+        """Iterate over the table's chunks, with missing numbers replaced."""
         for start, rows in self.table.chunks():
             yield start, np.where(np.isnan(rows), self.values.astype(rows.dtype), rows)
 
 
 def _fill_missing(
     table: FeatureTable, missing: str, what: str, notes: list[str]
-) -> FeatureTable | _Filled:
-    """The same with what is missing filled in, as asked; reads it once more."""
+) -> FeatureTable | _FilledTable:
+    """Return the table with missing numbers replaced as ``missing`` says; this reads it once."""
     if not missing or table.dtype.kind != "f":
         return table
     columns = table.shape[1]
@@ -262,12 +266,12 @@ def _fill_missing(
         sums += np.where(known, rows, 0).sum(0, dtype=np.float64)
         counts += known.sum(0)
         rows_read += len(rows)
-    lacking = rows_read * columns - int(counts.sum())
-    if not lacking:
+    missing_count = rows_read * columns - int(counts.sum())
+    if not missing_count:
         return table
-    notes.append(f"{what}: {lacking:,} missing numbers filled with {missing}")
+    notes.append(f"{what}: {missing_count:,} missing numbers filled with {missing}")
     means = sums / np.maximum(counts, 1)
-    return _Filled(table, means if missing == "mean" else np.zeros(columns))
+    return _FilledTable(table, means if missing == "mean" else np.zeros(columns))
 
 
 def _copy(
@@ -280,16 +284,18 @@ def _copy(
 ) -> None:
     for start, rows in table.chunks():
         with np.errstate(over="ignore"):
-            part = rows.astype(out.dtype, copy=False)
-        check_finite(part, start, what, names)
+            converted = rows.astype(out.dtype, copy=False)
+        check_finite(converted, start, what, names)
         out[start : start + rows.shape[0]] = (
-            _normalized(part, f"{what}: rows from {start} on") if row_normalize else part
+            _normalize_rows(converted, f"{what}: rows from {start} on")
+            if row_normalize
+            else converted
         )
         release_pages(out)
         progress.advance(rows.shape[0])
 
 
-def _normalized(rows: NDArray[Any], where: str) -> NDArray[Any]:
+def _normalize_rows(rows: NDArray[Any], where: str) -> NDArray[Any]:
     if rows.size and rows.min() < 0:
         raise RequestError(f"--row-normalize: {where}: expected no negative feature")
     sums = rows.sum(axis=1, keepdims=True, dtype=np.float64)

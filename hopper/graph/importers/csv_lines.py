@@ -1,4 +1,4 @@
-"""Lines of CSV tables, read one by one to say which of them is wrong, and in what."""
+"""Read CSV tables line by line, to tell which line is wrong and why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Line:
     values: dict[str, str]
 
     def refuse(self, column: str, expected: str) -> GraphError:
-        """The error that a value is not what was expected."""
+        """Make the error that says which value of the line is wrong."""
         return GraphError(
             f"{self.file}: line {self.number_in_file}: column {column}: expected {expected}, "
             f"given {self.values.get(column)!r}"
@@ -29,12 +29,12 @@ class Line:
 
 
 def find_line(file: Path, row: int) -> Line:
-    """The line of a row, counted from 0; without values where there are fewer."""
+    """Find the line of a row, counted from 0; it has no values if the table has fewer rows."""
     return next(islice(read_lines(file), row, None), None) or Line(file, row + 2, {})
 
 
 def read_lines(file: Path) -> Iterator[Line]:
-    """The data lines of a table.
+    """Iterate over the data lines of a table.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def read_lines(file: Path) -> Iterator[Line]:
 
 
 def read_header(file: Path) -> list[str]:
-    """The names of a table's columns.
+    """Read the names of a table's columns.
 
     Raises
     ------

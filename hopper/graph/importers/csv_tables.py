@@ -1,5 +1,4 @@
-"""Node and edge tables in CSV: parsed in batches of texts by pyarrow; errors name file, line and
-column."""
+"""Read node and edge tables in CSV, in batches that pyarrow parses; errors name the line."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from hopper.graph.schema import Labels
 from hopper.graph.times import parse_time
 
 _BLOCK: Final = 8 << 20
-"""bytes of a file that are parsed at once"""
+"""Bytes of a file that are parsed at once."""
 _SAMPLE: Final = 1 << 20
-"""bytes from which the length of lines is estimated"""
+"""Bytes from which the length of lines is estimated."""
 
 
 class CsvFile:
-    """A :class:`TableFile`: its columns are of texts, empty where nothing stands.
+    """A :class:`TableFile` in CSV, whose columns are texts; missing values are empty texts.
 
     Raises
     ------
@@ -50,14 +49,14 @@ class CsvFile:
             ) from error
 
     def estimate_rows(self) -> int:
-        """From the number of lines in the first MiB."""
+        """Estimate the number of rows from the number of lines in the first MiB."""
         with self.file.open("rb") as stream:
             sample = stream.read(_SAMPLE)
         lines = max(sample.count(b"\n"), sample.count(b"\r"), 1)
         return int(self.file.stat().st_size * lines / max(1, len(sample)))
 
     def batches(self, columns: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[tuple[int, Any]]:
-        """See :class:`TableFile`; names the first line that cannot be read."""
+        """Iterate over batches of columns; the error names the first line that cannot be read."""
         import pyarrow
         from pyarrow import csv
 
@@ -84,93 +83,98 @@ class CsvFile:
                     raise pyarrow.ArrowInvalid("a quote that is opened and not closed")
         except pyarrow.ArrowInvalid as error:
             for _ in read_lines(self.file):
-                # Where a line is at fault, this tells which.
+                # If a line is wrong, this raises an error that names it.
                 pass
             raise GraphError(f"{self.file}: cannot be read as CSV: {first_line(error)}") from error
         except OSError as error:
             raise GraphError(f"{self.file}: cannot be read as CSV: {error}") from error
 
     def ids(self, batch: Any, column: str, first: int) -> Any:
-        """The texts; an empty one is refused in a node table, and unknown in a table of edges."""
+        """The texts of a column of ids; an empty text is refused in a node table."""
         texts = batch.column(column)
         if column == "id":
-            empty = _first(_is_empty(texts))
-            if empty is not None:
-                raise self.refuse(first + empty, column, "a distinct id")
+            row = _first_true(_is_empty(texts))
+            if row is not None:
+                raise self.refuse(first + row, column, "a distinct id")
         return texts
 
     def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
-        """All are texts."""
+        """Return the column, because all columns are texts."""
         return column
 
     def weights(self, batch: Any, first: int) -> NDArray[np.float32]:
-        """Positive numbers."""
-        found = self.numbers(batch, "weight", first, empty_is_missing=False)
-        wrong = np.flatnonzero(found <= 0)
+        """[n] float32: the weights, checked to be positive."""
+        weights = self.numbers(batch, "weight", first, empty_is_missing=False)
+        wrong = np.flatnonzero(weights <= 0)
         if wrong.size:
             raise self.refuse(first + int(wrong[0]), "weight", "a positive number")
         with np.errstate(over="ignore"):
-            return found.astype(np.float32)
+            return weights.astype(np.float32)
 
     def times(self, batch: Any, first: int) -> NDArray[np.int64]:
-        """See :func:`parse_time`."""
+        """[n] int64: the times, as :func:`parse_time` reads them."""
         import pyarrow
         from pyarrow import compute
 
         texts = batch.column("time")
-        # pyarrow reads hexadecimal numbers as well.
+        # pyarrow would read hexadecimal numbers.
         if not compute.any(compute.match_substring(texts, "x", ignore_case=True)).as_py():
             try:
                 return np.asarray(texts.cast(pyarrow.int64()).to_numpy())
             except pyarrow.ArrowInvalid:
                 pass
-        found = np.empty(len(texts), np.int64)
-        for place, text in enumerate(texts.to_pylist()):
+        times = np.empty(len(texts), np.int64)
+        for row, text in enumerate(texts.to_pylist()):
             try:
-                found[place] = parse_time(text)
+                times[row] = parse_time(text)
             except ValueError as error:
-                raise self.refuse(first + place, "time", str(error)) from None
-        return found
+                raise self.refuse(first + row, "time", str(error)) from None
+        return times
 
     def numbers(
         self, batch: Any, column: str, first: int, *, empty_is_missing: bool
     ) -> NDArray[np.float64]:
-        """[n] finite numbers of a column; NaN where nothing stands, if that may be."""
+        """[n] float64: a column's numbers, checked to be finite.
+
+        Parameters
+        ----------
+        empty_is_missing: read an empty text as NaN instead of refusing it.
+        """
         import pyarrow
         from pyarrow import compute
 
         texts = batch.column(column)
         empty = _is_empty(texts)
         try:
-            nothing = pyarrow.scalar(None, pyarrow.string())
-            values = compute.if_else(pyarrow.array(empty), nothing, texts)
-            found = values.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+            null = pyarrow.scalar(None, pyarrow.string())
+            values = compute.if_else(pyarrow.array(empty), null, texts)
+            numbers = values.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
         except pyarrow.ArrowInvalid:
-            # Python reads what pyarrow does not, such as blanks around a number.
-            found = self._converted(texts, column, first, empty)
+            # Python reads numbers that pyarrow refuses, such as those with blanks around them.
+            numbers = self._parse_numbers(texts, column, first, empty)
         missing = empty if empty_is_missing else np.zeros_like(empty)
-        place = _first(empty & ~missing)
-        if place is not None:
-            raise self.refuse(first + place, column, "a number")
-        place = _first(~np.isfinite(found) & ~empty)
-        if place is not None:
-            raise self.refuse(first + place, column, "a finite number")
-        return np.asarray(found, np.float64)
+        row = _first_true(empty & ~missing)
+        if row is not None:
+            raise self.refuse(first + row, column, "a number")
+        row = _first_true(~np.isfinite(numbers) & ~empty)
+        if row is not None:
+            raise self.refuse(first + row, column, "a finite number")
+        return np.asarray(numbers, np.float64)
 
-    def _converted(
+    def _parse_numbers(
         self, texts: Any, column: str, first: int, empty: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        found = np.full(len(texts), np.nan)
-        for place, text in enumerate(texts.to_pylist()):
-            if not empty[place]:
+        numbers = np.full(len(texts), np.nan)
+        for row, text in enumerate(texts.to_pylist()):
+            if not empty[row]:
                 try:
-                    found[place] = float(text)
+                    numbers[row] = float(text)
                 except ValueError:
-                    raise self.refuse(first + place, column, "a number") from None
-        return found
+                    raise self.refuse(first + row, column, "a number") from None
+        return numbers
 
     def label_reader(self, columns: list[str], folder: Path) -> LabelReader:
-        """See :class:`TableFile`."""
+        """Make a reader of the columns of one task's labels."""
         if kind_of(columns[0]) == "label":
             expected = "a class (an integer of at least 0) or nothing"
             return TextClasses(
@@ -179,31 +183,33 @@ class CsvFile:
         return _LabelNumbers(self, columns, folder)
 
     def feature_reader(self, columns: list[str]) -> _Features:
-        """See :class:`TableFile`."""
+        """Make a reader that finds out what columns of features hold."""
         return _Features(self, columns)
 
     def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        """See :class:`TableFile`."""
-        found = self.numbers(batch, column.name, first, empty_is_missing=True)
+        """[n, 1] float32: a column of numbers; NaN where a text is empty."""
+        numbers = self.numbers(batch, column.name, first, empty_is_missing=True)
         with np.errstate(over="ignore"):
-            return found.astype(np.float32)[:, None]
+            return numbers.astype(np.float32)[:, None]
 
     def refuse(self, row: int, column: str, expected: str) -> GraphError:
-        """The error that a value is not what was expected; looks for its line."""
+        """Make the error that a value is wrong; this looks for its line."""
         return find_line(self.file, row).refuse(column, expected)
 
     def refuse_repeated(self, row: int) -> GraphError:
-        """See :class:`TableFile`."""
+        """Make the error that a row's id occurs before it."""
         return self.refuse(row, "id", "a distinct id")
 
     def refuse_unknown(self, row: int, column: str) -> GraphError:
-        """See :class:`TableFile`."""
+        """Make the error that a row names a node that its table does not have."""
         return self.refuse(row, column, "an id of the node table")
 
 
 class _Quotes:
-    """A file that counts the quotes that are read from it: pyarrow takes a quote that is not closed
-    for one around all the rest."""
+    """A file that counts the quotes read from it, to notice one that is not closed.
+
+    pyarrow would read all text after such a quote as one value.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream, self.number = stream, 0
@@ -222,7 +228,7 @@ class _Quotes:
 
 
 class _LabelNumbers:
-    """Labels that are numbers, or several of 0 and 1."""
+    """Reads labels that are numbers, or multi-hot labels in several columns."""
 
     def __init__(self, source: CsvFile, columns: list[str], folder: Path) -> None:
         self._source, self._columns = source, columns
@@ -232,34 +238,36 @@ class _LabelNumbers:
         )
 
     def read(self, first: int, batch: Any) -> None:
-        """See :class:`LabelReader`."""
+        """Read the labels of a batch."""
         if self._is_value:
             name = self._columns[0]
-            found = self._source.numbers(batch, name, first, empty_is_missing=True)
+            numbers = self._source.numbers(batch, name, first, empty_is_missing=True)
             with np.errstate(over="ignore"):
-                self._found.append(found.astype(np.float32))
+                self._found.append(numbers.astype(np.float32))
             return
-        parts = [self._zeros_and_ones(batch, name, first) for name in self._columns]
-        self._found.append(np.stack(parts, 1))
+        columns = [self._zeros_and_ones(batch, name, first) for name in self._columns]
+        self._found.append(np.stack(columns, 1))
 
     def finish(self) -> Read:
-        """See :class:`LabelReader`."""
+        """Return all labels."""
         labels = Labels("float", 1) if self._is_value else Labels("multi_hot", len(self._columns))
         return (labels, self._found.finish()), []
 
     def _zeros_and_ones(self, batch: Any, name: str, first: int) -> NDArray[np.uint8]:
         texts = batch.column(name).dictionary_encode()
-        known = [_zero_or_one(text) for text in texts.dictionary.to_pylist()]
-        found = np.array(known, np.int8)[texts.indices.to_numpy()]
-        wrong = np.flatnonzero(found < 0)
+        distinct = [_parse_bit(text) for text in texts.dictionary.to_pylist()]
+        bits = np.array(distinct, np.int8)[texts.indices.to_numpy()]
+        wrong = np.flatnonzero(bits < 0)
         if wrong.size:
             raise self._source.refuse(first + int(wrong[0]), name, "0 or 1")
-        return found.astype(np.uint8)
+        return bits.astype(np.uint8)
 
 
 class _Features:
-    """Finds out what columns of features hold: what stands in one first says whether numbers or
-    texts do."""
+    """Finds out whether columns of features hold numbers or texts, and which texts.
+
+    The first value of a column that is not empty decides.
+    """
 
     def __init__(self, source: CsvFile, names: list[str]) -> None:
         self._source, self._names = source, names
@@ -267,50 +275,50 @@ class _Features:
 
     @property
     def columns(self) -> Sequence[str]:
-        """All: in any of them texts may stand."""
+        """The columns to read: all, because any may hold texts."""
         return self._names
 
     def read(self, first: int, batch: Any) -> None:
-        """See :class:`FeatureReader`."""
+        """Read the features of a batch."""
         for name in list(self._undecided):
-            place = _first(~_is_empty(batch.column(name)))
-            if place is not None:
+            row = _first_true(~_is_empty(batch.column(name)))
+            if row is not None:
                 self._undecided.remove(name)
-                if not _is_float(batch.column(name)[place].as_py()):
+                if not _is_float(batch.column(name)[row].as_py()):
                     self._texts[name] = set()
-        for name, found in self._texts.items():
+        for name, categories in self._texts.items():
             texts = batch.column(name)
-            new = set(texts.unique().to_pylist()) - {""} - found
-            if len(found) + len(new) > MOST_CATEGORIES:
-                raise self._refuse(first, texts, name, found)
-            found |= new
+            new = set(texts.unique().to_pylist()) - {""} - categories
+            if len(categories) + len(new) > MOST_CATEGORIES:
+                raise self._refuse(first, texts, name, categories)
+            categories |= new
 
     def finish(self, rows: int) -> ColumnFeatures | None:
-        """The columns' features."""
+        """Return the features of all columns; None if there are no columns."""
         columns = [
             FeatureColumn(name, tuple(sorted(self._texts.get(name, ())))) for name in self._names
         ]
         return ColumnFeatures(self._source, columns, rows) if columns else None
 
     def _refuse(self, first: int, texts: Any, name: str, known: set[str]) -> GraphError:
-        """That there are too many texts, at the line of the first one too many."""
+        """Make the error that a column has too many texts, at the first one too many."""
         new = [text for text in texts.unique().to_pylist() if text and text not in known]
-        place = texts.to_pylist().index(new[MOST_CATEGORIES - len(known)])
+        row = texts.to_pylist().index(new[MOST_CATEGORIES - len(known)])
         expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
-        return self._source.refuse(first + place, name, expected)
+        return self._source.refuse(first + row, name, expected)
 
 
 def _is_empty(texts: Any) -> NDArray[np.bool_]:
     from pyarrow import compute
 
-    found = compute.equal(compute.binary_length(texts), 0)
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    is_empty = compute.equal(compute.binary_length(texts), 0)
+    return np.asarray(is_empty.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _first(mask: NDArray[np.bool_]) -> int | None:
-    """The first place where it is true."""
-    place = int(mask.argmax()) if mask.size else 0
-    return place if mask.size and mask[place] else None
+def _first_true(mask: NDArray[np.bool_]) -> int | None:
+    """The first index where the mask is true, if any."""
+    index = int(mask.argmax()) if mask.size else 0
+    return index if mask.size and mask[index] else None
 
 
 def _is_float(text: str) -> bool:
@@ -321,8 +329,8 @@ def _is_float(text: str) -> bool:
     return True
 
 
-def _zero_or_one(text: str) -> int:
-    """0 or 1; -1 of another text."""
+def _parse_bit(text: str) -> int:
+    """Parse 0 or 1; return -1 for any other text."""
     try:
         number = int(text)
     except ValueError:

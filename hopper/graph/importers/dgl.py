@@ -1,8 +1,8 @@
 """Import a graph that DGL has saved with ``dgl.save_graphs``.
 
-Data ``feat``, ``label`` and ``time`` of nodes and edges, ``weight`` of edges, and boolean masks
-``<split>_mask`` on nodes or on the edges of one relation, are read; other data are named in a note
-and left out.
+This reads the data ``feat``, ``label`` and ``time`` of nodes and edges, ``weight`` of edges, and
+boolean masks ``<split>_mask`` on nodes or on the edges of one relation. A note names other data,
+which are left out.
 """
 
 from __future__ import annotations
@@ -62,28 +62,29 @@ def read_dgl(file: Path) -> GraphTables:
 def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
     """Convert a ``DGLGraph`` of one or more node types and relations.
 
-    The target is the node type or the relation that has masks; without masks, the one node type
-    that has labels, or else the one relation, or the only node type.
+    :func:`choose_target` tells what is predicted.
 
     Raises
     ------
-    GraphError: the target is not clear, or data have a dtype or shape that is not understood.
+    GraphError: the target is not clear, or data have a wrong dtype or shape.
     """
     tables = GraphTables(name, f"DGL graph {Path(where).name}", "", {}, {})
     masks: dict[str | Relation, Masks] = {}
     for node_type in graph.ntypes:
-        known = safe_name(node_type)
-        tables.counts[known] = int(graph.num_nodes(node_type))
+        safe_type = safe_name(node_type)
+        tables.counts[safe_type] = int(graph.num_nodes(node_type))
         data = dict(graph.nodes[node_type].data)
         if "label" in data:
             labels = as_array(data.pop("label"), f"{where}: label of {node_type}")
-            tables.labels[known] = read_labels(labels, f"{where}: label of {node_type}")
+            tables.labels[safe_type] = read_labels(labels, f"{where}: label of {node_type}")
         if "time" in data:
-            told = f"{where}: time of {node_type}"
-            tables.times[known] = read_times(as_array(data.pop("time"), told), told)
+            field = f"{where}: time of {node_type}"
+            tables.times[safe_type] = read_times(as_array(data.pop("time"), field), field)
         if (features := take_features(data, "feat", where, node_type)) is not None:
-            tables.features[known] = features
-        masks[known] = take_masks(data, where, node_type, tables.counts[known], tables.notes)
+            tables.features[safe_type] = features
+        masks[safe_type] = take_masks(
+            data, where, node_type, tables.counts[safe_type], tables.notes
+        )
     for triple in graph.canonical_etypes:
         src_type, rel, dst_type = triple
         relation = read_relation(src_type, rel, dst_type, tables.edges, where)
@@ -91,11 +92,11 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
         tables.edges[relation] = (src.cpu().numpy(), dst.cpu().numpy())
         data = dict(graph.edges[triple].data)
         if "weight" in data:
-            told = f"{where}: weight of {relation}"
-            tables.weights[relation] = read_weights(as_array(data.pop("weight"), told), told)
+            field = f"{where}: weight of {relation}"
+            tables.weights[relation] = read_weights(as_array(data.pop("weight"), field), field)
         if "time" in data:
-            told = f"{where}: time of {relation}"
-            tables.times[relation] = read_times(as_array(data.pop("time"), told), told)
+            field = f"{where}: time of {relation}"
+            tables.times[relation] = read_times(as_array(data.pop("time"), field), field)
         if "label" in data:
             labels = as_array(data.pop("label"), f"{where}: label of {relation}")
             tables.labels[relation] = read_labels(labels, f"{where}: label of {relation}")

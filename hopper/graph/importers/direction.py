@@ -1,4 +1,4 @@
-"""Make relations walkable both ways: by symmetrising them, or by reverse relations."""
+"""Let messages flow both ways: symmetrise relations, or add reverse relations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hopper.graph.schema import Relation
 
 @dataclass(frozen=True)
 class Symmetrized:
-    """An edge list made symmetric.
+    """A symmetrised edge list.
 
-    The first occurrence of every given edge comes first, in the given order, then the reverses
-    that were not there yet.
+    The distinct edges of the input come first, in the order of their first occurrence. The reverse
+    edges that were missing follow.
     """
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
     origin: NDArray[np.int64]
-    """[edges] the given edge that each edge is or reverses"""
+    """[edges], the index of the input edge that each edge is or reverses"""
     added: int
     duplicates: int
 
@@ -38,28 +38,28 @@ def symmetrize(src: NDArray[Any], dst: NDArray[Any], count: int) -> Symmetrized 
 
     Returns
     -------
-    The new edge list, or None where the given one has as many edges (v, u) as (u, v) for every
-    pair, parallel edges included, so that nothing is to be done.
+    The new edge list, or None if the input is symmetric: it has as many edges (v, u) as (u, v) for
+    every pair.
     """
     source, target = src.astype(np.int64), dst.astype(np.int64)
     keys, reverse = source * count + target, target * count + source
     if np.array_equal(np.sort(keys), np.sort(reverse)):
         return None
     distinct, first = np.unique(keys, return_index=True)
-    kept = np.sort(first)
-    place = np.minimum(np.searchsorted(distinct, reverse[kept]), distinct.size - 1)
-    turned = kept[distinct[place] != reverse[kept]]
+    originals = np.sort(first)
+    index = np.minimum(np.searchsorted(distinct, reverse[originals]), distinct.size - 1)
+    one_way = originals[distinct[index] != reverse[originals]]
     return Symmetrized(
-        src=np.concatenate((source[kept], target[turned])),
-        dst=np.concatenate((target[kept], source[turned])),
-        origin=np.concatenate((kept, turned)),
-        added=turned.size,
-        duplicates=keys.size - kept.size,
+        src=np.concatenate((source[originals], target[one_way])),
+        dst=np.concatenate((target[originals], source[one_way])),
+        origin=np.concatenate((originals, one_way)),
+        added=one_way.size,
+        duplicates=keys.size - originals.size,
     )
 
 
 def symmetrize_tables(tables: GraphTables) -> None:
-    """Symmetrise every relation within one node type, and note what was done.
+    """Symmetrise every relation within one node type, and note the changes.
 
     A reverse edge gets the features, the weight, the time and the label of the edge it reverses.
 
@@ -80,8 +80,8 @@ def symmetrize_tables(tables: GraphTables) -> None:
             )
         tables.edges[relation] = (result.src, result.dst)
         if relation in tables.edge_features:
-            given = np.concatenate([rows for _, rows in tables.edge_features[relation].chunks()])
-            tables.edge_features[relation] = ArrayFeatures(given[result.origin])
+            rows = np.concatenate([chunk for _, chunk in tables.edge_features[relation].chunks()])
+            tables.edge_features[relation] = ArrayFeatures(rows[result.origin])
         if relation in tables.weights:
             tables.weights[relation] = tables.weights[relation][result.origin]
         if relation in tables.times:
@@ -100,14 +100,14 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
 
     Parameters
     ----------
-    skip_same_type: leave relations within one node type alone (they have been symmetrised).
+    skip_same_type: skip relations within one node type, because they have been symmetrised.
 
     Raises
     ------
     RequestError: a reverse relation exists already.
     """
-    given = list(tables.edges)
-    for relation in given:
+    relations = list(tables.edges)
+    for relation in relations:
         if skip_same_type and relation.src == relation.dst:
             continue
         reverse = Relation(relation.dst, f"rev_{relation.rel}", relation.src)
@@ -123,4 +123,4 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
             tables.weights[reverse] = tables.weights[relation]
         if relation in tables.times:
             tables.times[reverse] = tables.times[relation]
-    tables.notes.append(f"{len(tables.edges) - len(given)} reverse relations added")
+    tables.notes.append(f"{len(tables.edges) - len(relations)} reverse relations added")

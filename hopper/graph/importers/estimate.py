@@ -1,4 +1,4 @@
-"""What an import of tables will need, said before the work, and what an option needs whole."""
+"""Estimate the disk space, time and memory of an import of tables before it starts."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
 _EDGE: Final = 16
 """bytes of an edge in the graph: source and id"""
 _NODE: Final = 32
-"""bytes of a node in the graph: a degree each way, a bound, and what stands for its id"""
-_KEPT: Final = 16
-"""bytes of an edge that is kept while tables are read: both its ends"""
+"""bytes of a node in the graph: both degrees, a bound, and its id"""
+_ENDS: Final = 16
+"""bytes of an edge's ends while tables are read"""
 _SORTED: Final = 24
 """bytes of an edge that the engine sorts on disk"""
 _JOINED: Final = 40
-"""bytes of an edge whose ids the engine joins on disk, beside their texts"""
+"""bytes of an edge whose ids the engine joins on disk, without their texts"""
 _SAMPLE: Final = 1 << 20
-"""edges whose rate tells of all"""
+"""edges from which the time is estimated"""
 _SYMMETRIZED: Final = 96
-"""bytes of memory an edge: keys there and back, sorted, and what becomes of them"""
+"""bytes of memory an edge while it is symmetrised: keys in both directions, sorted, and results"""
 _COMPONENT_EDGE: Final = 60
 _COMPONENT_NODE: Final = 24
 _DRAWN: Final = 40
-"""bytes of memory a node or an edge that splits are drawn from"""
+"""bytes of memory for each node or edge that splits are drawn from"""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an import will take, about.
+    """A rough estimate of what an import will take.
 
     Attributes
     ----------
-    disk: bytes of the destination's disk, while it works.
-    seconds: of reading and sorting, features apart; None = too few edges to say.
+    disk: bytes on the destination's disk during the import.
+    seconds: time of reading and sorting, without features; None = there are too few edges to tell.
     """
 
     disk: int
     seconds: float | None
 
     def tell(self, out: Path, space: Workspace) -> str:
-        """One line on memory, disk and time.
+        """Describe memory, disk space and time in one line.
 
         Raises
         ------
-        RequestError: the disk has too little space; names both numbers.
+        RequestError: the disk has too little space. The text has both numbers.
         """
         free = shutil.disk_usage(space.folder).free
         if self.disk > free:
@@ -84,37 +84,40 @@ def estimate_import(
     *,
     both_ways: bool,
 ) -> Estimate:
-    """From the sizes of tables, and the rate at which a few rows are read and sorted.
+    """Estimate disk space from the sizes of tables, and time by reading and sorting some rows.
 
     Parameters
     ----------
-    both_ways: reverses of edges are written as well.
+    both_ways: whether reverses of edges are written as well.
     """
     rows = {relation: table.estimate_rows() for relation, table in edges.items()}
     copies = 2 if both_ways else 1
     numbered = {name for name, table in nodes.items() if _begins_with_rows(table)}
-    joined = {each for each in edges if not {each.src, each.dst} <= numbered}
-    disk = sum(_NODE * table.estimate_rows() + _columns(table) for table in nodes.values())
+    joined = {relation for relation in edges if not {relation.src, relation.dst} <= numbered}
+    disk = sum(_NODE * table.estimate_rows() + _column_bytes(table) for table in nodes.values())
     disk += sum(
         2 * table.file.stat().st_size for name, table in nodes.items() if name not in numbered
     )
-    disk += sum(rows.values()) * (_KEPT + _EDGE * copies)
-    disk += (1 + copies) * sum(map(_columns, edges.values()))
-    # Both directions are written, and one after the other sorted; so are ids that are joined.
-    joins = [_JOINED * rows[each] + 2 * edges[each].file.stat().st_size for each in joined]
+    disk += sum(rows.values()) * (_ENDS + _EDGE * copies)
+    disk += (1 + copies) * sum(map(_column_bytes, edges.values()))
+    # Both directions are written, but the engine sorts or joins one relation at a time.
+    joins = [
+        _JOINED * rows[relation] + 2 * edges[relation].file.stat().st_size for relation in joined
+    ]
     disk += max([_SORTED * max(rows.values(), default=0), *joins])
     if max(rows.values(), default=0) < 4 * _SAMPLE:
         return Estimate(disk, None)
-    passes = sum(rows[each] * (3 if each in joined else 1) for each in edges)
-    largest = edges[max(rows, key=lambda each: rows[each])]
-    longer = math.log(max(rows.values())) / math.log(_SAMPLE)
+    passes = sum(rows[relation] * (3 if relation in joined else 1) for relation in edges)
+    largest = edges[max(rows, key=lambda relation: rows[relation])]
+    # Sorting n edges takes a time proportional to n log n.
+    slowdown = math.log(max(rows.values())) / math.log(_SAMPLE)
     seconds = sum(rows.values()) * _time_to_read(largest)
-    return Estimate(disk, seconds + passes * copies * longer * _time_to_sort(space))
+    return Estimate(disk, seconds + passes * copies * slowdown * _time_to_sort(space))
 
 
 def _begins_with_rows(table: TableFile) -> bool:
     if "id" not in table.names:
-        # Refused when it is read.
+        # The reader of the table refuses it.
         return True
     for first, batch in table.batches(["id"]):
         return are_rows(table.ids(batch, "id", first), table.texts_count)
@@ -122,7 +125,7 @@ def _begins_with_rows(table: TableFile) -> bool:
 
 
 def _time_to_read(table: TableFile) -> float:
-    """Seconds an edge, from the first of a table."""
+    """Seconds an edge, measured on the first edges of a table."""
     start, rows = time.perf_counter(), 0
     for _, batch in table.batches([name for name in table.names if name in ("src", "dst")]):
         rows += batch.num_rows
@@ -132,7 +135,7 @@ def _time_to_read(table: TableFile) -> float:
 
 
 def _time_to_sort(space: Workspace) -> float:
-    """Seconds an edge, from a few that are drawn."""
+    """Seconds an edge, measured on random edges."""
     ends = np.random.default_rng(0).integers(0, _SAMPLE, (2, _SAMPLE), np.int32)
     start = time.perf_counter()
     for _ in space.engine.sort_edges(ends[0], ends[1], "edges"):
@@ -141,11 +144,11 @@ def _time_to_sort(space: Workspace) -> float:
 
 
 def require_memory(tables: GraphTables, options: ImportOptions, space: Workspace) -> None:
-    """Refuse options that need whole arrays which memory does not hold.
+    """Check that memory holds the whole arrays that some options need.
 
     Raises
     ------
-    RequestError: naming the option, and both numbers.
+    RequestError: it does not. The text names the option, and has both numbers.
     """
     edges = {relation: src.size for relation, (src, _) in tables.edges.items()}
     nodes = sum(tables.counts.values())
@@ -155,7 +158,10 @@ def require_memory(tables: GraphTables, options: ImportOptions, space: Workspace
         space.require(needed, "--largest-component")
     if options.symmetrize or options.add_reverse == "cross-type":
         within = [relation for relation in edges if relation.src == relation.dst]
-        sizes = [edges[each] * (_SYMMETRIZED + _attributes(tables, each)) for each in within]
+        sizes = [
+            edges[relation] * (_SYMMETRIZED + _feature_bytes(tables, relation))
+            for relation in within
+        ]
         space.require(max(sizes, default=0), "--symmetrize")
     if options.split is not None:
         owners: Iterable[Labelled] = target_relations(tables) or [tables.target]
@@ -166,15 +172,17 @@ def require_memory(tables: GraphTables, options: ImportOptions, space: Workspace
         space.require(2 * max(sizes), "labels of several tasks")
 
 
-def _attributes(tables: GraphTables, relation: Relation) -> int:
-    """Bytes of memory an edge has when it is symmetrised, beside its ends."""
+def _feature_bytes(tables: GraphTables, relation: Relation) -> int:
+    """Bytes of memory that an edge's features take while it is symmetrised."""
     features: Any = tables.edge_features.get(relation)
     return 0 if features is None else 8 * int(features.shape[1])
 
 
-def _columns(table: TableFile) -> int:
-    """Bytes of a table's columns besides its first ones: 8 of a number, kept and written, or the
-    file's own, where a column holds lists."""
-    given = [name for name in table.names if name not in ("id", "src", "dst")]
-    size = table.file.stat().st_size if given else 0
-    return max(size, 8 * len(given) * table.estimate_rows())
+def _column_bytes(table: TableFile) -> int:
+    """Bytes of a table's columns other than ids: 8 a number, or the file's size if that is more.
+
+    The file's size counts where columns hold lists.
+    """
+    names = [name for name in table.names if name not in ("id", "src", "dst")]
+    size = table.file.stat().st_size if names else 0
+    return max(size, 8 * len(names) * table.estimate_rows())

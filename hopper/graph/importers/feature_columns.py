@@ -1,4 +1,4 @@
-"""Columns of tables that become features: numbers as they are, texts as one column a category."""
+"""Convert columns of tables to features: numbers as they are, texts as one column a category."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_CATEGORIES: Final = 1000
-"""of a column"""
+"""Largest number of categories of a column."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class FeatureColumn:
 
     Attributes
     ----------
-    categories: in order of text; none = it holds numbers.
-    numbers: how many a row has, where it holds lists of them.
+    categories: the column's distinct texts, sorted; empty if it holds numbers.
+    numbers: how many numbers a row has, if the column holds lists of numbers.
     """
 
     name: str
@@ -29,58 +29,66 @@ class FeatureColumn:
 
     @property
     def width(self) -> int:
-        """How many columns of features it becomes."""
+        """Number of columns of features that it becomes."""
         return len(self.categories) or self.numbers
 
     @property
     def names(self) -> list[str]:
-        """What these are called."""
+        """The names of these columns of features."""
         if self.categories:
             return [f"{self.name}={category}" for category in self.categories]
         if self.numbers == 1:
             return [self.name]
-        return [f"{self.name}_{place}" for place in range(self.numbers)]
+        return [f"{self.name}_{number}" for number in range(self.numbers)]
 
 
 def width_of(columns: Iterable[FeatureColumn]) -> int:
-    """How many columns of features some columns become."""
+    """Number of columns of features that some columns become."""
     return sum(column.width for column in columns)
 
 
 def number_texts(texts: Sequence[str | None]) -> tuple[NDArray[np.int64], list[str]]:
-    """[n] int64 classes, -1 where nothing stands, and what they are called, in order of text."""
+    """Number texts as classes in sorted order.
+
+    Returns
+    -------
+    [n] int64 classes, -1 for None or an empty text; and the names of the classes.
+    """
     names = sorted({text for text in texts if text})
-    places = {name: place for place, name in enumerate(names)}
-    return np.array([places[text] if text else -1 for text in texts], np.int64), names
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers[text] if text else -1 for text in texts], np.int64), names
 
 
-def one_hot(column: Any, own: FeatureColumn) -> NDArray[np.float32]:
-    """[n, categories]: 1 for the category of each row, of a pyarrow array of texts."""
+def one_hot(column: Any, feature: FeatureColumn) -> NDArray[np.float32]:
+    """[n, categories] float32: 1 for the category of each row of a pyarrow array of texts."""
     import pyarrow
     from pyarrow import compute
 
-    known = pyarrow.array(own.categories, pyarrow.string())
-    places = compute.index_in(column.cast("string"), value_set=known).fill_null(-1)
-    found: NDArray[Any] = places.to_numpy(zero_copy_only=False)
-    return (found[:, None] == np.arange(own.width)).astype(np.float32)
+    categories = pyarrow.array(feature.categories, pyarrow.string())
+    indices = compute.index_in(column.cast("string"), value_set=categories).fill_null(-1)
+    category: NDArray[Any] = indices.to_numpy(zero_copy_only=False)
+    return (category[:, None] == np.arange(feature.width)).astype(np.float32)
 
 
-def told_classes(names: Sequence[str]) -> str:
-    """Which numbers classes got, for a note."""
+def describe_classes(names: Sequence[str]) -> str:
+    """Describe which numbers classes got, for a note."""
     some = ", ".join(f"{number} = {name}" for number, name in enumerate(names[:10]))
     return f"{len(names)} classes, in order of text: {some}" + (", ..." if names[10:] else "")
 
 
 def as_texts(values: Any) -> list[str | None] | None:
-    """Texts of an array or a list, None where nothing stands; None if they are something else."""
-    found = np.asarray(values)
-    if found.ndim != 1 or found.dtype.kind not in "UOT":
+    """Convert an array or a list to texts, or return None if it holds anything else.
+
+    An empty or missing text becomes None.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "UOT":
         return None
     texts: list[str | None] = []
-    for each in found.tolist():
-        # pandas has NaN where a text is missing.
-        nothing = each is None or each == "" or each != each
-        if not nothing and not isinstance(each, str):
+    for value in array.tolist():
+        # pandas has NaN for a missing text.
+        is_missing = value is None or value == "" or value != value
+        if not is_missing and not isinstance(value, str):
             return None
-        texts.append(None if nothing else each)
+        texts.append(None if is_missing else value)
     return texts

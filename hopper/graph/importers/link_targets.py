@@ -1,4 +1,4 @@
-"""Edges as what is predicted: which relations', and which edge is in which split."""
+"""Choose the relations whose links are predicted, and divide their edges among splits."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from cache_server.draw import SYNTHESIS, absorb_each, key_of
 from hopper.errors import RequestError
 from hopper.graph.importers.random_split import RandomSplit
 from hopper.graph.importers.tables import GraphTables, target_relations
-from hopper.graph.schema import Relation, relations_called
+from hopper.graph.schema import Relation, find_relations
 
 _STREAM: Final = int.from_bytes(b"links", "little")
 ALL: Final = "all"
 
 
 def set_link_targets(tables: GraphTables, words: Sequence[str]) -> None:
-    """Let edges of some relations be what is predicted, and note what is dropped for it.
+    """Make some relations the target; drop the splits of another target, and note it.
 
     Raises
     ------
     RequestError: a word names no relation, or several.
     """
     known = sorted(tables.edges)
-    chosen = known if list(words) == [ALL] else [_find(word, known) for word in words]
-    if not chosen or len(set(chosen)) < len(chosen):
+    targets = known if list(words) == [ALL] else [_find(word, known) for word in words]
+    if not targets or len(set(targets)) < len(targets):
         raise RequestError(
             f"--target: expected different relations of {', '.join(map(str, known))}; given "
             f"{', '.join(words)}"
         )
-    if tables.splits and target_relations(tables) != tuple(chosen):
+    if tables.splits and target_relations(tables) != tuple(targets):
         tables.notes.append(
-            f"splits of {tables.target} left out: edges of {', '.join(map(str, chosen))} are "
+            f"splits of {tables.target} left out: edges of {', '.join(map(str, targets))} are "
             "predicted"
         )
         tables.splits = {}
-    tables.target, tables.also = chosen[0], tuple(chosen[1:])
+    tables.target, tables.also = targets[0], tuple(targets[1:])
 
 
 def draw_link_split(
     split: RandomSplit, tables: GraphTables, seed: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Draw ``train``, ``val`` and ``test`` of all edges of the target relations.
+    """Divide the edges of the target relations among ``train``, ``val`` and ``test`` at random.
 
-    Edges between the same two nodes are in the same split, in whichever direction and of whichever
-    of the relations they are: one would tell the other. Pairs are taken in the order of (variate
-    of the pair, pair), so the split depends on nothing but seed and edges.
+    All edges between the same two nodes are in the same split, whatever their direction and
+    relation, because one would reveal the other. Pairs are taken in the order of (variate of the
+    pair, pair), so the split depends on seed and edges alone.
 
     Raises
     ------
-    RequestError: numbers per class are asked for; edges have none.
+    RequestError: numbers per class are asked for, but edges have no classes.
     """
     if not isinstance(split.train, float):
         raise RequestError(
@@ -64,29 +64,28 @@ def draw_link_split(
     ends = []
     for relation in target_relations(tables):
         src, dst = tables.edges[relation]
-        own = [
+        numbers = [
             ids.astype(np.int64) + firsts[types[name]]
             for name, ids in ((relation.src, src), (relation.dst, dst))
         ]
-        ends.append(np.stack((np.minimum(*own), np.maximum(*own))))
+        ends.append(np.stack((np.minimum(*numbers), np.maximum(*numbers))))
     pairs = np.concatenate(ends, axis=1)
-    low, high = (absorb_each(np.uint64(key_of(SYNTHESIS, _STREAM, seed)), each) for each in pairs)
+    low, high = (absorb_each(np.uint64(key_of(SYNTHESIS, _STREAM, seed)), ids) for ids in pairs)
     keys = absorb_each(np.uint64(0), (low ^ (high * np.uint64(3))).view(np.int64))
     order = np.lexsort((pairs[1], pairs[0], keys))
-    # Where a new pair begins.
-    begins = np.flatnonzero(np.any(np.diff(pairs[:, order], axis=1), axis=0)) + 1
-    bounds = np.concatenate(([0], begins, [order.size]))
-    wanted = [round(part * order.size) for part in (split.train, split.train + split.val)]
-    parts = np.split(order, bounds[np.searchsorted(bounds, wanted)])
+    first_of_pair = np.flatnonzero(np.any(np.diff(pairs[:, order], axis=1), axis=0)) + 1
+    bounds = np.concatenate(([0], first_of_pair, [order.size]))
+    ideal = [round(share * order.size) for share in (split.train, split.train + split.val)]
+    splits = np.split(order, bounds[np.searchsorted(bounds, ideal)])
     names = ("train", "val", "test")
-    return {name: np.sort(part).astype(np.int64) for name, part in zip(names, parts, strict=True)}
+    return {name: np.sort(ids).astype(np.int64) for name, ids in zip(names, splits, strict=True)}
 
 
 def _find(word: str, known: Sequence[Relation]) -> Relation:
-    found = relations_called(word, known)
-    if len(found) != 1:
+    matches = find_relations(word, known)
+    if len(matches) != 1:
         raise RequestError(
             f"--target: expected one of {', '.join(map(str, known))}, by its triple or by a name "
             f"that only one has; given {word!r}"
         )
-    return found[0]
+    return matches[0]

@@ -1,4 +1,4 @@
-"""The ids of node tables, and the ends of edges that name them: numbered by a join."""
+"""Number the nodes of node tables, and find the numbers of edges' ends by a join."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hopper.graph.importers.table_file import TableFile, is_text
 from hopper.graph.importers.workspace import Workspace
 
 _INT32: Final = 2**31
-"""nodes from which on ends of edges take 8 bytes"""
+"""Number of nodes from which ends of edges take 8 bytes."""
 
 
 class NodeIds:
     """The ids of a node table, added in batches.
 
-    As long as they are 0, 1, 2, ... they are only counted; other ids go into a table of the
+    As long as the ids are 0, 1, 2, ... they are only counted. Other ids go into a table of the
     engine, and their texts into names.
     """
 
     def __init__(self, source: TableFile, space: Workspace) -> None:
         self.source, self.count = source, 0
         self.table: str | None = None
-        """of the engine; None = ids are rows"""
+        """the engine's table of the ids; None = each id is the number of its row"""
         self.type: Any = None
-        """pyarrow's"""
+        """the ids' pyarrow type"""
         self._space, self._names = space, TextSpool(space.folder)
         self.names: Sequence[str] | None = None
 
@@ -41,18 +41,18 @@ class NodeIds:
         if self.table is None and not are_rows(column, self.source.texts_count, self.count):
             self.table = f"ids of {self.source.file.name}"
             for start in range(0, self.count, len(column)):
-                early = pyarrow.array(np.arange(start, min(start + len(column), self.count)))
-                self._keep(early, early.cast(column.type))
+                earlier = pyarrow.array(np.arange(start, min(start + len(column), self.count)))
+                self._store(earlier, earlier.cast(column.type))
         self.count += len(column)
         if self.table is not None:
-            self._keep(rows, column)
+            self._store(rows, column)
 
     def finish(self) -> None:
-        """Check that they are distinct.
+        """Check that the ids are distinct.
 
         Raises
         ------
-        GraphError: one is not; names file, column, and line or row.
+        GraphError: an id is repeated. The text names file, column, and line or row.
         """
         if self.table is None:
             return
@@ -61,7 +61,7 @@ class NodeIds:
             raise self.source.refuse_repeated(row)
         self.names = self._names.finish()
 
-    def _keep(self, rows: Any, column: Any) -> None:
+    def _store(self, rows: Any, column: Any) -> None:
         import pyarrow
 
         assert self.table is not None
@@ -69,11 +69,11 @@ class NodeIds:
         if is_text(column.type) or pyarrow.types.is_integer(column.type):
             self._names.append(column.cast(pyarrow.large_string()))
         else:
-            self._names.append(pyarrow.array([str(each) for each in column.to_pylist()]))
+            self._names.append(pyarrow.array([str(value) for value in column.to_pylist()]))
 
 
 class EdgeEnds:
-    """The ends of the edges of a table, added in batches as ids, and given back as rows."""
+    """The ends of a table's edges, added in batches as ids and converted to numbers of rows."""
 
     def __init__(
         self, source: TableFile, sources: NodeIds, targets: NodeIds, space: Workspace
@@ -93,8 +93,8 @@ class EdgeEnds:
 
         Raises
         ------
-        GraphError: an id is of another kind than those of the node table, or none of them; names
-            file, column, and line or row.
+        GraphError: an id has another type than those of the node table, or is not there. The text
+            names file, column, and line or row.
         """
         import pyarrow
 
@@ -113,11 +113,11 @@ class EdgeEnds:
             spool.append(columns[end])
 
     def finish(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The rows of both ends, [edges] each, in order of the edges.
+        """Return the rows of both ends, [edges] each, in order of the edges.
 
         Raises
         ------
-        GraphError: an id is none of the node table; names file, column, and line or row.
+        GraphError: an id is not in the node table. The text names file, column, and line or row.
         """
         if self._joins and self._count:
             self._join()
@@ -139,7 +139,7 @@ class EdgeEnds:
         self._space.engine.drop(self._table)
 
     def _as_rows(self, column: Any, end: Literal["src", "dst"], first: int) -> NDArray[np.int64]:
-        """Ids that are rows, checked to be there."""
+        """Convert ids that are numbers of rows, and check that the rows exist."""
         count = self._nodes[end].count
         rows = as_integers(column)
         wrong = np.flatnonzero((rows < 0) | (rows >= count))
@@ -153,8 +153,8 @@ def are_rows(column: Any, texts_count: bool, first: int = 0) -> bool:
 
     Parameters
     ----------
-    texts_count: whether texts that are written as numbers count as such.
-    first: the row of the first.
+    texts_count: whether a text that is written as a number counts as one.
+    first: row of the first id.
     """
     import pyarrow
     from pyarrow import compute
@@ -169,7 +169,7 @@ def are_rows(column: Any, texts_count: bool, first: int = 0) -> bool:
 
 
 def as_integers(column: Any) -> NDArray[np.int64]:
-    """[n] integers that ids are; -1 of texts that are none, or are not written as one is."""
+    """[n] int64: convert ids to integers; -1 for a text that is not an integer in usual form."""
     import pyarrow
     from pyarrow import compute
 
@@ -179,7 +179,7 @@ def as_integers(column: Any) -> NDArray[np.int64]:
         numbers = column.cast(pyarrow.int64())
     except pyarrow.ArrowInvalid:
         texts = column.to_pylist()
-        found = [int(t) if t.isascii() and t.isdecimal() and len(t) < 19 else -1 for t in texts]
-        numbers = pyarrow.array(found, pyarrow.int64())
+        parsed = [int(t) if t.isascii() and t.isdecimal() and len(t) < 19 else -1 for t in texts]
+        numbers = pyarrow.array(parsed, pyarrow.int64())
     same = compute.equal(numbers.cast(column.type), column)
     return np.asarray(compute.if_else(same, numbers, -1).to_numpy(zero_copy_only=False), np.int64)

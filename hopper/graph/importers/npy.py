@@ -35,11 +35,11 @@ _MOST_CLASSES: Final = 2**31
 
 
 def read_npy(source: Path) -> GraphTables:
-    """Read such a folder; dense features are mapped, the rest is loaded.
+    """Read such a folder; dense features are mapped, other arrays are loaded.
 
     Raises
     ------
-    GraphError: a file or field is missing or wrong, named with what was expected and given.
+    GraphError: a file or field is missing or wrong. The text names it, expected and given.
     """
     meta = read_json(source / "meta.json", "missing file")
     where = str(source / "meta.json")
@@ -101,8 +101,8 @@ def read_npy(source: Path) -> GraphTables:
 
 
 def _optional(meta: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    found: dict[str, Any] = _field(meta, key, dict, where) if meta.get(key) is not None else {}
-    return found
+    value: dict[str, Any] = _field(meta, key, dict, where) if meta.get(key) is not None else {}
+    return value
 
 
 def _read_classes(meta: dict[str, Any], where: str) -> int | None:
@@ -143,15 +143,15 @@ def _read_edges(
 def _field(fields: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(fields, dict) or key not in fields:
         raise GraphError(f"{where}: {key}: missing field")
-    found = fields[key]
-    # To Python, true and false are integers.
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-        raise GraphError(f"{where}: {key}: expected {kind.__name__}, given {found!r:.200}")
-    return fields[key]
+    value = fields[key]
+    # In Python, true and false are integers.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise GraphError(f"{where}: {key}: expected {kind.__name__}, given {value!r:.200}")
+    return value
 
 
 def _load_features(file: Path) -> Any:
-    """A map of a .npy file, or the CSR matrix of a .npz file."""
+    """Map a .npy file, or load the CSR matrix of a .npz file."""
     if file.suffix == ".npz":
         return load_csr(file, "features")
     features = load_npy(file, "features", mmap_mode="r")

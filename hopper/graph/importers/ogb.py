@@ -27,12 +27,12 @@ _SPLIT_NAMES = {"valid": "val"}
 
 
 def read_ogb(name: str, root: Path) -> GraphTables:
-    """Load a dataset such as ``ogbn-arxiv`` (the library downloads it into ``root`` if need be).
+    """Load a dataset such as ``ogbn-arxiv``; the library downloads it into ``root`` if necessary.
 
     Raises
     ------
     RequestError: the library is not installed, or cannot load the dataset.
-    GraphError: what it loaded is not understood.
+    GraphError: the dataset has an unknown form.
     """
     try:
         from ogb.nodeproppred import NodePropPredDataset
@@ -64,22 +64,22 @@ def tables_from_ogb(
 
     Parameters
     ----------
-    graph: of a homogeneous graph ``edge_index`` int64 [2, edges], ``node_feat``, ``edge_feat``,
-        ``num_nodes``; of a heterogeneous one the same in ``edge_index_dict``,
-        ``node_feat_dict``, ``edge_feat_dict``, ``num_nodes_dict``, by type or relation.
-    labels: [n, c], or by node type. Integer columns of more than one are multi-hot; a float
-        column of integers (with NaN for unlabelled nodes) is taken as classes.
+    graph: ``edge_index`` int64 [2, edges], ``node_feat``, ``edge_feat`` and ``num_nodes`` of a
+        homogeneous graph. A heterogeneous graph has them by type or relation, in
+        ``edge_index_dict``, ``node_feat_dict``, ``edge_feat_dict`` and ``num_nodes_dict``.
+    labels: [n, c], or by node type. Several integer columns are multi-hot labels. One float column
+        of integers, with NaN for unlabelled nodes, holds classes.
     splits: ids by split, or by split and node type; ``valid`` becomes ``val``.
 
     Raises
     ------
-    GraphError: an entry is missing or is not as described.
+    GraphError: an entry is missing or has another form.
     """
     where = f"ogb dataset {name}"
     if "edge_index_dict" in graph:
-        tables = _heterogeneous(name, graph, labels, splits)
+        tables = _convert_heterogeneous(name, graph, labels, splits)
     else:
-        tables = _tables(
+        tables = _make_tables(
             name,
             "node",
             counts={"node": int(_entry(graph, "num_nodes", where))},
@@ -89,21 +89,21 @@ def tables_from_ogb(
         )
         labels, splits = {"node": labels}, {key: {"node": ids} for key, ids in splits.items()}
     for node_type, values in labels.items():
-        found = _labels(np.asarray(values), f"{where}: labels of {node_type}")
-        tables.labels[safe_name(node_type)] = found
+        where_labels = f"{where}: labels of {node_type}"
+        tables.labels[safe_name(node_type)] = _convert_labels(np.asarray(values), where_labels)
     for key, ids in splits.items():
         tables.splits[_SPLIT_NAMES.get(key, key)] = np.asarray(next(iter(ids.values())))
     return tables
 
 
-def _heterogeneous(
+def _convert_heterogeneous(
     name: str, graph: Mapping[str, Any], labels: Any, splits: Mapping[str, Any]
 ) -> GraphTables:
     where = f"ogb dataset {name}"
     targets = {node_type for ids in splits.values() for node_type in ids} or set(labels)
     if len(targets) != 1:
         raise GraphError(f"{where}: expected splits of one node type, given {sorted(targets)}")
-    return _tables(
+    return _make_tables(
         name,
         next(iter(targets)),
         counts=_entry(graph, "num_nodes_dict", where),
@@ -113,7 +113,7 @@ def _heterogeneous(
     )
 
 
-def _tables(
+def _make_tables(
     name: str,
     target: str,
     *,
@@ -152,7 +152,7 @@ def _tables(
     )
 
 
-def _labels(values: NDArray[Any], where: str) -> tuple[Labels, NDArray[Any]]:
+def _convert_labels(values: NDArray[Any], where: str) -> tuple[Labels, NDArray[Any]]:
     column = values.ndim == 1 or values.shape[1] == 1
     if column and np.issubdtype(values.dtype, np.floating):
         filled = np.where(np.isnan(values), -1, values)

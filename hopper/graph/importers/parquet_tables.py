@@ -1,4 +1,4 @@
-"""Node and edge tables in Parquet, read in batches by pyarrow; errors name file, row and column."""
+"""Read node and edge tables in Parquet, in batches; errors name file, row and column."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from hopper.graph.importers.tables import read_times
 from hopper.graph.schema import Labels
 
 _BUFFER: Final = 1 << 20
-"""bytes of a column that are read at once"""
+"""Bytes of a column that are read at once."""
 
 
 class ParquetFile:
-    """A :class:`TableFile`: its columns have types.
+    """A :class:`TableFile` in Parquet, whose columns have types.
 
     Raises
     ------
-    GraphError: it is no Parquet file.
+    GraphError: it is not a Parquet file.
     RequestError: pyarrow is missing.
     """
 
@@ -48,18 +48,18 @@ class ParquetFile:
         self.rows = int(self._source.metadata.num_rows)
 
     def estimate_rows(self) -> int:
-        """As the file says."""
+        """The exact number of rows, which the file has."""
         return self.rows
 
     def batches(self, columns: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[tuple[int, Any]]:
-        """See :class:`TableFile`."""
+        """Iterate over batches of columns, as pairs of a first row and a batch."""
         first = 0
-        # A file of its own each time, whose buffers go with it.
+        # The file is opened each time, so that its buffers are freed afterwards.
         batches = _open(self.file).iter_batches(rows, columns=list(columns))
         while True:
             try:
                 batch = next(batches, None)
-            # Damaged files are told of in many ways.
+            # The library raises many kinds of errors for damaged files.
             except Exception as error:
                 raise GraphError(
                     f"{self.file}: columns {', '.join(columns)}: not readable: {first_line(error)}"
@@ -71,15 +71,15 @@ class ParquetFile:
             first += batch.num_rows
 
     def ids(self, batch: Any, column: str, first: int) -> Any:
-        """Without nulls; texts of one kind."""
+        """A column of ids without nulls; texts of any type become strings."""
         import pyarrow
 
-        found = batch.column(column)
-        _refuse_nulls(found, self.file, column, first)
-        return found.cast(pyarrow.string()) if is_text(found.type) else found
+        ids = batch.column(column)
+        _refuse_nulls(ids, self.file, column, first)
+        return ids.cast(pyarrow.string()) if is_text(ids.type) else ids
 
     def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
-        """Integers as they are; what else there is becomes of the node table's type."""
+        """Convert ids to the node table's type; integers of any type stay as they are."""
         from pyarrow import types
 
         try:
@@ -95,7 +95,7 @@ class ParquetFile:
             ) from error
 
     def weights(self, batch: Any, first: int) -> NDArray[np.float32]:
-        """Whether they are positive is checked with those of other sources."""
+        """[n] float32: the weights; :func:`check_tables` checks that they are positive."""
         column = batch.column("weight")
         if not is_number(column.type):
             raise GraphError(f"{self.file}: column weight: expected numbers, given {column.type}")
@@ -103,13 +103,13 @@ class ParquetFile:
         return np.asarray(column.to_numpy(zero_copy_only=False), np.float32)
 
     def times(self, batch: Any, first: int) -> NDArray[np.int64]:
-        """Integers or dates."""
+        """[n] int64: the times, from integers or dates."""
         column = batch.column("time")
         _refuse_nulls(column, self.file, "time", first)
         return read_times(column.to_numpy(zero_copy_only=False), f"{self.file}: column time")
 
     def label_reader(self, columns: list[str], folder: Path) -> LabelReader:
-        """See :class:`TableFile`."""
+        """Make a reader of the columns of one task's labels."""
         name, kind = columns[0], self.schema.field(columns[0]).type
         if kind_of(name) == "several":
             return _Several(self.file, columns, folder)
@@ -129,19 +129,19 @@ class ParquetFile:
         return _Classes(name, folder)
 
     def feature_reader(self, columns: list[str]) -> _Features:
-        """See :class:`TableFile`."""
+        """Make a reader that finds out what columns of features hold."""
         return _Features(self, columns)
 
     def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        """See :class:`TableFile`."""
-        found, name = batch.column(column.name), column.name
-        if not is_list(found.type):
-            return np.asarray(found.to_numpy(zero_copy_only=False)).reshape(-1, 1)
+        """[n, width]: the numbers of a column, or of its lists of numbers."""
+        rows, name = batch.column(column.name), column.name
+        if not is_list(rows.type):
+            return np.asarray(rows.to_numpy(zero_copy_only=False)).reshape(-1, 1)
         from pyarrow import compute
 
-        _refuse_nulls(found, self.file, name, first)
-        values, width = found.flatten(), column.width
-        lengths = np.asarray(compute.list_value_length(found).to_numpy(zero_copy_only=False))
+        _refuse_nulls(rows, self.file, name, first)
+        values, width = rows.flatten(), column.width
+        lengths = np.asarray(compute.list_value_length(rows).to_numpy(zero_copy_only=False))
         uneven = np.flatnonzero(lengths != width)
         if uneven.size:
             raise GraphError(
@@ -152,50 +152,50 @@ class ParquetFile:
         return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
 
     def refuse_repeated(self, row: int) -> GraphError:
-        """See :class:`TableFile`."""
+        """Make the error that a row's id occurs before it."""
         return GraphError(
             f"{self.file}: row {row}: column id: expected distinct ids; some occur twice"
         )
 
     def refuse_unknown(self, row: int, column: str) -> GraphError:
-        """See :class:`TableFile`; looks for the id."""
-        given = None
+        """Make the error that a row names a node that its table does not have."""
+        unknown_id = None
         for first, batch in self.batches([column]):
             if row < first + batch.num_rows:
-                given = batch.column(column)[row - first].as_py()
+                unknown_id = batch.column(column)[row - first].as_py()
                 break
         return GraphError(
             f"{self.file}: row {row}: column {column}: expected an id of the node table, given "
-            f"{given!r}"
+            f"{unknown_id!r}"
         )
 
 
 class _Values:
-    """Labels that are numbers."""
+    """Reads labels that are numbers."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name, self._found = name, Spool(folder, np.float32)
 
     def read(self, first: int, batch: Any) -> None:
-        """See :class:`LabelReader`."""
+        """Read the labels of a batch; null = unlabelled."""
         import pyarrow
 
         column = batch.column(self._name).cast(pyarrow.float32())
         self._found.append(column.to_numpy(zero_copy_only=False))
 
     def finish(self) -> Read:
-        """See :class:`LabelReader`."""
+        """Return all labels."""
         return (Labels("float", 1), self._found.finish()), []
 
 
 class _Classes:
-    """Labels that are numbers of classes."""
+    """Reads labels that are numbers of classes."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name, self._found, self._largest = name, Spool(folder, np.int64), -1
 
     def read(self, first: int, batch: Any) -> None:
-        """See :class:`LabelReader`."""
+        """Read the classes of a batch; null or negative = unlabelled."""
         import pyarrow
 
         column = batch.column(self._name).cast(pyarrow.int64()).fill_null(-1)
@@ -204,39 +204,40 @@ class _Classes:
         self._found.append(classes)
 
     def finish(self) -> Read:
-        """See :class:`LabelReader`."""
+        """Return all labels."""
         return (Labels("class", max(1, self._largest + 1)), self._found.finish()), []
 
 
 class _Several:
-    """Labels of which each is 0 or 1."""
+    """Reads multi-hot labels, a column of 0 and 1 for each class."""
 
     def __init__(self, file: Path, names: list[str], folder: Path) -> None:
         self._file, self._names = file, names
         self._found = Spool(folder, np.uint8, len(names))
 
     def read(self, first: int, batch: Any) -> None:
-        """See :class:`LabelReader`."""
+        """Read the labels of a batch."""
         columns = [batch.column(name) for name in self._names]
         for name, column in zip(self._names, columns, strict=True):
             _refuse_nulls(column, self._file, name, first)
-        table = np.stack([np.asarray(each.to_numpy(zero_copy_only=False)) for each in columns], 1)
+        arrays = [np.asarray(column.to_numpy(zero_copy_only=False)) for column in columns]
+        table = np.stack(arrays, 1)
         wrong = np.argwhere(~np.isin(table, (0, 1)))
         if wrong.size:
-            row, place = wrong[0].tolist()
+            row, number = wrong[0].tolist()
             raise GraphError(
-                f"{self._file}: row {first + row}: column {self._names[place]}: expected 0 or 1, "
-                f"given {table[row, place]}"
+                f"{self._file}: row {first + row}: column {self._names[number]}: expected 0 or 1, "
+                f"given {table[row, number]}"
             )
         self._found.append(table)
 
     def finish(self) -> Read:
-        """See :class:`LabelReader`."""
+        """Return all labels."""
         return (Labels("multi_hot", len(self._names)), self._found.finish()), []
 
 
 class _Features:
-    """Finds out how wide columns of features are: of texts by reading them."""
+    """Finds out how wide columns of features are; this takes reading those that hold texts."""
 
     def __init__(self, source: ParquetFile, names: list[str]) -> None:
         self._source, self._names = source, names
@@ -253,14 +254,14 @@ class _Features:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Those of texts."""
+        """The columns to read: those that hold texts."""
         return list(self._texts)
 
     def read(self, first: int, batch: Any) -> None:
-        """See :class:`FeatureReader`."""
-        for name, found in self._texts.items():
-            found |= {text for text in batch.column(name).unique().to_pylist() if text}
-            if len(found) > MOST_CATEGORIES:
+        """Read the features of a batch."""
+        for name, categories in self._texts.items():
+            categories |= {text for text in batch.column(name).unique().to_pylist() if text}
+            if len(categories) > MOST_CATEGORIES:
                 raise GraphError(
                     f"{self._source.file}: column {name}: expected at most {MOST_CATEGORIES:,} "
                     f"different texts, given more in its first {first + batch.num_rows:,} rows: "
@@ -268,7 +269,7 @@ class _Features:
                 )
 
     def finish(self, rows: int) -> ColumnFeatures | None:
-        """The columns' features."""
+        """Return the features of all columns; None if there are no columns."""
         columns = [
             FeatureColumn(name, tuple(sorted(self._texts[name])))
             if name in self._texts
@@ -291,7 +292,7 @@ class _Features:
 
 
 def _open(file: Path) -> Any:
-    """A ``pyarrow.parquet.ParquetFile``."""
+    """Open a file as a ``pyarrow.parquet.ParquetFile``."""
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -301,7 +302,7 @@ def _open(file: Path) -> Any:
         ) from error
     require_file(file, "table")
     try:
-        # Otherwise row groups are read whole, and stay in memory until the last is read.
+        # By default, whole row groups are read, and stay in memory until the last is read.
         return parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER)
     except Exception as error:
         raise GraphError(f"{file}: not readable as Parquet: {first_line(error)}") from error

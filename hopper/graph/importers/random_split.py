@@ -1,4 +1,4 @@
-"""Random splits of labelled nodes, as a pure function of the seed and the ids."""
+"""Split labelled nodes at random, as a pure function of seed and ids, or by time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _STREAM = int.from_bytes(b"split", "little")
 class RandomSplit:
     """How many training and validation nodes to draw; the other labelled nodes are for testing.
 
-    Integers count nodes per class (the protocol of Shchur et al., "Pitfalls of Graph Neural
-    Network Evaluation", section 4: 20 and 30); fractions are of all labelled nodes. By time the
-    earliest are for training and the latest for testing; those of one time stay together.
+    Integers are nodes per class, as in the protocol of Shchur et al., "Pitfalls of Graph Neural
+    Network Evaluation", section 4 (20 and 30). Fractions are shares of all labelled nodes. By time,
+    the earliest nodes are for training and the latest for testing, and nodes of the same time stay
+    together.
     """
 
     train: int | float
@@ -61,8 +62,8 @@ def draw_split(
 ) -> dict[str, NDArray[np.int64]]:
     """Draw ``train``, ``val`` and ``test``.
 
-    Nodes are taken in the order of (variate of the node, node), so the split depends on nothing
-    but seed, labels and ids.
+    Nodes are taken in the order of (variate of the node, node), so the split depends on seed,
+    labels and ids alone.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def draw_split(
 
     Returns
     -------
-    Ascending ids by name; nodes without label (class -1, float NaN) are in none.
+    Ascending ids by the split's name. Unlabelled nodes (class -1, float NaN) are in no split.
 
     Raises
     ------
@@ -84,23 +85,24 @@ def draw_split(
         ends = [round(split.train * ids.size), round((split.train + split.val) * ids.size)]
         parts = np.split(order, ends)
     else:
-        parts = _per_class(split, labels, values, order)
+        parts = _draw_per_class(split, labels, values, order)
     return {name: np.sort(part) for name, part in zip(("train", "val", "test"), parts, strict=True)}
 
 
 def split_by_time(
     split: RandomSplit, times: NDArray[np.int64], has_label: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.int64]]:
-    """``train``, ``val`` and ``test`` in order of time.
+    """Divide nodes or edges into ``train``, ``val`` and ``test`` in order of time.
 
     Parameters
     ----------
-    times: [n] of nodes or edges. has_label: [n], those that are split.
+    times: [n] int64, times of nodes or edges.
+    has_label: [n] bool, the nodes or edges to divide.
     """
     ids = np.flatnonzero(has_label).astype(np.int64)
     order = ids[np.argsort(times[ids], kind="stable")]
-    ends = [round(part * ids.size) for part in (split.train, split.train + split.val)]
-    # What is of one time is not divided: it goes to the earlier part.
+    ends = [round(share * ids.size) for share in (split.train, split.train + split.val)]
+    # All of the same time go to the earlier split.
     cuts = [
         int(np.searchsorted(times[order], times[order[end - 1]], side="right")) if end else 0
         for end in ends
@@ -109,7 +111,7 @@ def split_by_time(
     return {name: np.sort(part) for name, part in zip(("train", "val", "test"), parts, strict=True)}
 
 
-def _per_class(
+def _draw_per_class(
     split: RandomSplit, labels: Labels, values: NDArray[Any], order: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
     if labels.kind != "class":
@@ -126,6 +128,6 @@ def _per_class(
                 f"--split: class {label}: expected at least {train} + {val} nodes, "
                 f"given {nodes.size}"
             )
-        for part, chosen in zip(parts, np.split(nodes, [train, train + val]), strict=True):
-            part.append(chosen)
+        for part, class_nodes in zip(parts, np.split(nodes, [train, train + val]), strict=True):
+            part.append(class_nodes)
     return [np.concatenate(part) for part in parts]

@@ -22,13 +22,13 @@ from hopper.graph.schema import Labels
 
 @dataclass(frozen=True)
 class TableContent:
-    """What node and edge tables may say alike.
+    """The columns that both node and edge tables may have.
 
     Attributes
     ----------
-    label_names: of classes that the table does not number.
-    task_names: the same by task, where labels are of several.
-    splits: rows by split; None where the table has no such column.
+    label_names: names of classes that the table does not number.
+    task_names: the same by task, where there are several tasks.
+    splits: rows by split; None if the table has no such column.
     """
 
     labels: tuple[Labels, NDArray[Any]] | None
@@ -41,7 +41,7 @@ class TableContent:
 
 @dataclass(frozen=True)
 class NodeTable(TableContent):
-    """What a node table says."""
+    """The content of a node table."""
 
     ids: NodeIds
 
@@ -52,14 +52,13 @@ class NodeTable(TableContent):
 
     @property
     def names(self) -> Sequence[str] | None:
-        """The ids by row; None where they are 0, 1, ... in order, so that nothing is lost by
-        forgetting them."""
+        """The ids by row; None if they are 0, 1, ... in order."""
         return self.ids.names
 
 
 @dataclass(frozen=True)
 class EdgeTable(TableContent):
-    """What an edge table says.
+    """The content of an edge table.
 
     Attributes
     ----------
@@ -76,7 +75,7 @@ def read_node_table(source: TableFile, space: Workspace) -> NodeTable:
 
     Raises
     ------
-    GraphError: naming file, column, and line or row.
+    GraphError: a value is wrong. The text names file, column, and line or row.
     """
     _require(source, "id")
     columns, ids = _Columns(source, space, "id"), NodeIds(source, space)
@@ -96,11 +95,11 @@ def read_edge_table(
 
     Parameters
     ----------
-    sources, targets: of the source and the destination type.
+    sources, targets: node tables of the source and the destination type.
 
     Raises
     ------
-    GraphError: naming file, column, and line or row.
+    GraphError: a value is wrong. The text names file, column, and line or row.
     """
     _require(source, "src", "dst")
     columns = _Columns(source, space, "src", "dst", "weight")
@@ -115,30 +114,30 @@ def read_edge_table(
                 weights.append(source.weights(batch, first))
             progress.advance(batch.num_rows)
     src, dst = ends.finish()
-    found = None if weights is None else weights.finish()
-    return EdgeTable(**columns.finish(src.size), src=src, dst=dst, weights=found)
+    all_weights = None if weights is None else weights.finish()
+    return EdgeTable(**columns.finish(src.size), src=src, dst=dst, weights=all_weights)
 
 
 class _Columns:
-    """Reads the columns that node and edge tables have alike."""
+    """Reads the columns that both node and edge tables may have."""
 
     def __init__(self, source: TableFile, space: Workspace, *taken: str) -> None:
         self._source = source
         self._label_columns = find_label_columns(source.names, source.where)
         labels = all_columns(self._label_columns)
         self._labels = {
-            task: source.label_reader(own, space.folder)
-            for task, own in self._label_columns.items()
+            task: source.label_reader(columns, space.folder)
+            for task, columns in self._label_columns.items()
         }
         self._splits = Splits(space.folder) if "split" in source.names else None
         self._times = Spool(space.folder, np.int64) if "time" in source.names else None
         taken = (*taken, "time", "split", *labels)
         self._features = source.feature_reader([n for n in source.names if n not in taken])
-        own = [name for name in ("time", "split") if name in source.names]
-        self.names = (*own, *labels, *self._features.columns)
+        present = [name for name in ("time", "split") if name in source.names]
+        self.names = (*present, *labels, *self._features.columns)
 
     def read(self, first: int, batch: Any) -> None:
-        """Take a batch whose first row is ``first``."""
+        """Read a batch whose first row is ``first``."""
         if self._splits is not None:
             self._splits.read(first, batch.column("split"))
         if self._times is not None:
@@ -148,9 +147,9 @@ class _Columns:
         self._features.read(first, batch)
 
     def finish(self, rows: int) -> dict[str, Any]:
-        """The fields of :class:`TableContent`."""
-        found = {task: reader.finish() for task, reader in self._labels.items()}
-        (labels, label_names), task_names = join_read(found, f"{self._source.file}: labels")
+        """Return the fields of :class:`TableContent`."""
+        by_task = {task: reader.finish() for task, reader in self._labels.items()}
+        (labels, label_names), task_names = join_read(by_task, f"{self._source.file}: labels")
         return {
             "labels": labels,
             "label_names": label_names,

@@ -1,4 +1,4 @@
-"""Files that others wrote: opened only as what they should be, and refused in a line."""
+"""Open files of other programs safely, and refuse unsuitable ones with a clear error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ARCHIVE: Final = b"PK"
 
 
 def require_file(file: Path, what: str) -> Path:
-    """The file, if there is one: a pipe would be waited for, and a device has no end.
+    """Check that a file is there and regular: reading a pipe or a device might never end.
 
     Raises
     ------
-    GraphError: it is missing, or no regular file.
+    GraphError: it is missing, or not a regular file.
     """
     try:
         mode = file.stat().st_mode
@@ -34,11 +34,11 @@ def require_file(file: Path, what: str) -> Path:
 
 
 def find_inside(folder: Path, name: str, where: str) -> Path:
-    """The file of a name that a source gives, which must stay in the source's folder.
+    """Find a file that a source names, which must lie in the source's folder.
 
     Raises
     ------
-    GraphError: it leads out of the folder, by ``..``, as an absolute path, or by a link.
+    GraphError: the name leads out of the folder, by ``..``, as an absolute path, or by a link.
     """
     try:
         file = folder / name
@@ -76,8 +76,9 @@ def load_npy(file: Path, what: str, mmap_mode: Literal["r"] | None = None) -> ND
 
 
 def load_csr(file: Path, what: str) -> Any:
-    """Read a SciPy CSR matrix of a .npz file; SciPy's own loader would believe its indices, and
-    read beyond the end of its arrays.
+    """Read a SciPy CSR matrix from a .npz file, and check its indices.
+
+    SciPy's own loader does not, and would read beyond the end of its arrays.
 
     Returns
     -------
@@ -91,7 +92,7 @@ def load_csr(file: Path, what: str) -> Any:
 
     require_file(file, what)
     try:
-        # Of a damaged archive, numpy would leave the file open.
+        # Given a name, numpy would leave a damaged archive open.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             parts = {name: archive[name] for name in ("data", "indices", "indptr", "shape")}
             kind = archive["format"].item()
@@ -125,5 +126,5 @@ def load_csr(file: Path, what: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text: of libraries in C++, what follows is their stack."""
+    """The first line of an error's text; libraries in C++ append their stack."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

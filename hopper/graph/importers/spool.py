@@ -1,4 +1,4 @@
-"""Columns of tables, kept on disk while the tables are read."""
+"""Keep columns of tables on disk while the tables are read."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Any, Final, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hopper.graph.array_file import blocks, named
+from hopper.graph.array_file import iter_pieces, named_in_errors
 
 _IN_MEMORY: Final = 1 << 20
-"""bytes that a column may have before it gets a file"""
+"""Bytes that a column may have before it gets a file."""
 _TEXTS: Final = 1 << 16
-"""that are decoded at once"""
+"""Number of texts that are decoded at once."""
 
 
 class Spool:
-    """A column that grows: the first MiB of it in memory, more in a file without a name, which the
-    kernel removes with the last map of it.
+    """A column that grows, in memory up to 1 MiB and then in a file.
+
+    The file has no name, and the kernel removes it with its last map.
 
     Parameters
     ----------
-    folder: on whose disk the file lies.
-    width: columns of a row; 0 = the rows are numbers.
+    folder: a folder on the disk that takes the file.
+    width: number of columns of a row; 0 = a row is one number.
     """
 
     def __init__(self, folder: Path, dtype: DTypeLike, width: int = 0) -> None:
@@ -37,7 +38,7 @@ class Spool:
         self._file: Any = None
 
     def append(self, values: NDArray[Any]) -> None:
-        """Add rows: [n] or [n, width], of a dtype that becomes the column's."""
+        """Add rows, [n] or [n, width], which are converted to the column's dtype."""
         rows = np.array(values, self._dtype)
         self.length += len(rows)
         self._waiting.append(rows)
@@ -46,18 +47,18 @@ class Spool:
             self._write()
 
     def finish(self) -> NDArray[Any]:
-        """All rows: an array, or a read-only map of the file."""
+        """Return all rows: an array, or a read-only map of the file."""
         shape = (self.length, self._width) if self._width else (self.length,)
         if self._file is None:
-            parts, self._waiting = self._waiting, []
-            return np.concatenate([np.empty((0, *shape[1:]), self._dtype), *parts])
+            batches, self._waiting = self._waiting, []
+            return np.concatenate([np.empty((0, *shape[1:]), self._dtype), *batches])
         self._write()
-        with self._file as file, named(self._folder):
+        with self._file as file, named_in_errors(self._folder):
             file.flush()
             return np.asarray(np.memmap(file, self._dtype, "r", shape=shape))
 
     def _write(self) -> None:
-        with named(self._folder):
+        with named_in_errors(self._folder):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
             for rows in self._waiting:
@@ -70,7 +71,8 @@ class SpooledTexts(Sequence[str]):
 
     Parameters
     ----------
-    ends: [n] int64, where each text ends in ``data``, [bytes] uint8.
+    ends: [n] int64, the end of each text in ``data``.
+    data: [bytes] uint8, all texts.
     """
 
     def __init__(self, ends: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
@@ -87,23 +89,23 @@ class SpooledTexts(Sequence[str]):
 
     def __getitem__(self, row: int | slice) -> str | list[str]:
         if isinstance(row, slice):
-            return [self[each] for each in range(*row.indices(len(self)))]
-        place = range(len(self))[row]
-        first = int(self._ends[place - 1]) if place else 0
-        return bytes(self._data[first : self._ends[place]]).decode()
+            return [self[index] for index in range(*row.indices(len(self)))]
+        index = range(len(self))[row]
+        first = int(self._ends[index - 1]) if index else 0
+        return bytes(self._data[first : self._ends[index]]).decode()
 
     def __iter__(self) -> Iterator[str]:
         first = 0
-        for _, ends in blocks(self._ends, _TEXTS):
-            part = bytes(self._data[first : ends[-1]])
+        for _, ends in iter_pieces(self._ends, _TEXTS):
+            data = bytes(self._data[first : ends[-1]])
             bounds = [0, *(ends - first).tolist()]
             for start, end in pairwise(bounds):
-                yield part[start:end].decode()
+                yield data[start:end].decode()
             first = int(ends[-1])
 
 
 class TextSpool:
-    """Texts that are added as they come."""
+    """Collects texts in a :class:`Spool`."""
 
     def __init__(self, folder: Path) -> None:
         self._ends, self._data = Spool(folder, np.int64), Spool(folder, np.uint8)
@@ -116,11 +118,11 @@ class TextSpool:
         if not len(column):
             return
         _, offsets, data = column.buffers()
-        own = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-        self._ends.append(own[1:] - own[0] + self._data.length)
+        bounds = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        self._ends.append(bounds[1:] - bounds[0] + self._data.length)
         if data is not None:
-            self._data.append(np.frombuffer(data, np.uint8)[own[0] : own[-1]])
+            self._data.append(np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]])
 
     def finish(self) -> SpooledTexts:
-        """All of them."""
+        """Return all texts."""
         return SpooledTexts(self._ends.finish(), self._data.finish())

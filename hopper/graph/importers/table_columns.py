@@ -1,4 +1,4 @@
-"""Columns that tables of every kind have alike: splits, classes that are texts, and features."""
+"""Read the columns that CSV and Parquet share: splits, classes that are texts, and features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.array_file import blocks
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.importers.feature_columns import FeatureColumn, one_hot, width_of
 from hopper.graph.importers.label_columns import Read
 from hopper.graph.importers.spool import Spool
@@ -23,31 +23,30 @@ _MOST_CLASSES = 2**31
 
 
 class Splits:
-    """The rows of each split, from a column of their names."""
+    """Collects the rows of each split from a column of splits' names."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._found: dict[str, Spool] = {}
 
     def read(self, first: int, column: Any) -> None:
-        """Take the names of a batch; null or empty = in none."""
-        for name, rows in _by_text(column):
+        """Read the names of a batch; null or empty = in no split."""
+        for name, rows in _group_by_text(column):
             spool = self._found.setdefault(str(name), Spool(self._folder, np.int64))
             spool.append(rows + first)
 
     def finish(self) -> dict[str, NDArray[np.int64]]:
-        """Rows by split, ascending."""
+        """Return the rows of each split, ascending."""
         return {name: spool.finish() for name, spool in self._found.items()}
 
 
 class TextClasses:
-    """Classes from a column of texts, numbered in order of text, or by the texts where all are
-    numbers.
+    """Reads classes from a column of texts, and numbers them in sorted order.
 
     Parameters
     ----------
-    refuse: makes the error that a row, whose number this is given, is no class; None = texts that
-        are numbers are names like any other.
+    refuse: read texts as classes' numbers if all are integers; called with the number of a row, it
+        makes the error that the row has no class. None = integers are names like other texts.
     """
 
     def __init__(
@@ -55,21 +54,21 @@ class TextClasses:
     ) -> None:
         self._column, self._folder, self._refuse = column, folder, refuse
         self._codes: dict[str, int] = {}
-        """by text, in the order in which they were found"""
+        """the code of each text, in order of first occurrence"""
         self._rows = Spool(folder, np.int32)
         self._numbers: list[int | None] = []
-        """of the codes"""
+        """the integer that each code's text is, if it is one"""
         self._outside: int | None = None
-        """the first row with a number that no class has"""
+        """the first row with an integer that is not a class"""
 
     def read(self, first: int, batch: Any) -> None:
-        """Take the texts of a batch; null or empty = unlabelled."""
+        """Read the texts of a batch; null or empty = unlabelled."""
         column = batch.column(self._column)
         codes = np.full(len(column), -1, np.int32)
-        for text, rows in _by_text(column):
+        for text, rows in _group_by_text(column):
             if text not in self._codes:
                 self._codes[text] = len(self._codes)
-                number = None if self._refuse is None else _integer(text)
+                number = None if self._refuse is None else _parse_integer(text)
                 self._numbers.append(number)
                 if number is not None and not 0 <= number < _MOST_CLASSES:
                     row = first + int(rows[0])
@@ -78,32 +77,32 @@ class TextClasses:
         self._rows.append(codes)
 
     def finish(self) -> Read:
-        """All labels, and the names of the classes where they are not numbers.
+        """Return all labels, and the names of the classes unless the texts number them.
 
         Raises
         ------
-        GraphError: see ``refuse``.
+        GraphError: an integer is not a class.
         """
         names: list[str] = []
         if None in self._numbers or self._refuse is None:
             names = sorted(self._codes)
-            places = {name: place for place, name in enumerate(names)}
-            classes = [places[text] for text in self._codes]
+            numbers = {name: number for number, name in enumerate(names)}
+            classes = [numbers[text] for text in self._codes]
             count = len(names)
         else:
             if self._outside is not None:
                 raise self._refuse(self._outside)
             classes = [number for number in self._numbers if number is not None]
             count = max(classes, default=-1) + 1
-        by_code, found = np.array([*classes, -1], np.int64), Spool(self._folder, np.int64)
-        for _, codes in blocks(self._rows.finish()):
-            found.append(by_code[codes])
-        return (Labels("class", max(1, count)), found.finish()), names
+        class_of, labels = np.array([*classes, -1], np.int64), Spool(self._folder, np.int64)
+        for _, codes in iter_pieces(self._rows.finish()):
+            labels.append(class_of[codes])
+        return (Labels("class", max(1, count)), labels.finish()), names
 
 
 @dataclass(frozen=True)
 class ColumnFeatures:
-    """The feature columns of a table, read again, in chunks, when they are asked for."""
+    """The feature columns of a table, which is read again, in chunks, for them."""
 
     source: TableFile
     columns: list[FeatureColumn]
@@ -116,31 +115,31 @@ class ColumnFeatures:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """The names of the columns."""
         return [name for column in self.columns for name in column.names]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float32"""
+        """The dtype of the chunks, float32."""
         return np.dtype(np.float32)
 
     def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Chunks of at most 64 MiB; NaN where nothing stands."""
+        """Iterate over chunks of at most 64 MiB; missing numbers are NaN."""
         step = max(1, CHUNK_BYTES // (4 * self.shape[1]))
         for first, batch in self.source.batches([column.name for column in self.columns], step):
-            part, place = np.empty((batch.num_rows, self.shape[1]), np.float32), 0
+            rows, start = np.empty((batch.num_rows, self.shape[1]), np.float32), 0
             for column in self.columns:
-                own = slice(place, place + column.width)
+                stop = start + column.width
                 if column.categories:
-                    part[:, own] = one_hot(batch.column(column.name), column)
+                    rows[:, start:stop] = one_hot(batch.column(column.name), column)
                 else:
-                    part[:, own] = self.source.features(batch, column, first)
-                place += column.width
-            yield first, part
+                    rows[:, start:stop] = self.source.features(batch, column, first)
+                start = stop
+            yield first, rows
 
 
-def _by_text(column: Any) -> list[tuple[Any, NDArray[np.int64]]]:
-    """What stands in a column and in which rows, in order of the first of them."""
+def _group_by_text(column: Any) -> list[tuple[Any, NDArray[np.int64]]]:
+    """Group the rows of a column by text, in order of first occurrence; leave empty texts out."""
     import pyarrow
 
     if not pyarrow.types.is_dictionary(column.type):
@@ -149,15 +148,16 @@ def _by_text(column: Any) -> list[tuple[Any, NDArray[np.int64]]]:
     order = np.argsort(numbers, kind="stable")
     ends = np.searchsorted(numbers[order], np.arange(-1, len(column.dictionary)), side="right")
     texts = column.dictionary.to_pylist()
-    found = [
+    groups = [
         (text, order[start:end])
         for text, start, end in zip(texts, ends, ends[1:], strict=False)
         if text not in (None, "") and end > start
     ]
-    return sorted(found, key=lambda each: int(each[1][0]))
+    return sorted(groups, key=lambda group: int(group[1][0]))
 
 
-def _integer(text: str) -> int | None:
+def _parse_integer(text: str) -> int | None:
+    """Parse an integer; return None for any other text."""
     try:
         return int(text)
     except ValueError:

@@ -1,5 +1,8 @@
-"""Joins and sorts that need no more memory than they are given: DuckDB does them, on disk where
-they are larger (https://duckdb.org/docs/stable/guides/performance/how_to_tune_workloads)."""
+"""Join and sort tables within a limit of memory.
+
+DuckDB does it, on disk if memory does not suffice
+(https://duckdb.org/docs/stable/guides/performance/how_to_tune_workloads).
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
-from hopper.graph.array_file import blocks
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.importers.source_files import first_line
 
 _BATCH: Final = 1 << 19
-"""rows that pass between the engine and this process at once"""
+"""Rows that pass between the engine and this process at once."""
 
 _PER_THREAD: Final = 128 << 20
-"""bytes that each of the engine's threads should have"""
+"""Bytes of memory that each of the engine's threads should have."""
 
 
 class TableEngine:
-    """Tables of columns, joined and sorted under a bound of memory.
+    """Joins and sorts tables within a limit of memory.
 
     Parameters
     ----------
-    folder: where it keeps what does not fit; its owner removes it.
-    memory: bytes.
+    folder: takes data that memory does not hold; the caller removes it.
+    memory: the limit in bytes.
 
     Raises
     ------
@@ -46,7 +49,7 @@ class TableEngine:
                 "install 'hopper-gnn[tables]'"
             ) from error
         self._errors = duckdb.Error
-        # A database in a file gives back what tables in memory would keep.
+        # A database in a file frees memory that tables in memory would keep.
         threads = max(1, min(os.cpu_count() or 1, memory // _PER_THREAD))
         with self._explained("import of tables"):
             self._database = duckdb.connect(
@@ -61,18 +64,18 @@ class TableEngine:
         self._tables: set[str] = set()
 
     def close(self) -> None:
-        """Let its files go."""
+        """Close the engine's files."""
         self._database.close()
 
     def bound_memory(self, memory: int) -> None:
-        """Give it so many bytes from now on."""
+        """Change the limit of memory to so many bytes."""
         self._execute(f"SET memory_limit = '{memory >> 10}KiB'")
 
     def add(self, table: str, batch: Any) -> None:
-        """Add rows, a pyarrow table or batch, to a table, which begins with its first rows."""
+        """Add rows, a pyarrow table or batch, to a table; the first rows create it."""
         with self._explained(table):
             self._database.register("batch", batch)
-            name = _quoted(table)
+            name = _quote(table)
             if table in self._tables:
                 self._execute(f"INSERT INTO {name} SELECT * FROM batch")  # nosec B608 # quoted
             else:
@@ -81,39 +84,39 @@ class TableEngine:
             self._database.unregister("batch")
 
     def drop(self, table: str) -> None:
-        """Forget a table."""
-        self._execute(f"DROP TABLE {_quoted(table)}")
+        """Remove a table."""
+        self._execute(f"DROP TABLE {_quote(table)}")
         self._tables.discard(table)
 
     def find_repeated(self, table: str) -> int | None:
         """The first row of a table (``row``, ``id``) whose id an earlier row has."""
-        name = _quoted(table)
+        name = _quote(table)
         with self._explained(table):
             first = f"min(row) OVER (PARTITION BY id) AS first FROM {name}"
             repeated = f"SELECT id FROM {name} GROUP BY id HAVING count(*) > 1"  # nosec B608 # quoted
             ranked = f"SELECT row, {first} WHERE id IN ({repeated})"
             least = f"SELECT min(row) FROM ({ranked}) WHERE row > first"  # nosec B608 # quoted
-            found = self._execute(least)
-        return None if found[0][0] is None else int(found[0][0])
+            result = self._execute(least)
+        return None if result[0][0] is None else int(result[0][0])
 
     def find_rows(
         self, edges: str, ends: dict[str, str | None]
     ) -> Iterator[dict[str, NDArray[np.int64]]]:
-        """Rows of node tables that the ends of edges name, in order of the edges; -1 = none.
+        """Find the rows of node tables that edges name, in order of the edges; -1 = unknown id.
 
         Parameters
         ----------
-        edges: a table with ``edge`` and the ends.
-        ends: by end, the table (``row``, ``id``) of its nodes; None where it has rows already.
+        edges: a table with the columns ``edge`` and one for each end.
+        ends: the node table (``row``, ``id``) of each end; None if its column has rows already.
         """
         columns, joins = [], []
         for number, (end, nodes) in enumerate(ends.items()):
             if nodes is None:
-                columns.append(f"e.{_quoted(end)}")
+                columns.append(f"e.{_quote(end)}")
                 continue
-            columns.append(f"coalesce(n{number}.row, -1) AS {_quoted(end)}")
-            joins.append(f"LEFT JOIN {_quoted(nodes)} n{number} ON e.{_quoted(end)} = n{number}.id")
-        source = f"{_quoted(edges)} e {' '.join(joins)} ORDER BY e.edge"
+            columns.append(f"coalesce(n{number}.row, -1) AS {_quote(end)}")
+            joins.append(f"LEFT JOIN {_quote(nodes)} n{number} ON e.{_quote(end)} = n{number}.id")
+        source = f"{_quote(edges)} e {' '.join(joins)} ORDER BY e.edge"
         query = f"SELECT {', '.join(columns)} FROM {source}"  # nosec B608 # quoted
         with self._explained(edges):
             for batch in self._database.sql(query).to_arrow_reader(_BATCH):
@@ -122,24 +125,25 @@ class TableEngine:
     def sort_edges(
         self, src: NDArray[Any], dst: NDArray[Any], where: str
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]]:
-        """Sources, destinations and ids of edges, ordered by destination, source and id.
+        """Sort edges by destination, source and id; yield these three arrays a batch at a time.
 
         Parameters
         ----------
         src, dst: [edges] of one dtype, in order of id.
+        where: what the edges are, for errors.
         """
         import pyarrow
 
-        kinds = [pyarrow.from_numpy_dtype(each.dtype) for each in (src, dst)]
+        kinds = [pyarrow.from_numpy_dtype(ids.dtype) for ids in (src, dst)]
         schema = pyarrow.schema([("src", kinds[0]), ("dst", kinds[1]), ("edge", pyarrow.int64())])
 
         def rows() -> Iterator[Any]:
             for (first, sources), (_, targets) in zip(
-                blocks(src, _BATCH), blocks(dst, _BATCH), strict=True
+                iter_pieces(src, _BATCH), iter_pieces(dst, _BATCH), strict=True
             ):
                 ids = np.arange(first, first + len(sources))
-                # Copied: the engine may read them after their pages were given back.
-                arrays = [pyarrow.array(np.array(each)) for each in (sources, targets, ids)]
+                # The engine may read the arrays after their pages were given back, so copy them.
+                arrays = [pyarrow.array(np.array(array)) for array in (sources, targets, ids)]
                 yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
         edges = pyarrow.RecordBatchReader.from_batches(schema, rows())
@@ -151,11 +155,12 @@ class TableEngine:
             self._database.unregister("edges_to_sort")
 
     def _execute(self, query: str) -> list[tuple[Any, ...]]:
-        # Fetched also where nothing comes: until then the connection is in use.
+        # The connection is in use until the result is fetched, even an empty one.
         return list(self._database.execute(query).fetchall())
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
+        """Raise the engine's errors as errors of Hopper that say what failed."""
         try:
             yield
         except self._errors as error:
@@ -166,5 +171,5 @@ class TableEngine:
             raise GraphError(f"{what}: {first_line(error)}") from error
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

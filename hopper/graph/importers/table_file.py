@@ -1,4 +1,4 @@
-"""A file with a table of nodes or edges, CSV or Parquet, that is read in batches."""
+"""The interface of table files, CSV or Parquet, which are read in batches."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class NamedFeatures(FeatureTable, Protocol):
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """The names of the columns."""
 
 
 class LabelReader(Protocol):
     """Collects the labels of one task, a batch at a time."""
 
     def read(self, first: int, batch: Any) -> None:
-        """Take the labels of a batch whose first row is ``first``.
+        """Read the labels of a batch whose first row is ``first``.
 
         Raises
         ------
-        GraphError: one is none; names file, column, and line or row.
+        GraphError: a value is not a label. The text names file, column, and line or row.
         """
 
     def finish(self) -> Read:
-        """All labels, and what classes are called that the table does not number."""
+        """Return all labels, and the names of classes that the table does not number."""
 
 
 class FeatureReader(Protocol):
@@ -45,81 +45,81 @@ class FeatureReader(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Those that it has to see for that."""
+        """The columns that :meth:`read` needs."""
 
     def read(self, first: int, batch: Any) -> None:
-        """Look at a batch; raises as :meth:`LabelReader.read`."""
+        """Read a batch whose first row is ``first``; raise errors as :meth:`LabelReader.read`."""
 
     def finish(self, rows: int) -> NamedFeatures | None:
-        """The features, read when they are asked for; None where there are no columns."""
+        """Return the features, which are read later; None if there are no columns."""
 
 
 class TableFile(Protocol):
-    """A table whose columns are pyarrow's arrays."""
+    """A table that is read in batches of columns, which are pyarrow arrays."""
 
     file: Path
     names: Sequence[str]
-    """of its columns"""
+    """the names of the columns"""
     where: str
-    """where these stand, for errors"""
+    """the file, and the line of the header if there is one, for errors"""
     texts_count: bool
-    """whether texts that are 0, 1, 2, ... are numbers of rows, as in CSV"""
+    """whether texts 0, 1, 2, ... are numbers of rows, as in CSV"""
 
     def estimate_rows(self) -> int:
-        """How many rows it has, about."""
+        """Estimate the number of rows."""
 
     def batches(self, columns: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[tuple[int, Any]]:
-        """Pairs of a first row and a batch from there on.
+        """Iterate over the table in pairs of a first row and a batch from there on.
 
         Parameters
         ----------
-        rows: of a batch at most.
+        rows: largest number of rows of a batch.
 
         Raises
         ------
-        GraphError: the file is damaged; names it.
+        GraphError: the file is damaged. The text names it.
         """
 
     def ids(self, batch: Any, column: str, first: int) -> Any:
-        """A column of ids, without nulls.
+        """Read a column of ids, without nulls.
 
         Raises
         ------
-        GraphError: nothing stands in a row.
+        GraphError: a row has no id.
         """
 
     def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
-        """Ids of edges as those of the node table are.
+        """Convert ids of edges to the type of the node table's ids.
 
         Raises
         ------
-        GraphError: they are of another kind.
+        GraphError: they cannot be converted.
         """
 
     def weights(self, batch: Any, first: int) -> NDArray[np.float32]:
-        """The column ``weight``; raises GraphError as all do."""
+        """[n] float32: read the column ``weight``."""
 
     def times(self, batch: Any, first: int) -> NDArray[np.int64]:
-        """The column ``time``."""
+        """[n] int64: read the column ``time``."""
 
     def label_reader(self, columns: list[str], folder: Path) -> LabelReader:
-        """For the labels of one task; ``folder`` takes what is long."""
+        """Make a reader of one task's labels, which may keep them in files in ``folder``."""
 
     def feature_reader(self, columns: list[str]) -> FeatureReader:
-        """For columns of features."""
+        """Make a reader that finds out what columns of features hold."""
 
     def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        """[n, width] of a column of numbers, or of lists of them; NaN where nothing stands."""
+        """[n, width]: read a column of numbers or of lists of numbers; missing ones are NaN."""
 
     def refuse_repeated(self, row: int) -> GraphError:
-        """The error that an earlier row has the id of this one."""
+        """Make the error that a row's id occurs before it."""
 
     def refuse_unknown(self, row: int, column: str) -> GraphError:
-        """The error that an end of an edge is no id of the node table."""
+        """Make the error that a row names a node that its table does not have."""
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type of pyarrow's is of texts, dictionary-encoded or not."""
+    """Whether a pyarrow type is of texts, dictionary-encoded or not."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -128,14 +128,14 @@ def is_text(kind: Any) -> bool:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether a type of pyarrow's is of lists."""
+    """Whether a pyarrow type is of lists."""
     from pyarrow import types
 
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def is_number(kind: Any) -> bool:
-    """Whether a type of pyarrow's is of numbers."""
+    """Whether a pyarrow type is of numbers or booleans."""
     from pyarrow import types
 
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))

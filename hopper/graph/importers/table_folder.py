@@ -25,7 +25,7 @@ from hopper.graph.importers.check_tables import check_tables
 from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.csv_tables import CsvFile
 from hopper.graph.importers.estimate import estimate_import
-from hopper.graph.importers.feature_columns import told_classes
+from hopper.graph.importers.feature_columns import describe_classes
 from hopper.graph.importers.parquet_tables import ParquetFile
 from hopper.graph.importers.read_tables import (
     EdgeTable,
@@ -34,7 +34,7 @@ from hopper.graph.importers.read_tables import (
     read_node_table,
 )
 from hopper.graph.importers.table_file import TableFile
-from hopper.graph.importers.tables import GraphTables, labelled, read_relation
+from hopper.graph.importers.tables import GraphTables, find_labelled, read_relation
 from hopper.graph.importers.workspace import Watcher, Workspace, open_workspace
 from hopper.graph.layout import check_name
 from hopper.graph.publish import refuse_occupied
@@ -46,23 +46,24 @@ _KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}
 
 
 def read_folder(folder: Path, suffix: Suffix, space: Workspace | None = None) -> GraphTables:
-    """Read such a folder.
+    """Read a folder of tables.
 
-    The target is the node type or the relations whose tables have a ``split`` column; without one,
-    the one node type with labels, or else the one relation, or the only node type.
+    The target is the node type or the relations whose tables have a ``split`` column. Without such
+    a column it is the node type with labels, or else the relation with labels, or the only node
+    type.
 
     Parameters
     ----------
-    space: what the work may use; None = half of the memory, and a folder for temporary files.
+    space: memory and folder for the work; None = half of the memory, and a temporary folder.
 
     Raises
     ------
-    GraphError: a table is missing or malformed; names file, line or row, and column.
-    RequestError: a library is missing that reads or joins tables, or memory does not suffice.
+    GraphError: a table is missing or malformed. The text names file, line or row, and column.
+    RequestError: a library that reads or joins tables is missing, or memory does not suffice.
     """
     if space is None:
-        with open_workspace(Path(tempfile.gettempdir()) / "hopper-tables") as own:
-            return read_folder(folder, suffix, own)
+        with open_workspace(Path(tempfile.gettempdir()) / "hopper-tables") as workspace:
+            return read_folder(folder, suffix, workspace)
     node_files, edge_files = find_tables(folder, suffix)
     tables = GraphTables(folder.name, f"{_KINDS[suffix]} tables {folder.name}", "", {}, {})
     nodes: dict[str, NodeTable] = {}
@@ -86,7 +87,7 @@ def import_folder(
     name: str | None,
     watcher: Watcher,
 ) -> list[str]:
-    """Read such a folder and write a graph directory; see ``import_graph``."""
+    """Read a folder of tables and write a graph directory, as ``import_graph`` does."""
     refuse_occupied(out)
     nodes, edges = find_tables(folder, suffix)
     with open_workspace(out, options.memory_limit, Phases(watcher.progress)) as space:
@@ -103,16 +104,16 @@ def import_folder(
 def find_tables(
     folder: Path, suffix: Suffix
 ) -> tuple[dict[str, TableFile], dict[Relation, TableFile]]:
-    """The tables of nodes by type, and of edges by relation; of each the header is read.
+    """Find the node tables by type and the edge tables by relation, and read their headers.
 
     Raises
     ------
-    GraphError: there are none of nodes, or a name is wrong.
+    GraphError: there are no node tables, or a file's name is wrong.
     """
     kind: type[CsvFile] | type[ParquetFile] = CsvFile if suffix == "csv" else ParquetFile
     nodes: dict[str, TableFile] = {}
-    for file in _files(folder, "nodes", suffix):
-        node_type = _parts(file, 1, ["node"])[0]
+    for file in _list_files(folder, "nodes", suffix):
+        node_type = _split_file_name(file, 1, ["node"])[0]
         if node_type in nodes:
             raise GraphError(f"{file}: node type {node_type} has two tables")
         nodes[node_type] = kind(file)
@@ -121,8 +122,8 @@ def find_tables(
             f"{folder}: expected nodes.{suffix} or nodes__<type>.{suffix}, given neither"
         )
     edges: dict[Relation, TableFile] = {}
-    for file in _files(folder, "edges", suffix):
-        src, rel, dst = _parts(file, 3, ["node", "edge", "node"])
+    for file in _list_files(folder, "edges", suffix):
+        src, rel, dst = _split_file_name(file, 3, ["node", "edge", "node"])
         relation = read_relation(src, rel, dst, edges, str(file))
         for end in (src, dst):
             if end not in nodes:
@@ -144,7 +145,7 @@ def _fill(
             tables.column_names[name] = table.features.names
         if table.labels is not None:
             tables.labels[name] = table.labels
-            _keep_label_names(tables, name, table.label_names, table.task_names)
+            _add_label_names(tables, name, table.label_names, table.task_names)
         if table.times is not None:
             tables.times[name] = table.times
         if table.names is not None:
@@ -162,13 +163,13 @@ def _fill(
             tables.times[relation] = edge_table.times
         if edge_table.labels is not None:
             tables.labels[relation] = edge_table.labels
-            _keep_label_names(tables, relation, edge_table.label_names, edge_table.task_names)
+            _add_label_names(tables, relation, edge_table.label_names, edge_table.task_names)
         if edge_table.splits is not None:
             splits[relation] = edge_table.splits
-    candidates: list[str | Relation] = list(splits or labelled(tables) or nodes)
-    of_links = [each for each in candidates if isinstance(each, Relation)]
-    if len(of_links) == len(candidates) > 1:
-        _fill_link_splits(tables, of_links, splits, folder)
+    candidates: list[str | Relation] = list(splits or find_labelled(tables) or nodes)
+    relations = [candidate for candidate in candidates if isinstance(candidate, Relation)]
+    if len(relations) == len(candidates) > 1:
+        _fill_link_splits(tables, relations, splits, folder)
         return
     if len(candidates) != 1:
         raise GraphError(
@@ -182,15 +183,15 @@ def _fill(
     }
 
 
-def _keep_label_names(
+def _add_label_names(
     tables: GraphTables, owner: Labelled, names: list[str], by_task: dict[str, list[str]]
 ) -> None:
-    for task, own in by_task.items():
-        tables.task_names.setdefault(owner, {})[task] = own
-        tables.notes.append(f"labels of {owner}: {task}: {told_classes(own)}")
+    for task, task_names in by_task.items():
+        tables.task_names.setdefault(owner, {})[task] = task_names
+        tables.notes.append(f"labels of {owner}: {task}: {describe_classes(task_names)}")
     if names:
         tables.label_names[owner] = names
-        tables.notes.append(f"labels of {owner}: {told_classes(names)}")
+        tables.notes.append(f"labels of {owner}: {describe_classes(names)}")
 
 
 def _fill_link_splits(
@@ -199,19 +200,19 @@ def _fill_link_splits(
     splits: Mapping[str | Relation, Mapping[str, Any]],
     folder: Path,
 ) -> None:
-    """Several relations' edges are predicted: ids count on from one to the next."""
+    """Join the splits of several target relations, whose edges are numbered one after another."""
     tables.target, tables.also = relations[0], tuple(relations[1:])
-    first, found = 0, dict[str, list[NDArray[np.int64]]]()
+    first, joined = 0, dict[str, list[NDArray[np.int64]]]()
     for relation in relations:
         for name, ids in splits[relation].items():
-            found.setdefault(check_name(name, "split", str(folder)), []).append(
+            joined.setdefault(check_name(name, "split", str(folder)), []).append(
                 np.asarray(ids, np.int64) + first
             )
         first += tables.edges[relation][0].size
-    tables.splits = {name: np.concatenate(parts) for name, parts in found.items()}
+    tables.splits = {name: np.concatenate(parts) for name, parts in joined.items()}
 
 
-def _files(folder: Path, prefix: str, suffix: Suffix) -> list[Path]:
+def _list_files(folder: Path, prefix: str, suffix: Suffix) -> list[Path]:
     if not folder.is_dir():
         raise GraphError(f"{folder}: not a directory")
     return sorted(
@@ -221,8 +222,8 @@ def _files(folder: Path, prefix: str, suffix: Suffix) -> list[Path]:
     )
 
 
-def _parts(file: Path, count: int, default: list[str]) -> list[str]:
-    """The names in a file's name, which ``__`` separates."""
+def _split_file_name(file: Path, count: int, default: list[str]) -> list[str]:
+    """Split a file's name at ``__`` into names of types and relations."""
     _, *names = file.stem.split("__")
     if not names:
         return default

@@ -1,4 +1,4 @@
-"""What an importer reads from a source, before it becomes a graph directory."""
+"""A graph as an importer reads it, before it becomes a graph directory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hopper.graph.schema import Labelled, Labels, Relation
 
 CHUNK_BYTES = 64 << 20
 _MOST_CLASSES = 1 << 24
-"""of a task among several, whose classes are kept in float32"""
+"""Limit for one of several tasks, because their classes are stored in float32."""
 
 
 class FeatureTable(Protocol):
-    """Features that can be read from first to last row in chunks of bounded size."""
+    """Features that are read from the first to the last row, in chunks of bounded size."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -30,15 +30,15 @@ class FeatureTable(Protocol):
         """The dtype of the chunks."""
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Pairs of a first row and the rows [n, columns] from there on; together all rows."""
+        """Iterate over all rows in pairs of a first row and the rows [n, columns] from there on."""
 
 
 @dataclass(frozen=True)
 class ArrayFeatures:
-    """Features in an array (perhaps a memory map) or in a SciPy CSR matrix."""
+    """Features in an array, which may be a memory map, or in a SciPy CSR matrix."""
 
     array: Any
-    """[rows, columns]: a numpy array or anything sliced by rows that has ``toarray()``"""
+    """[rows, columns]: a numpy array, or a sparse one that has slices of rows and ``toarray()``"""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -52,7 +52,7 @@ class ArrayFeatures:
         return np.dtype(self.array.dtype)
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Slices of at most 64 MiB, sparse ones made dense."""
+        """Iterate over slices of at most 64 MiB; those of a sparse matrix become dense."""
         rows, columns = self.shape
         step = max(1, CHUNK_BYTES // max(1, columns * self.dtype.itemsize))
         for start in range(0, rows, step):
@@ -62,9 +62,10 @@ class ArrayFeatures:
 
 @dataclass
 class GraphTables:
-    """A graph as an importer found it.
+    """A graph as an importer read it.
 
-    Features, weights, labels and splits of edges are in order of the edge list. Ids are rows.
+    Ids are numbers of rows. Features, weights, times, labels and splits of edges are in the order
+    of the edge list.
     """
 
     name: str
@@ -78,71 +79,71 @@ class GraphTables:
     features: dict[str, FeatureTable] = field(default_factory=dict)
     edge_features: dict[Relation, FeatureTable] = field(default_factory=dict)
     weights: dict[Relation, NDArray[np.float32]] = field(default_factory=dict)
-    """of edges, positive, [edges] each"""
+    """weights of edges, positive, [edges] each"""
     times: dict[Labelled, NDArray[np.int64]] = field(default_factory=dict)
-    """of the nodes of a type, or of the edges of a relation"""
+    """times of the nodes of a type, or of the edges of a relation"""
     labels: dict[Labelled, tuple[Labels, NDArray[Any]]] = field(default_factory=dict)
     splits: dict[str, NDArray[Any]] = field(default_factory=dict)
     names: dict[str, Sequence[str]] = field(default_factory=dict)
-    """what the source called the nodes of a type, by row, where it did not number them"""
+    """the source's names of a type's nodes, by row, unless it numbers them"""
     label_names: dict[Labelled, list[str]] = field(default_factory=dict)
-    """what the source called classes, where it did not number them"""
+    """the source's names of classes, unless it numbers them"""
     task_names: dict[Labelled, dict[str, list[str]]] = field(default_factory=dict)
-    """the same by task, where labels are of several"""
+    """the source's names of classes by task, where there are several tasks"""
     column_names: dict[Labelled, list[str]] = field(default_factory=dict)
-    """what it called columns of features"""
+    """the source's names of the features' columns"""
     also: tuple[Relation, ...] = ()
-    """relations whose edges are predicted besides those of a target relation"""
+    """relations that are predicted together with a target relation"""
     notes: list[str] = field(default_factory=list)
-    """what the user should know about how the source was read"""
+    """notes for the user on how the source was read"""
 
 
 def target_relations(tables: GraphTables) -> tuple[Relation, ...]:
-    """The relations whose edges are predicted; none where nodes are."""
+    """The relations whose edges are predicted; empty where nodes are predicted."""
     return () if isinstance(tables.target, str) else (tables.target, *tables.also)
 
 
-def labelled(tables: GraphTables) -> list[Labelled]:
-    """What a source predicts if it says no more: node types with labels, or else relations."""
-    nodes = [each for each in tables.labels if isinstance(each, str)]
-    return list(nodes or tables.labels)
+def find_labelled(tables: GraphTables) -> list[Labelled]:
+    """The node types with labels, or if there are none, the relations with labels."""
+    node_types = [owner for owner in tables.labels if isinstance(owner, str)]
+    return list(node_types or tables.labels)
 
 
 def align_labels(tables: GraphTables) -> None:
-    """Let edges of several target relations have as many classes, where they have classes."""
-    chosen = [each for each in target_relations(tables) if each in tables.labels]
-    classes = [tables.labels[each][0] for each in chosen]
-    if len(chosen) > 1 and any(each in tables.label_names for each in chosen):
-        _number_alike(tables, chosen)
-    elif len(chosen) > 1 and all(each.kind == "class" for each in classes):
-        most = max(each.classes for each in classes)
-        for each in chosen:
-            tables.labels[each] = (Labels("class", most), tables.labels[each][1])
+    """Give all target relations whose labels are classes the same classes."""
+    relations = [relation for relation in target_relations(tables) if relation in tables.labels]
+    labels = [tables.labels[relation][0] for relation in relations]
+    if len(relations) > 1 and any(relation in tables.label_names for relation in relations):
+        _merge_class_names(tables, relations)
+    elif len(relations) > 1 and all(of_relation.kind == "class" for of_relation in labels):
+        classes = max(of_relation.classes for of_relation in labels)
+        for relation in relations:
+            tables.labels[relation] = (Labels("class", classes), tables.labels[relation][1])
 
 
-def _number_alike(tables: GraphTables, relations: Sequence[Relation]) -> None:
-    """Let classes that are called the same have the same number in several relations.
+def _merge_class_names(tables: GraphTables, relations: Sequence[Relation]) -> None:
+    """Give classes of the same name the same number in several relations.
 
     Raises
     ------
-    GraphError: in some of them classes are numbers.
+    GraphError: the classes of some relation have no names.
     """
-    for each in relations:
-        if each not in tables.label_names:
+    for relation in relations:
+        if relation not in tables.label_names:
             raise GraphError(
-                f"labels of {each}: expected texts, as in other relations that are predicted"
+                f"labels of {relation}: expected texts, as in other relations that are predicted"
             )
-    names = sorted({name for each in relations for name in tables.label_names[each]})
-    for each in relations:
-        places = np.searchsorted(names, tables.label_names[each])
-        _, values = tables.labels[each]
-        found = np.where(values >= 0, np.append(places, -1)[values], -1).astype(np.int64)
-        tables.labels[each] = (Labels("class", max(1, len(names))), found)
-        tables.label_names[each] = names
+    names = sorted({name for relation in relations for name in tables.label_names[relation]})
+    for relation in relations:
+        numbers = np.searchsorted(names, tables.label_names[relation])
+        _, values = tables.labels[relation]
+        classes = np.where(values >= 0, np.append(numbers, -1)[values], -1).astype(np.int64)
+        tables.labels[relation] = (Labels("class", max(1, len(names))), classes)
+        tables.label_names[relation] = names
 
 
 def read_relation(src: str, rel: str, dst: str, taken: dict[Relation, Any], where: str) -> Relation:
-    """A relation whose names are made safe for paths, refused if that makes it another's.
+    """Make a relation's names safe for paths, and check that it is not in ``taken``.
 
     Raises
     ------
@@ -158,18 +159,18 @@ def read_relation(src: str, rel: str, dst: str, taken: dict[Relation, Any], wher
 
 
 def edge_ids_array(values: NDArray[Any]) -> NDArray[Any]:
-    """Ids as the graph directory's builder takes them: int32 and int64 as they are, else int64."""
+    """Convert ids to a dtype that :func:`build_topology` takes: int32 or int64."""
     if values.dtype in (np.dtype(np.int32), np.dtype(np.int64)):
         return values
     return values.astype(np.int64)
 
 
 def read_weights(values: NDArray[Any], where: str) -> NDArray[np.float32]:
-    """Weights of edges, of one column.
+    """Convert weights of edges, [edges] or [edges, 1], to float32.
 
     Raises
     ------
-    GraphError: they are no numbers, or have several columns.
+    GraphError: they are not numbers, or have several columns.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -184,11 +185,11 @@ def read_weights(values: NDArray[Any], where: str) -> NDArray[np.float32]:
 def join_tasks(
     tasks: Mapping[str, tuple[Labels, NDArray[Any]]], where: str
 ) -> tuple[Labels, NDArray[np.float32]]:
-    """Labels of several tasks, side by side.
+    """Put the labels of several tasks side by side.
 
     Raises
     ------
-    GraphError: they are not of as many nodes or edges, or have too many classes.
+    GraphError: the tasks have different numbers of labels, or one has too many classes.
     """
     lengths = {name: len(values) for name, (_, values) in tasks.items()}
     if len(set(lengths.values())) > 1:
@@ -201,13 +202,13 @@ def join_tasks(
                 f"{labels.classes:,}"
             )
     columns = [v if v.ndim == 2 else v[:, np.newaxis] for _, v in tasks.values()]
-    found = np.concatenate(columns, 1, dtype=np.float32)
-    own = tuple((name, labels) for name, (labels, _) in tasks.items())
-    return Labels("tasks", sum(labels.classes for _, labels in own), own), found
+    joined = np.concatenate(columns, 1, dtype=np.float32)
+    by_task = tuple((name, labels) for name, (labels, _) in tasks.items())
+    return Labels("tasks", sum(labels.classes for _, labels in by_task), by_task), joined
 
 
 def read_times(values: NDArray[Any], where: str) -> NDArray[np.int64]:
-    """Times, of one column: integers of any unit as they are, dates in seconds since 1970.
+    """Convert times, [n] or [n, 1]: dates to seconds since 1970; integers stay, in any unit.
 
     Raises
     ------
@@ -216,7 +217,7 @@ def read_times(values: NDArray[Any], where: str) -> NDArray[np.int64]:
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.dtype.kind == "f" and (np.isfinite(values) & (values == np.trunc(values))).all():
-        # What has passed through a table with other numbers.
+        # Integers become floats in a table that has floats in other columns.
         values = values.astype(np.int64)
     if values.dtype.kind == "M":
         if np.isnat(values).any():
@@ -233,18 +234,18 @@ def read_times(values: NDArray[Any], where: str) -> NDArray[np.int64]:
 def read_labels(
     values: NDArray[Any], where: str, classes: int | None = None
 ) -> tuple[Labels, NDArray[Any]]:
-    """Decide the kind of labels from their dtype and shape.
+    """Convert labels, whose dtype and shape decide their kind.
 
-    Integers of shape [n] or [n, 1] are classes (negative: unlabelled); integers or booleans of
-    shape [n, c] are multi-hot; floats are float labels.
+    Integers of shape [n] or [n, 1] are classes (negative = unlabelled). Integers or booleans of
+    shape [n, c] are multi-hot. Floats are float labels.
 
     Parameters
     ----------
-    classes: the number of classes where the source says it; otherwise the largest class + 1.
+    classes: number of classes; None = the largest class + 1.
 
     Raises
     ------
-    GraphError: another dtype or shape.
+    GraphError: the labels have another dtype or shape.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -259,6 +260,6 @@ def read_labels(
         if values.size and (values.min() < 0 or values.max() > 1):
             raise GraphError(f"{where}: expected multi-hot labels of 0 and 1")
         return Labels("multi_hot", width), values.astype(np.uint8)
-    found = np.maximum(values.astype(np.int64), -1)
-    largest = int(found.max(initial=0)) + 1
-    return Labels("class", classes if classes is not None else max(1, largest)), found
+    numbers = np.maximum(values.astype(np.int64), -1)
+    largest = int(numbers.max(initial=0)) + 1
+    return Labels("class", classes if classes is not None else max(1, largest)), numbers

@@ -1,4 +1,4 @@
-"""What an import of tables may use: memory, and a folder beside its destination."""
+"""The memory and the folder that an import of tables may use."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hopper.phases import Phases, Progress, Silent
 from hopper.scratch import remove_abandoned, scratch_folder
 
 _BLOCKS: Final = 320 << 20
-"""bytes for blocks of tables and arrays that pass through"""
+"""bytes for batches of tables and pieces of arrays that pass through"""
 _WAITING: Final = 128 << 20
-"""bytes of the process that waits for the one that imports"""
+"""bytes of the process that waits for the importing process"""
 _OVER: Final = 0.8
-"""share of what is left that the engine is given: it may need a little more for a while"""
+"""share of the remaining memory that the engine gets, because it exceeds its limit at times"""
 _LEAST: Final = 128 << 20
-"""bytes that the engine needs to do anything"""
+"""fewest bytes that the engine works with"""
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Whoever waits for an import of tables.
+    """Is told of an import of tables while it runs.
 
     Attributes
     ----------
-    progress: shows how far it is.
-    tell: is given a line of text, before the work starts.
+    progress: shows the progress.
+    tell: is called with the estimate of memory, disk and time, a line of text.
     """
 
     progress: Progress = field(default_factory=Silent)
@@ -42,14 +42,14 @@ class Watcher:
 
 @dataclass
 class Workspace:
-    """What is given to an import of tables.
+    """The memory and the folder that an import of tables may use.
 
     Attributes
     ----------
-    folder: on the disk of the destination, gone at the end.
-    engine: see :class:`TableEngine`.
-    limit: bytes of memory, of all processes of the import.
-    arrays: bytes of it that arrays may take which an option needs whole.
+    folder: a folder on the destination's disk, which is removed at the end.
+    engine: joins and sorts tables.
+    limit: bytes of memory of all processes of the import.
+    arrays: bytes of it for arrays that an option needs whole.
     """
 
     folder: Path
@@ -59,11 +59,11 @@ class Workspace:
     phases: Phases = field(default_factory=Phases)
 
     def require(self, needed: int, what: str) -> None:
-        """Refuse what needs more memory than there is.
+        """Check that memory suffices for whole arrays.
 
         Raises
         ------
-        RequestError: naming what it is, and both numbers.
+        RequestError: it does not. The text has ``what``, and both numbers.
         """
         if needed > self.arrays:
             raise RequestError(
@@ -73,11 +73,12 @@ class Workspace:
 
     @contextmanager
     def reserve(self, needed: int, what: str) -> Iterator[None]:
-        """Take memory from the engine for a while.
+        """Take memory from the engine within a ``with`` block.
 
         Raises
         ------
-        RequestError: it would have too little left; names what it is for, and both numbers.
+        RequestError: the engine would have too little left. The text has ``what``, and both
+            numbers.
         """
         self.require(needed + int(_LEAST / _OVER), what)
         self.engine.bound_memory(int((self.arrays - needed) * _OVER))
@@ -88,7 +89,7 @@ class Workspace:
 
 
 def default_limit() -> int:
-    """Half of the memory that can be had."""
+    """Half of the available memory, in bytes."""
     return available_memory() // 2
 
 
@@ -96,20 +97,20 @@ def default_limit() -> int:
 def open_workspace(
     out: Path, limit: int | None = None, phases: Phases | None = None
 ) -> Iterator[Workspace]:
-    """A workspace beside ``out``, removed when the context is left.
+    """Open a workspace beside ``out``, and remove it at the end.
 
     Parameters
     ----------
-    limit: bytes of memory; None = half of what can be had.
+    limit: bytes of memory; None = half of the available memory.
 
     Raises
     ------
     RequestError: the limit is too small, or DuckDB is missing.
     """
-    spoken_for = _used() + _BLOCKS
-    least = int(_LEAST / _OVER) + spoken_for
+    reserved = _used_memory() + _BLOCKS
+    least = int(_LEAST / _OVER) + reserved
     bound = max(default_limit(), least) if limit is None else limit
-    free = bound - spoken_for
+    free = bound - reserved
     memory = int(free * _OVER)
     if bound < least:
         raise RequestError(
@@ -126,14 +127,14 @@ def open_workspace(
 
 
 def remove_spilled(out: Path) -> None:
-    """Remove the workspaces of processes that ended early."""
+    """Remove the workspaces that ended processes have left beside ``out``."""
     parent = out.absolute().parent
     if parent.is_dir():
         remove_abandoned(_prefix(out), parent)
 
 
-def _used() -> int:
-    """Bytes that processes of the import have before it begins."""
+def _used_memory() -> int:
+    """Bytes of memory that the import's processes have before it begins."""
     return int(psutil.Process().memory_info().rss) + _WAITING
 
 
