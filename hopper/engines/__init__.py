@@ -1,4 +1,4 @@
-"""The engines: one gradient, different traffic (docs/data-flow.md)."""
+"""The engines: they compute one gradient with different traffic (docs/data-flow.md)."""
 
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.engines.registry import (

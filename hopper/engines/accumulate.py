@@ -1,7 +1,7 @@
-"""Training a group: forward and backward over merged micrographs, gradients accumulated.
+"""Training of a group: a forward and a backward pass over its merged micrographs.
 
-The loss is the *sum* of root losses divided by the size of the global batch (design.md,
-invariant 2), so groups, passes and ranks can be added in any split without changing the gradient.
+The loss is the *sum* of root losses divided by the size of the global batch. Groups, passes and
+ranks can therefore be added in any split without changing the gradient.
 """
 
 from __future__ import annotations
@@ -39,17 +39,20 @@ from hopper.run_log import RunLog
 from hopper.tasks import LinkBatches, pair_scores
 
 _HALF_SCALE: Final = 1024.0
-"""times the loss that float16 starts from, whose smallest numbers are too large for many gradients;
-a power of two, so that nothing is rounded when it is taken out again"""
+"""The factor of the loss under float16, which could not represent many small gradients otherwise.
+It is a power of two, so that dividing by it rounds nothing."""
 
 
 @dataclass
 class Pass:
-    """A subgraph with its rows, to be trained on by one model or by several in turn.
+    """A subgraph with its rows, on which one model trains, or several models in turn.
 
-    features: by node type that has any, [nodes, dim]; a type without nodes may be missing. edges:
-    by relation, those of its edges, as of :meth:`Subgraph.typed_blocks`. labels: of the roots, as
-    the objective takes them.
+    Attributes
+    ----------
+    features: by node type, [nodes, dim]. Types without features are missing, and types without
+        nodes may be.
+    edges: by relation, the features of its edges, as :meth:`Subgraph.typed_blocks` takes them.
+    labels: the labels of the roots, as the objective takes them.
     """
 
     subgraph: Subgraph
@@ -59,19 +62,23 @@ class Pass:
     _blocks: list[TypedBlocks] | None = field(default=None, repr=False)
 
     def blocks(self, device: torch.device, dropout: int | None = None) -> list[TypedBlocks]:
-        """The subgraph's blocks, made once; with another key of dropout masks, if one is given.
+        """Return the subgraph's blocks, which are made once.
 
         What kernels prepare for a block depends on its edges alone, so it serves every model.
+
+        Parameters
+        ----------
+        dropout: uint64 key of the dropout masks; None = the key of the subgraph's draws.
         """
         if self._blocks is None:
             self._blocks = self.subgraph.typed_blocks(device, self.edges)
         if dropout is None:
             return self._blocks
-        return [each.with_dropout_key(dropout) for each in self._blocks]
+        return [blocks.with_dropout_key(dropout) for blocks in self._blocks]
 
 
 def overflowed(where: str) -> RequestError:
-    """What ends a run whose gradients left the range of float16."""
+    """Return the error that ends a run whose gradients left the range of float16."""
     return RequestError(
         f"train.autocast: gradients left what float16 can hold ({where}); expected bfloat16 or "
         "off, or a smaller train.learning_rate"
@@ -87,39 +94,39 @@ def join_rows(
     *,
     repeats: bool = False,
 ) -> torch.Tensor:
-    """[n, width]: input rows of nodes of a type, features first.
+    """Return the input rows [n, width] of nodes of a type: features, then learnable rows.
 
     Parameters
     ----------
-    name: of the type, as the model has it.
-    features: [n, dim]; None where the type has none.
-    learned: that has the learnable rows of these nodes, where the type has any.
-    repeats: whether a node may be there at several times, whose rows are one and the same.
+    name: the type's name in the model.
+    features: [n, dim]; None if the type has no features.
+    learned: the learnable rows of these nodes, if the type has any.
+    repeats: whether ``ids`` may name a node several times, once for each of its versions.
     """
     if not reads.inputs[name].learned:
         assert features is not None
         return features
     if repeats:
-        nodes, places = np.unique(ids, return_inverse=True)
+        nodes, indices = np.unique(ids, return_inverse=True)
         rows = learned.of(name, nodes)
-        rows = rows.index_select(0, to_device(places, rows.device))
+        rows = rows.index_select(0, to_device(indices, rows.device))
     else:
         rows = learned.of(name, ids)
     return rows if features is None else torch.cat((features, rows), 1)
 
 
 class InputRowsByType(Mapping[str, torch.Tensor]):
-    """By name of a type, [n, width]: input rows of nodes, features first, then what is learned.
+    """Input rows [n, width] by name of a type: features, then learnable rows.
 
-    Learnable rows may be under way: they are read when they are asked for, and types without any
-    come first.
+    Learnable rows may still be on their way. They are read on first access, and iteration visits
+    the types without learnable rows first.
 
     Parameters
     ----------
-    nodes: by name of a type, as the model has it, ids.
-    features: by name of a type that has any, [n, dim].
-    learned: that has the learnable rows of these nodes.
-    repeats: as of :func:`join_rows`.
+    nodes: global ids by the type's name in the model.
+    features: [n, dim] by name of a type; types without features are missing.
+    learned: the learnable rows of these nodes.
+    repeats: as in :func:`join_rows`.
     """
 
     def __init__(
@@ -152,19 +159,19 @@ class InputRowsByType(Mapping[str, torch.Tensor]):
 
 
 class GroupTrainer:
-    """Samples, gathers and trains groups of roots of one node type.
+    """Samples groups of roots, reads their rows and trains on them.
 
     Parameters
     ----------
-    reads: what the model reads; :attr:`learned` has the learnable rows of an iteration.
-    micro_batch: roots of one forward pass at most; larger groups take several passes.
-    products_in: what matrix products are computed in, if not in ``dtype``.
-    links: what turns links into roots, where they are predicted; groups are of links then.
+    reads: what the model reads. :attr:`learned` holds the learnable rows of an iteration.
+    micro_batch: the most roots of one forward pass; larger groups take several passes.
+    products_in: the dtype of matrix products, if it is not ``dtype``.
+    links: turns links into roots, where edges are predicted. Groups then consist of links.
 
     Attributes
     ----------
-    on_device: features that are held on the device, where they are looked for first.
-    scale: times the gradient that backward passes make; see :meth:`unscale`.
+    on_device: features that are cached on the device, and are looked up there first.
+    scale: the factor of the gradients that backward passes make; :meth:`unscale` removes it.
     """
 
     def __init__(
@@ -194,49 +201,50 @@ class GroupTrainer:
         self.on_device: DeviceRows | None = None
 
     def products(self) -> AbstractContextManager[None]:
-        """Within it a forward pass computes matrix products as the configuration says."""
+        """Return a context in which matrix products have the dtype of the configuration."""
         return products_in(self._products_in, self._device)
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether features of this server are read when they are computed with, not before."""
+        """Whether this server's features are read only when they are multiplied."""
         return self._device.type == "cpu" and self.on_device is None
 
     def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> list[Subgraph]:
-        """The subgraphs of a group, one per pass; none for an empty group."""
+        """Return the subgraphs of a group, one per pass; none for an empty group."""
         with self._log.stage("sample", roots=int(roots.size)):
-            return [self.sample_pass(part, epoch, iteration) for part in self._passes(roots)]
+            passes = self._passes(roots)
+            return [self.sample_pass(pass_roots, epoch, iteration) for pass_roots in passes]
 
     def sample_pass(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
-        """The subgraph of some roots, all in one pass."""
+        """Return one subgraph of all given roots, whatever their number."""
         if self.links is None:
             return self.sampler.sample(roots, epoch, iteration).with_edges(self.reads.edges)
         pairs = self.links.pairs(roots, epoch, iteration)
-        found = self.sampler.sample_versions(pairs.versions, epoch, iteration)
-        return replace(found.with_edges(self.reads.edges), pairs=pairs)
+        subgraph = self.sampler.sample_versions(pairs.versions, epoch, iteration)
+        return replace(subgraph.with_edges(self.reads.edges), pairs=pairs)
 
     def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
-        """Rows for several passes: remote ones are fetched now, each once for all of them.
+        """Fetch the remote rows of several passes now, each row once for all passes.
 
-        Where rows that are held on the device make room for others, what will be missing is not
-        known yet: each is fetched when it is.
+        If the device cache evicts rows, it is not known yet which rows it will miss. Rows are then
+        fetched when they are needed.
         """
-        held = self.on_device
-        if held is not None and held.evicts:
+        cache = self.on_device
+        if cache is not None and cache.evicts:
             return rows
         with self._log.stage("gather", operation="pregather"):
             wanted: dict[str, list[NDArray[np.int64]]] = {}
-            for each, own in self.reads.inputs.items():
-                if own.features:
-                    stored = own.node_type
-                    groups = [subgraph.nodes[each] for subgraph in subgraphs]
-                    if held is not None:
-                        groups = [held.absent(stored, ids) for ids in groups]
-                    wanted.setdefault(stored, []).extend(groups)
+            for name, inputs in self.reads.inputs.items():
+                if inputs.features:
+                    table = inputs.node_type
+                    groups = [subgraph.nodes[name] for subgraph in subgraphs]
+                    if cache is not None:
+                        groups = [cache.absent(table, ids) for ids in groups]
+                    wanted.setdefault(table, []).extend(groups)
             for subgraph in subgraphs:
                 for table, groups in subgraph.edge_tables().items():
-                    if held is not None:
-                        groups = [held.absent(table, ids) for ids in groups]
+                    if cache is not None:
+                        groups = [cache.absent(table, ids) for ids in groups]
                     wanted.setdefault(table, []).extend(groups)
             return PregatheredRows(rows, wanted)
 
@@ -252,7 +260,7 @@ class GroupTrainer:
             self.train(packed, self.read(subgraph, rows), batch_size)
 
     def read(self, subgraph: Subgraph, rows: InputRows) -> Pass:
-        """Gather what one pass over a subgraph needs, but rows that are learned."""
+        """Gather the features and labels that one pass over a subgraph needs."""
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
             features = self._features(subgraph, rows)
@@ -267,7 +275,7 @@ class GroupTrainer:
 
         Parameters
         ----------
-        dropout: uint64 key of the dropout masks; None = that of the subgraph's draws.
+        dropout: uint64 key of the dropout masks; None = the key of the subgraph's draws.
         """
         with self._log.stage("compute", roots=work.subgraph.num_roots):
             blocks = work.blocks(self._device, dropout)
@@ -281,8 +289,10 @@ class GroupTrainer:
     def judged(
         self, model: torch.nn.Module, rows: torch.Tensor, subgraph: Subgraph
     ) -> torch.Tensor:
-        """[n, ...]: what the loss is made of, from the rows of a pass's roots in a graph of one
-        node type: these are logits, or scores of pairs are made of them."""
+        """Return the inputs [n, ...] of the loss, made from the roots' rows of one node type.
+
+        Where nodes are predicted they are the rows themselves, otherwise the scores of pairs.
+        """
         return rows if subgraph.pairs is None else pair_scores(model, rows, subgraph.pairs)
 
     def _logits(
@@ -292,7 +302,7 @@ class GroupTrainer:
         inputs: Mapping[str, torch.Tensor],
         pairs: Pairs | None,
     ) -> torch.Tensor:
-        """[n, ...]: what the loss is made of: a model's logits, or the scores of pairs."""
+        """Run the model, and return its logits [n, ...] or the scores of pairs."""
         if pairs is None:
             return run_model(model, blocks, inputs)
         return pair_scores(model, run_root_rows(model, blocks, inputs, list(pairs.versions)), pairs)
@@ -304,15 +314,14 @@ class GroupTrainer:
 
         Parameters
         ----------
-        tie: zero; what the way back has to meet besides.
+        tie: a zero whose backward pass must also run.
         """
         start = loss if self.scale == 1.0 else loss * self.scale
         (start if tie is None else start + tie).backward()
         packed.loss += loss.detach()
 
     def unscale(self, packed: PackedModel) -> bool:
-        """Let gradients that were added up be those of the loss; whether, of float16, they are
-        numbers still."""
+        """Divide gradients by :attr:`scale`, and return whether all of them are finite."""
         if self.scale == 1.0:
             return True
         packed.gradients.div_(self.scale)
@@ -325,20 +334,19 @@ class GroupTrainer:
     def answers(
         self, rows: InputRows, roots: NDArray[np.int64], pairs: Pairs | None
     ) -> torch.Tensor:
-        """[n, ...]: what the loss compares roots with, or, where edges are predicted, their
-        pairs."""
+        """Return the labels [n, ...] of roots, or of pairs where edges are predicted."""
         if pairs is None:
             return self.labels_of(rows, roots)
         return self.objective.shaped(to_device(pairs.labels, self._device))
 
     def labels_of(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
-        """[n, ...]: labels of nodes of the target type, as the loss reads them."""
+        """Return the labels [n, ...] of nodes of the target type, as the loss takes them."""
         return self.objective.shaped(self._rows_of(rows, "labels", self.reads.target, ids))
 
     def _rows_of(
         self, rows: InputRows, kind: RowKind, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
-        """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
+        """Return rows [n, ...] of nodes of a type in their stored form, on the device."""
         if kind == "features" and self.reads_in_place:
             return rows.stored(node_type, ids)
         if kind == "features" and self.on_device is not None:
@@ -352,61 +360,67 @@ class GroupTrainer:
         ids: NDArray[np.int64],
         mine: NDArray[np.bool_],
     ) -> torch.Tensor:
-        """[n, dim]: features of distinct nodes of a type, zeros where they are not ``mine`` [n]."""
-        found = rows.stored_local(self.reads.inputs[name].node_type, ids, mine)
+        """Return features [n, dim] of distinct nodes; rows are zero where ``mine`` [n] is false."""
+        stored = rows.stored_local(self.reads.inputs[name].node_type, ids, mine)
         if not self.reads_in_place:
-            return found.gathered().to(self._device).to(self.dtype)
-        return found.to(self.dtype)
+            return stored.gathered().to(self._device).to(self.dtype)
+        return stored.to(self.dtype)
 
     def features_of(
         self, rows: InputRows, nodes: Mapping[str, NDArray[np.int64]]
     ) -> dict[str, torch.Tensor]:
-        """By name of a type that has features, [n, dim]: those of distinct nodes."""
+        """Return features [n, dim] of distinct nodes, by name of a type that has features."""
         return {
-            name: to_floats(self._rows_of(rows, "features", own.node_type, ids), self.dtype)
+            name: to_floats(self._rows_of(rows, "features", inputs.node_type, ids), self.dtype)
             for name, ids in nodes.items()
-            if (own := self.reads.inputs[name]).features
+            if (inputs := self.reads.inputs[name]).features
         }
 
     def edge_features_of(self, rows: InputRows, subgraph: Subgraph) -> dict[Relation, torch.Tensor]:
-        """By relation, [n, dim]: features of the edges that a subgraph reads those of."""
+        """Return features [n, dim] of a subgraph's edges, by relation whose features it reads."""
         return {
-            relation: self.edge_rows(rows, own.table, own.ids)
-            for relation, own in subgraph.edges.items()
+            relation: self.edge_rows(rows, edges.table, edges.ids)
+            for relation, edges in subgraph.edges.items()
         }
 
     def edge_rows(self, rows: InputRows, table: str, ids: NDArray[np.int64]) -> torch.Tensor:
-        """[n, dim]: features of distinct edges of a relation, given as ``src/rel/dst``."""
+        """Return features [n, dim] of distinct edges of a relation, given as ``src/rel/dst``."""
         return to_floats(self._rows_of(rows, "features", table, ids), self.dtype)
 
     def with_learned(
         self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]
     ) -> Mapping[str, torch.Tensor]:
-        """By name of a type, [n, width]: input rows of nodes; see :class:`InputRowsByType`."""
+        """Join features of nodes with the learnable rows of the iteration.
+
+        Returns
+        -------
+        Input rows [n, width] by name of a type, which are read on first access.
+        """
         repeats = self.sampler.reads_times
         return InputRowsByType(self.reads, nodes, features, self.learned, repeats=repeats)
 
     def _features(self, subgraph: Subgraph, rows: InputRows) -> dict[str, torch.Tensor]:
-        """By name of a type, the features of a subgraph's nodes; each row is read once, whatever
-        the number of names that its type has."""
+        """Return the features of a subgraph's nodes, by name of a type.
+
+        A type may have several names. Each of its rows is read once.
+        """
         by_stored: dict[str, list[str]] = {}
         for name, nodes in subgraph.nodes.items():
             if nodes.size and self.reads.inputs[name].features:
                 by_stored.setdefault(self.reads.inputs[name].node_type, []).append(name)
         features: dict[str, torch.Tensor] = {}
         for names in by_stored.values():
-            own = {name: subgraph.nodes[name] for name in names}
+            nodes_by_name = {name: subgraph.nodes[name] for name in names}
             if len(names) == 1:
-                features |= self.features_of(rows, own)
+                features |= self.features_of(rows, nodes_by_name)
                 continue
-            ids = distinct(list(own.values()))
+            ids = distinct(list(nodes_by_name.values()))
             read = self.features_of(rows, {names[0]: ids})[names[0]]
-            for name, nodes in own.items():
-                places = np.searchsorted(ids, nodes)
-                chosen = to_device(places, read.device)
+            for name, nodes in nodes_by_name.items():
+                indices = to_device(np.searchsorted(ids, nodes), read.device)
                 features[name] = (
-                    read.pick(chosen)
+                    read.pick(indices)
                     if isinstance(read, StoredRows)
-                    else read.index_select(0, chosen)
+                    else read.index_select(0, indices)
                 )
         return features

@@ -1,4 +1,4 @@
-"""From a request to the parts that engines, and their reference, are made of."""
+"""Makes the parts that engines, and their reference, consist of: model, sampler, schedule."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ AUTOCAST = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 def make_sampler(
     request: Request, server: int | None = None, model: torch.nn.Module | None = None
 ) -> NeighborSampler:
-    """The sampler of a request.
+    """Make the sampler of a request.
 
     Parameters
     ----------
-    server: whose relations are drawn, where these are divided, and for whose nodes, where topology
-        is; None = all that any server stores.
-    model: that is trained; where relations are divided, and no rows are learned, roots are drawn
-        for at those hops alone at which it reads them. None = at all hops.
+    server: the server to sample on. It matters where relations or topology are divided. None = all
+        that any server stores.
+    model: the model that is trained. Where relations are divided and no rows are learned, roots
+        are drawn for only at the hops at which it reads them. None = at all hops.
     """
     config = request.config
-    found = find_sampler(config.sampler.kind, config.sampler.kind_options)
-    made: Callable[..., NeighborSampler] = found.kind
-    kind: Callable[..., NeighborSampler] = partial(made, **found.options)
+    plug_in = find_sampler(config.sampler.kind, config.sampler.kind_options)
+    sampler_class: Callable[..., NeighborSampler] = plug_in.kind
+    kind: Callable[..., NeighborSampler] = partial(sampler_class, **plug_in.options)
     if config.sampler.device == "cuda":
         kind = partial(ArraySampler, module=array_module("cuda"))
     hops = None
-    # Learnable rows that draws find are read, and so updated, under every engine.
+    # With learnable rows every engine must draw alike, since it updates the rows that it draws.
     if not request.reads.tables:
         hops = _root_hops(request, model)
     sizes, seed = config.sampler.sizes, config.train.seed
@@ -62,30 +62,33 @@ def make_sampler(
 def make_full_sampler(
     request: Request, server: int, model: torch.nn.Module | None = None, at: int | None = None
 ) -> NeighborSampler:
-    """One that takes all neighbours that the request's model reads, for evaluation; where it reads
-    the latest alone, these. Parameters as of :func:`make_sampler`.
+    """Make the sampler of evaluation, which takes all neighbours that the model reads.
+
+    If training draws only the latest neighbours of a time, evaluation draws these.
 
     Parameters
     ----------
+    server, model: as in :func:`make_sampler`.
     at: a time that roots may have besides their own.
     """
-    hops, own = _root_hops(request, model), request.config.sampler
+    hops, config = _root_hops(request, model), request.config.sampler
     sizes = [-1] * request.config.model.layers
     if not request.reads_times:
         return _make_sampler(request, server, NeighborSampler, sizes, 0, 0, hops)
-    found = find_sampler(own.kind, own.kind_options)
-    if found.options.get("pick") == "recent":
-        sizes = list(own.sizes)
-    kind: Callable[..., NeighborSampler] = found.kind
-    made = partial(kind, **found.options)
-    return _make_sampler(request, server, made, sizes, 0, 0, hops, at)
+    plug_in = find_sampler(config.kind, config.kind_options)
+    if plug_in.options.get("pick") == "recent":
+        sizes = list(config.sizes)
+    sampler_class: Callable[..., NeighborSampler] = plug_in.kind
+    kind = partial(sampler_class, **plug_in.options)
+    return _make_sampler(request, server, kind, sizes, 0, 0, hops, at)
 
 
 def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int] | None:
-    """By type of the roots, at how many hops, the first ones, a model reads them."""
+    """Return at how many of the first hops a model reads roots, by their type."""
     if not isinstance(model, HGNN):
         return None
-    return {each: len(model.root_layers(each)) for each in request.schema.root_types}
+    root_types = request.schema.root_types
+    return {node_type: len(model.root_layers(node_type)) for node_type in root_types}
 
 
 def _make_sampler(
@@ -101,41 +104,43 @@ def _make_sampler(
     graph, reads = request.graph, request.reads
     names = StoredNames(reads.relations, reads.types)
     if reads.holdings and server is not None:
-        made = make_rooted_sampler(
+        sampler = make_rooted_sampler(
             *(kind, graph, server, reads.holdings[server], names, sizes, seed),
             dropout_seed=dropout_seed,
             root_hops=root_hops,
             whole_lists=not request.config.sampler.is_node_wise,
         )
     else:
-        # Where topology is divided, and all of it is wanted, it is put together in memory: once.
-        topologies = {each: graph.topology(each, server) for each in set(reads.relations.values())}
-        made = kind(
-            {each: topologies[stored] for each, stored in reads.relations.items()},
-            {each: graph.original_ids(stored) for each, stored in reads.types.items()},
+        # Several names may share a relation. A divided topology is put together in memory once.
+        topologies = {
+            stored: graph.topology(stored, server) for stored in set(reads.relations.values())
+        }
+        sampler = kind(
+            {relation: topologies[stored] for relation, stored in reads.relations.items()},
+            {name: graph.original_ids(stored) for name, stored in reads.types.items()},
             reads.target,
             sizes,
             seed,
             names=names,
             dropout_seed=dropout_seed,
         )
-    if isinstance(made, TemporalSampler):
-        _set_times(made, request, at)
-    return made
+    if isinstance(sampler, TemporalSampler):
+        _set_times(sampler, request, at)
+    return sampler
 
 
 def _set_times(sampler: TemporalSampler, request: Request, at: int | None) -> None:
-    """Tell a sampler when the roots of a request are, or else may be."""
+    """Give a sampler the times that the roots of a request have or may have."""
     graph, schema, target = request.graph, request.schema, request.schema.target_type()
     times = [] if at is None else [np.array([at], np.int64)]
     if schema.predicted == "node":
         sampler.set_times({target: graph.times(target)}, times)
         return
     if schema.predicted == "edge":
-        times += [graph.times(each) for each in schema.target_relations]
+        times += [graph.times(relation) for relation in schema.target_relations]
     else:
-        links = [graph.links(split).times for split in schema.splits]
-        times += [each for each in links if each is not None]
+        link_times = [graph.links(split).times for split in schema.splits]
+        times += [split_times for split_times in link_times if split_times is not None]
     sampler.set_times({}, times)
 
 
@@ -148,12 +153,12 @@ def make_group_trainer(
     server: int | None = None,
     model: torch.nn.Module | None = None,
 ) -> GroupTrainer:
-    """What samples, gathers and trains the groups of a request.
+    """Make what samples, reads and trains the groups of a request.
 
     Parameters
     ----------
-    micro_batch: roots of one forward pass at most.
-    server, model: as of :func:`make_sampler`.
+    micro_batch: the most roots of one forward pass.
+    server, model: as in :func:`make_sampler`.
     """
     config, sampler = request.config, make_sampler(request, server, model)
     links = make_link_batches(request, sampler, server)
@@ -175,56 +180,57 @@ def make_group_trainer(
 def make_link_batches(
     request: Request, sampler: NeighborSampler, server: int | None = None
 ) -> LinkBatches | None:
-    """What turns the edges of a request's batches into roots, which a sampler draws for; None where
-    nodes are predicted.
+    """Make what turns edges of batches into roots for a sampler; None where nodes are predicted.
 
     Parameters
     ----------
-    server: whose lists lack edges, where relations or topology are divided; None = any server's.
+    server: the server whose neighbour lists are read, where relations or topology are divided.
+        None = the lists of all servers.
     """
     config, graph = request.config, request.graph
     if not request.schema.target_relations:
         return None
     schedule = make_schedule(request)
-    given = (graph, config.task, request.links, schedule, config.train.seed)
-    return LinkBatches(*given, sampler.versions_at, server)
+    parts = (graph, config.task, request.links, schedule, config.train.seed)
+    return LinkBatches(*parts, sampler.versions_at, server)
 
 
 def make_model(request: Request) -> torch.nn.Module:
-    """The model of a request, initialised from its seed alone.
+    """Make the model of a request, initialised from its seed alone.
 
     Raises
     ------
-    ConfigError, ExactnessError: it cannot be built, or would break "one gradient".
+    ConfigError: the model cannot be built.
+    ExactnessError: the model's gradient would depend on how roots are grouped.
     """
     return _make_model(request.config, request.schema, request.reads)
 
 
 def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module:
-    """:func:`make_model` where nothing of a graph is at hand but its schema.
+    """Make a model from a graph's schema, without the graph.
 
     Raises
     ------
     RequestError: the schema lacks what the model reads.
-    ConfigError, ExactnessError: as of :func:`make_model`.
+    ConfigError, ExactnessError: as in :func:`make_model`.
     """
     return _make_model(config, schema, find_reads(config, schema, schema.ordered_relations()))
 
 
 def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch.nn.Module:
-    own, predicted = config.model, find_target(config, schema)
-    shared: dict[str, Any] = own.options | {
+    settings, predicted = config.model, find_target(config, schema)
+    shared: dict[str, Any] = settings.options | {
         "out_dim": predicted.width,
-        "hidden": own.hidden,
-        "heads": own.heads,
-        "dropout": own.dropout,
+        "hidden": settings.hidden,
+        "heads": settings.heads,
+        "dropout": settings.dropout,
         "seed": config.train.own_seed,
         "dtype": DTYPES[config.train.dtype],
     }
     model: torch.nn.Module
-    if own.typed:
+    if settings.typed:
         model = build_typed_model(
-            own.name,
+            settings.name,
             target=reads.target,
             inputs=reads.widths,
             reads=reads.stored_layers,
@@ -234,8 +240,8 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
         if reads.unrolling is not None:
             model.rename(reads.types, reads.relations, reads.layers)
     else:
-        shared |= {"in_dim": reads.inputs[reads.target].width, "layers": own.layers}
-        model = build_model(own.name, edge_dim=sum(reads.edges.values()), **shared)
+        shared |= {"in_dim": reads.inputs[reads.target].width, "layers": settings.layers}
+        model = build_model(settings.name, edge_dim=sum(reads.edges.values()), **shared)
     if predicted.has_decoder:
         _add_decoder(model, config, schema, predicted)
     check_exactness(model)
@@ -245,7 +251,7 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
 def _add_decoder(
     model: torch.nn.Module, config: Config, schema: GraphSchema, target: Target
 ) -> None:
-    """Make a decoder part of a model, initialised from the seed alone."""
+    """Add a decoder to a model, initialised from the seed alone."""
     if hasattr(model, DECODER):
         raise RequestError(
             f"model.name: {config.model.name} has a {DECODER} of its own; expected the name to be "
@@ -258,7 +264,7 @@ def _add_decoder(
 
 
 def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
-    """The global batches of a request's epochs.
+    """Make the schedule of global batches of a request.
 
     Parameters
     ----------

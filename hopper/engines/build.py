@@ -1,4 +1,4 @@
-"""From a request to an engine, with all that it trains and reads."""
+"""Builds the engine of a request, with its models, optimisers and samplers."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def make_engine(
     log: RunLog,
     learnable: LearnableRows,
 ) -> Engine:
-    """The engine of a request, with its models, their optimisers, and what it samples with.
+    """Make the engine of a request, with its models, optimisers and samplers.
 
     Raises
     ------
-    RequestError, ConfigError, ExactnessError: it cannot train this.
+    RequestError, ConfigError, ExactnessError: the engine cannot train the request.
     """
     if is_trials(request.config):
         return _make_trials(request, cluster, rows, log, learnable)
     iterations = make_schedule(request, cluster.world).iterations
     state = _make_state(request, cluster, rows, log, learnable, iterations)
-    found = find_engine(request.config)
-    engine: Engine = found.kind(state, **found.options)
+    plug_in = find_engine(request.config)
+    engine: Engine = plug_in.kind(state, **plug_in.options)
     return engine
 
 
@@ -57,10 +57,11 @@ def _make_trials(
     trainer = None
     if request.config.hop.share_sampling:
         trainer = _make_group_trainer(request, cluster, rows, log)
-    schedules = [make_schedule(each) for each in requests]
+    schedules = [make_schedule(trial_request) for trial_request in requests]
     iterations = schedules[0].iterations
     states = [
-        _make_state(each, cluster, rows, log, learnable, iterations, trainer) for each in requests
+        _make_state(trial_request, cluster, rows, log, learnable, iterations, trainer)
+        for trial_request in requests
     ]
     for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
         state.name, state.overrides = trial_name(number), trial.overrides
@@ -111,11 +112,11 @@ def _make_group_trainer(
 def make_elsewhere(
     graph: PartitionedGraph, rows: PartitionedRows, traffic: Traffic
 ) -> DrawsElsewhere | None:
-    """What draws among in-edges of other servers; None where a rank has all, or there are none.
+    """Make what draws among the in-edges of other servers; None if a rank has all in-edges.
 
     Parameters
     ----------
-    traffic: where bytes are counted.
+    traffic: the counter of the bytes that are sent.
     """
     if graph.layout.draws_alone or not isinstance(rows.remote, RemoteRows):
         return None
@@ -123,21 +124,21 @@ def make_elsewhere(
 
 
 def learning_of(request: Request) -> Learning:
-    """How learnable rows are learned."""
-    config, own = request.config, request.config.learnable
+    """Return how learnable rows are learned, from the configuration of a request."""
+    config, settings = request.config, request.config.learnable
     return Learning(
-        dim=own.dim or config.model.hidden,
+        dim=settings.dim or config.model.hidden,
         dtype=DTYPES[config.train.dtype],
         seed=config.train.own_seed,
-        optimizer=own.optimizer,
-        learning_rate=own.learning_rate,
-        l2=own.l2,
+        optimizer=settings.optimizer,
+        learning_rate=settings.learning_rate,
+        l2=settings.l2,
         keeps=config.train.evaluate_every > 0 and bool(request.schema.splits.get("val")),
     )
 
 
 def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
-    """This rank's share of the learnable rows that the model reads."""
+    """Make this rank's share of the learnable rows that the model reads."""
     config, graph, learning = request.config, request.graph, learning_of(request)
     placement, storage = graph.placement(cluster.ranks_per_server), _row_storage(config, cluster)
     return LearnableRows(
@@ -152,7 +153,7 @@ def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
 
 
 def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
-    own = config.learnable
-    if own.storage == "mmap":
-        return MappedStorage(Path(own.folder or config.train.run_dir))
-    return MemoryStorage(torch.device("cpu") if own.storage == "host" else cluster.device)
+    settings = config.learnable
+    if settings.storage == "mmap":
+        return MappedStorage(Path(settings.folder or config.train.run_dir))
+    return MemoryStorage(torch.device("cpu") if settings.storage == "host" else cluster.device)

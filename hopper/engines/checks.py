@@ -1,5 +1,4 @@
-"""What cannot be trained is refused here, before anything is started; each part of a run says what
-it refuses."""
+"""Checks of a request before any work starts. Each part of a run has its own check."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ from hopper.tasks import check_fixed, find_target
 
 
 def check_request(request: Request) -> None:
-    """Refuse what cannot be trained, before anything is started.
+    """Refuse a request that cannot be trained, before any work starts.
 
     Raises
     ------
-    RequestError: names what the graph has, or the key, and what is needed.
+    RequestError: the message names the key, or what the graph has, and what is needed.
     """
     _check_graph(request)
     check_model(request)
@@ -54,38 +53,37 @@ def _check_graph(request: Request) -> None:
 
 
 def _check_edges(request: Request) -> None:
-    """Refuse what links, and labels of edges, cannot be predicted with."""
+    """Refuse settings under which links or labels of edges cannot be predicted."""
     config, layout, predicted = request.config, request.graph.layout, request.schema.predicted
     if predicted == "node":
         return
     what = "links" if predicted == "link" else "labels of edges"
-    refused = [each.name for each in engines_of(request) if not each.predicts_links]
+    refused = [engine.name for engine in engines_of(request) if not engine.predicts_links]
     if refused:
-        fitting = [each.name for each in engines_for(layout) if each.predicts_links]
+        fitting = [engine.name for engine in engines_for(layout) if engine.predicts_links]
         raise RequestError(
-            f"train.engine: {refused[0]} predicts nodes; {what} want one of {', '.join(fitting)} "
-            "(or auto)"
+            f"train.engine: {what} are predicted; expected one of {', '.join(fitting)} (or auto), "
+            f"given {refused[0]}, which predicts nodes"
         )
     if predicted == "link":
         if not config.sampler.leaves_edges_out:
             raise RequestError(
-                "sampler.kind: neighbours of links' ends are drawn without the edges that would "
-                'tell them, which kinds "node", "full", "weighted", "replacement" and "temporal" '
-                "can; given "
+                "sampler.kind: links are predicted, and the sampler must leave their own edges "
+                'out; expected "node", "full", "weighted", "replacement" or "temporal", given '
                 f'"{config.sampler.kind}"'
             )
         check_fixed(request.graph, config.task)
         _check_full_batch(request)
     if config.sampler.device != "cpu":
         raise RequestError(
-            f"sampler.device: {what} may have ends of several types, which are drawn for in host "
-            f'memory alone; expected "cpu", given "{config.sampler.device}"'
+            f"sampler.device: {what} may have ends of several types, and only the host draws for "
+            f'these; expected "cpu", given "{config.sampler.device}"'
         )
     if config.model.name in ONE_LAYER or config.learnable.tables != "tied":
         raise RequestError(
-            f"model.name: {config.model.name} with learnable.tables = "
-            f'"{config.learnable.tables}" reads hops from one type of nodes; {what} want a model '
-            'of the graph\'s own relations, and "tied"'
+            f"model.name: {what} are predicted; expected a model of the graph's own relations, and "
+            f'learnable.tables = "tied"; given {config.model.name} with '
+            f'"{config.learnable.tables}", which follows hops from one node type only'
         )
 
 
@@ -98,52 +96,56 @@ def _check_full_batch(request: Request) -> None:
     if relation in request.schema.target_relations and count_untrained(graph, relation) == 0:
         trained = graph.schema.splits["train"]
         raise RequestError(
-            f"task.exclude: a full batch's links are all {trained:,} training links, and no "
-            f"other edge of {request.where} would be left to read; expected false, or a graph with "
-            "edges in no split"
+            f"task.exclude: a full batch has all {trained:,} training links, which leaves no edge "
+            f"of {request.where} to read; expected false, or a graph with edges in no split"
         )
 
 
 def _check_edge_features(request: Request) -> None:
-    """Refuse to read features of edges where there are none, or where they cannot be read."""
+    """Refuse to read features of edges if the graph has none, or if they cannot be read."""
     config, graph, where = request.config, request.graph, request.where
     if not config.model.edge_features:
         return
     if not request.reads.edges:
         raise RequestError(
-            f"model.edge_features: no relation of {where} that the model reads has features of "
-            "edges; expected a graph that was imported with some (docs/edge-features.md), or false"
+            f"model.edge_features: the model reads no relation of {where} with features of edges; "
+            "expected a graph that was imported with some (docs/edge-features.md), or false"
         )
-    if any(held.part.parts > 1 for held in graph.holdings):
+    if any(holding.part.parts > 1 for holding in graph.holdings):
         raise RequestError(
-            f"model.edge_features: several servers have a part of a root relation's edges each in "
-            f"{where}, whose features are not read; expected a division without parts, or false"
+            f"model.edge_features: {where} splits the edges of a root relation over servers, which "
+            "do not read their features; expected a division without such parts, or false"
         )
     if config.sampler.device != "cpu":
         raise RequestError(
-            "model.edge_features: features are found by edges that are drawn in host memory; "
-            f'expected sampler.device = "cpu", given "{config.sampler.device}"'
+            "model.edge_features: only draws in host memory tell which features to read; expected "
+            f'sampler.device = "cpu", given "{config.sampler.device}"'
         )
 
 
 def _check_replicas(request: Request) -> None:
-    """Refuse what only one model of a run can have."""
+    """Refuse settings that only a run of one model can have."""
     train, hop = request.config.train, request.config.hop
     of_task = sorted({name for trial in hop.trials for name in trial if name.startswith("task.")})
     if of_task and request.schema.predicted == "node":
         raise RequestError(
-            f"hop.trials: {of_task[0]}: nodes are predicted of {request.where}, without decoders; "
-            "expected trials that differ in other keys"
+            f"hop.trials: {of_task[0]}: the model predicts nodes of {request.where} and has no "
+            "decoder; expected trials that differ in other keys"
         )
     if hop.replicas == "independent" and train.callbacks:
         raise RequestError(
-            "train.callbacks: they are told of one model; expected none with hop.replicas = "
+            "train.callbacks: callbacks follow one model; expected none with hop.replicas = "
             f'"independent", given {", ".join(train.callbacks)}'
         )
 
 
 def check_model(request: Request) -> None:
-    """Refuse a model that does not read graphs of this kind; errors as of :func:`check_request`."""
+    """Refuse a model that does not read graphs of this kind.
+
+    Raises
+    ------
+    RequestError: as in :func:`check_request`.
+    """
     config, schema = request.config, request.schema
     if request.graph.holdings and not config.model.typed:
         raise RequestError(
@@ -158,7 +160,7 @@ def check_model(request: Request) -> None:
 
 
 def _check_engines(request: Request) -> None:
-    """Refuse what the engine cannot train; of several that may be tried, what none of them can."""
+    """Refuse a request that none of the engines that may be tried can train."""
     refusals: list[RequestError] = []
     engines = engines_of(request)
     for engine in engines:
@@ -171,33 +173,33 @@ def _check_engines(request: Request) -> None:
 
 
 def _check_cache(request: Request) -> None:
-    """Refuse a cache that would hold nothing."""
-    config, own = request.config, request.config.cache
-    if own.policy == "none":
+    """Refuse a cache that would stay empty."""
+    config, settings = request.config, request.config.cache
+    if settings.policy == "none":
         return
-    is_on_device = own.memory == "device"
+    is_on_device = settings.memory == "device"
     is_apart = bool(request.reads.learned) and config.learnable.storage != "memory"
     if not (is_apart or is_on_device or is_fetching(request)):
         raise RequestError(
-            f"cache.policy: {config.train.engine} reads no rows of other servers, and all others "
-            f'where it trains, so there is nothing to keep; expected "none", train.engine = '
+            f"cache.policy: {config.train.engine} reads no rows of other servers, and has its own "
+            f'in memory, so there is nothing to cache; expected "none", train.engine = '
             f'{fetching_engines()}, learnable rows with learnable.storage = "host" or "mmap", or '
             'cache.memory = "device"'
         )
-    parse_cache_size(own.size)
+    parse_cache_size(settings.size)
 
 
 def _check_sampler(request: Request) -> None:
-    """Refuse draws that the model, the layout or the device does not allow."""
+    """Refuse a sampler that does not fit the model, the layout or the device."""
     config, layout = request.config, request.graph.layout
     kind = find_sampler(config.sampler.kind, config.sampler.kind_options).kind
     kind.check(typed=config.model.typed, draws_alone=layout.draws_alone, where=request.where)
     if kind.reads_weights:
-        read = [request.schema.relations[each] for each in request.reads.relations.values()]
-        if not any(each.weighted for each in read):
+        relations = request.reads.relations.values()
+        if not any(request.schema.relations[relation].weighted for relation in relations):
             raise RequestError(
-                f'sampler.kind: "{config.sampler.kind}" draws by weights of edges, which no '
-                f"relation of {request.where} has that the model reads; expected a graph that was "
+                f'sampler.kind: "{config.sampler.kind}" draws by weights of edges, and the model '
+                f"reads no relation of {request.where} with weights; expected a graph that was "
                 "imported with some (docs/graph-directory.md)"
             )
     if request.reads_times:
@@ -206,9 +208,10 @@ def _check_sampler(request: Request) -> None:
         return
     if config.train.device == "cpu":
         raise RequestError(
-            'sampler.device: "cuda" wants train.device = "cuda" or "auto", given "cpu"'
+            'sampler.device: "cuda" needs a device; expected train.device = "cuda" or "auto", '
+            'given "cpu"'
         )
-    on_host = [each.name for each in engines_of(request) if each.plans_on_host]
+    on_host = [engine.name for engine in engines_of(request) if engine.plans_on_host]
     if on_host:
         raise RequestError(
             f"sampler.device: {', '.join(on_host)} plans in host memory; expected "
@@ -218,17 +221,17 @@ def _check_sampler(request: Request) -> None:
 
 
 def _check_times(request: Request) -> None:
-    """Refuse what draws in time are not made for."""
+    """Refuse a graph without times, or a model that cannot read draws in time."""
     config, schema = request.config, request.schema
     roots: list[Labelled] = [*schema.target_relations] or [schema.target_type()]
-    for each in roots:
-        if each in schema.timed:
+    for target in roots:
+        if target in schema.timed:
             continue
         what = "edges" if schema.target_relations else "nodes"
         raise RequestError(
-            f'sampler.kind: "{config.sampler.kind}" draws what is there at the time of a root, and '
-            f"{what} of {each} have none in {request.where}; expected a graph that was imported "
-            "with their times (docs/times.md)"
+            f'sampler.kind: "{config.sampler.kind}" draws edges up to the time of a root, and '
+            f"{what} of {target} have no times in {request.where}; expected a graph that was "
+            "imported with their times (docs/times.md)"
         )
     if config.model.name in ("gcn", "deepgcn"):
         raise RequestError(
@@ -241,33 +244,38 @@ def _check_layout(request: Request) -> None:
     """Refuse an engine or a model that does not fit how the graph was divided."""
     config, layout, where = request.config, request.graph.layout, request.where
     if not engines_of(request) or not all(
-        type(layout) in each.layouts for each in engines_of(request)
+        type(layout) in engine.layouts for engine in engines_of(request)
     ):
-        fitting = [each.name for each in engines_for(layout) if each.exact]
+        fitting = [engine.name for engine in engines_for(layout) if engine.exact]
         raise RequestError(
             f"train.engine: {layout.explain(where)}; expected {', '.join(fitting)} (or auto), "
             f"given {config.train.engine}"
         )
-    if not all(can_draw(each, request) for each in engines_of(request)):
+    if not all(can_draw(engine, request) for engine in engines_of(request)):
         raise RequestError(
-            f"sampler.kind: {layout.explain(where)}, and servers draw for others' ranks in host "
-            "memory alone and by the kinds node, full, labor, replacement, temporal and weighted "
-            '(without unbiased); expected one of these, or train.engine = "cooperative"; given '
+            f"sampler.kind: {layout.explain(where)}; servers draw for ranks of other servers in "
+            "host memory only; expected node, full, labor, replacement, temporal or weighted "
+            '(without unbiased), or train.engine = "cooperative"; given '
             f'"{config.sampler.kind}" with {config.train.engine}'
         )
     if not request.graph.holdings:
         return
     check_followed(request)
-    if any(held.part.parts > 1 for held in request.graph.holdings):
+    if any(holding.part.parts > 1 for holding in request.graph.holdings):
         model = make_model(request)
         assert isinstance(model, HGNN)
         check_parts(request, model)
 
 
 def check_threads() -> None:
-    """Refuse a machine on which no parallel kernel runs; errors as of :func:`check_request`."""
+    """Refuse a machine that cannot run parallel kernels.
+
+    Raises
+    ------
+    RequestError: the message names the libraries to install.
+    """
     if not has_thread_pool():
         raise RequestError(
-            "numba: expected OpenMP's library, libgomp.so.1 (Debian: apt-get install libgomp1), or "
-            "TBB (pip install tbb), to compute with several threads; found neither"
+            "numba: kernels with several threads need a library; expected OpenMP's libgomp.so.1 "
+            "(Debian: apt-get install libgomp1) or TBB (pip install tbb), found neither"
         )

@@ -1,8 +1,8 @@
-"""Cooperative training: the global batch is one computation, and every node's layer is computed
-once, by its owner (docs/data-flow.md).
+"""Cooperative training: ranks compute the global batch together, and each node's layer once.
 
-What crosses a link is rows of hidden width or their partial sums, and the gradients of these on the
-way back. Input features never travel where they are wider.
+The rank that owns a node computes it (docs/data-flow.md). Hidden rows or their partial sums cross
+the network, and so do their gradients on the way back. Input features travel only where they are
+narrower.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True)
 class CooperativePlan(Plan):
-    """A rank's part of every layer.
+    """A rank's part of every layer of an iteration.
 
     Attributes
     ----------
-    layers: what it computes, sends and receives, on the device that computes.
-    others: by type whose input rows travel, [n, dim], those of other ranks' nodes.
-    shared: which rows of roots ranks hand each other, where links are predicted.
+    layers: what the rank computes, sends and receives, on its device.
+    others: input rows [n, dim] of other ranks' nodes, by type whose input rows travel.
+    shared: which rows of roots ranks exchange, where edges are predicted.
     """
 
     layers: IterationPlan
@@ -54,19 +54,25 @@ class CooperativePlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """See :class:`Plan`."""
-        return sum(each.num_edges for each in self.layers.layers)
+        """How many edges this rank computes with, in all layers together."""
+        return sum(layer.num_edges for layer in self.layers.layers)
 
     @property
     def nbytes(self) -> int:
-        """See :class:`Plan`; with the rows of other ranks."""
+        """The plan's approximate size, with the rows of other ranks."""
         return super().nbytes + sum(rows.nbytes for rows in self.others.values())
 
 
 @dataclass(frozen=True)
 class CooperativeInputs:
-    """By type that has any, [n, dim] features of this rank's nodes; by relation as ``src/rel/dst``,
-    those of edges; and labels of its roots, or links."""
+    """The features and labels that a rank reads.
+
+    Attributes
+    ----------
+    features: [n, dim], of this rank's nodes, by type that has features.
+    edges: [n, dim], of edges, by relation as ``src/rel/dst``.
+    labels: of this rank's roots, or of its edges where edges are predicted.
+    """
 
     features: dict[str, Tensor]
     edges: dict[str, Tensor]
@@ -74,11 +80,11 @@ class CooperativeInputs:
 
 
 class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
-    """Each rank computes the nodes it owns, for all ranks.
+    """Each rank computes the rows of the nodes that it owns, for all ranks.
 
     Raises
     ------
-    RequestError: the model is no stack of layers.
+    RequestError: the model is not a stack of layers.
     """
 
     name = "cooperative"
@@ -111,18 +117,18 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
     @classmethod
     def rounds(cls, config: Config) -> bool:
-        """See :class:`Engine`."""
+        """Whether values are rounded on purpose, under autocast or on the way between ranks."""
         return super().rounds(config) or wire_dtype(config) is not None
 
     def plan(self, batch: GlobalBatch) -> CooperativePlan:
-        """See :class:`Engine`."""
+        """Plan all layers together with the other ranks, and exchange input rows that travel."""
         state = self.state
         with state.log.stage("sample") as fields:
             rank, links, shared = state.cluster.rank, state.trainer.links, None
             roots: Mapping[str, NDArray[np.int64]]
             if links is None:
-                own = batch.of_home(rank)
-                roots = {self._target: state.trainer.sampler.versions(self._target, own)}
+                home_roots = batch.of_home(rank)
+                roots = {self._target: state.trainer.sampler.versions(self._target, home_roots)}
             else:
                 pairs = pairs_by_rank(links, batch, state.cluster.world)
                 shared = share_roots(pairs, self._owner_of, rank)
@@ -140,25 +146,28 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         return CooperativePlan(batch, reads, on_device, others, shared, sent=sent)
 
     def _owner_of(self, name: str, versions: Versions) -> NDArray[np.int64]:
-        """[n] int64: the rank that computes the rows of some roots of a type."""
+        """Return the rank [n], int64, that computes the row of each root of a type."""
         return self._placement.rank_of(name, self.state.trainer.sampler.nodes_of(name, versions))
 
     def _exchange_input_rows(self, layers: IterationPlan, where: str) -> dict[str, Tensor]:
-        """Those of other ranks that travel as they are, on the device that computes; collective."""
+        """Exchange the input rows that travel, and return those of other ranks, on the device.
+
+        Every rank must call it.
+        """
         trainer, device = self.state.trainer, self.state.cluster.device
-        # They are counted where this rank reads all of its own.
+        # These rows are counted when this rank reads all of its own.
         rows = self.state.rows.with_own_counts()
 
         def read(name: str, ids: NDArray[np.int64]) -> Tensor:
-            found = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
-            return to_floats(torch.from_numpy(found), trainer.dtype)
+            features = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
+            return to_floats(torch.from_numpy(features), trainer.dtype)
 
         with self.state.log.stage("gather", operation="input rows of others"):
-            came = exchange_input_rows(self.channel, layers, read, self._travels_as, where)
-        return {name: to_device(each, device) for name, each in came.items()}
+            received = exchange_input_rows(self.channel, layers, read, self._travels_as, where)
+        return {name: to_device(rows_of_type, device) for name, rows_of_type in received.items()}
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
-        """See :class:`Engine`: own rows, and labels of own roots."""
+        """Read the features of this rank's nodes and edges, and the labels of its roots."""
         return self._inputs(plan, rows)
 
     def _inputs(self, plan: CooperativePlan, rows: InputRows) -> CooperativeInputs:
@@ -172,16 +181,16 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         return CooperativeInputs(features, edges, labels)
 
     def _edge_features(self, plan: CooperativePlan, rows: InputRows) -> dict[str, Tensor]:
-        """By relation as ``src/rel/dst``, [n, dim]: those of the edges that the plan reads."""
-        trainer = self.state.trainer
-        return {table: trainer.edge_rows(rows, table, e) for table, e in plan.layers.edges.items()}
+        """Return features [n, dim] of the plan's edges, by relation as ``src/rel/dst``."""
+        trainer, edges = self.state.trainer, plan.layers.edges
+        return {table: trainer.edge_rows(rows, table, ids) for table, ids in edges.items()}
 
     def goes_back_once(self, plan: CooperativePlan) -> bool:
-        """See :class:`Engine`."""
+        """Always: all layers are one computation."""
         return True
 
     def compute(self, plan: CooperativePlan, inputs: CooperativeInputs) -> None:
-        """See :class:`Engine`."""
+        """Compute every layer together with the other ranks, forward and backward."""
         state, batch = self.state, plan.batch
         with state.log.stage("compute", roots=plan.layers.roots):
             plan.layers.attach(inputs.edges)
@@ -193,21 +202,24 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 state.trainer.backward(state.packed, loss)
 
     def _logits(self, plan: CooperativePlan, inputs: Mapping[str, Tensor]) -> Tensor:
-        """[n, ...]: of this rank's roots, or the scores of its links; collective."""
+        """Return the logits [n, ...] of this rank's roots, or the scores of its edges.
+
+        Every rank must call it.
+        """
         state, where = self.state, plan.batch.where
         rows = self._forward.rows(plan.layers, inputs, plan.others, where)
         if plan.shared is None:
             return self._stack.logits(rows[self._target])
-        own = torch.cat([self._stack.logits(rows[name]) for name in plan.shared.versions])
-        ends = plan.shared.exchange(state.cluster, state.log, own, where)
+        roots = torch.cat([self._stack.logits(rows[name]) for name in plan.shared.versions])
+        ends = plan.shared.exchange(state.cluster, state.log, roots, where)
         return pair_scores(state.packed.module, ends, plan.shared.pairs)
 
     def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
-        """By type, the nodes whose input rows are read."""
+        """Return the nodes whose input rows the model reads, by type."""
         return {name: plan.layers.nodes[name] for name in self._stack.widths}
 
 
 def wire_dtype(config: Config) -> torch.dtype | None:
-    """What rows are rounded to on their way; None where they are not."""
+    """Return the dtype that rows are rounded to on their way; None if they are not rounded."""
     name = config.cooperative.wire
     return None if name == "exact" else _ROUNDED[name]

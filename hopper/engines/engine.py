@@ -1,4 +1,4 @@
-"""What every engine is, and the state that all of them train."""
+"""The interface of every engine, and the state that engines train."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _EDGE_BYTES: Final = 16
 
 @dataclass
 class TrainState:
-    """What one rank trains, and with what.
+    """The models, rows and connections that one rank trains with.
 
     Attributes
     ----------
-    name: of a model among several that are trained at once; a lone model has none.
-    overrides: what such a model replaces in the run's configuration, by "section.key".
+    name: the model's name where several models are trained at once; empty for a lone model.
+    overrides: the configuration values that this model replaces, by "section.key".
     """
 
     request: Request
@@ -54,17 +54,20 @@ class TrainState:
 
     @property
     def config(self) -> Config:
-        """The run's."""
+        """The configuration of the run."""
         return self.request.config
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One iteration.
+    """The result of one iteration.
 
-    losses: by number of a model, the sum of root losses divided by the size of the global batch; of
-    the models whose loss this rank knows.
-    gradient_norm: over all parameters and learnable rows, before clipping; None where nobody asked.
+    Attributes
+    ----------
+    losses: by number of a model, the sum of root losses divided by the size of the global batch.
+        It holds the models whose loss this rank knows.
+    gradient_norm: the norm over all parameters and learnable rows, before clipping. None if the
+        configuration does not ask for it.
     """
 
     losses: Mapping[int, float]
@@ -73,15 +76,15 @@ class StepReport:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a rank does in an iteration, as far as sampling and routing tell.
+    """What a rank does in an iteration, as far as sampling and routing determine it.
 
     Attributes
     ----------
-    batch: that it is for.
-    reads: by name of a type, in groups, the nodes whose input rows this rank reads; and, of
-        relations as ``src/rel/dst``, the edges whose features it reads.
-    sent: bytes by cause that making it took.
-    asked: who reads which learnable rows of whom, where there are any.
+    batch: the global batch that is planned.
+    reads: by name of a type, the nodes whose input rows this rank reads, in groups. A relation as
+        ``src/rel/dst`` names the edges whose features it reads.
+    sent: the bytes, by cause, that planning sent.
+    asked: which rank reads which learnable rows of which other rank; empty if there are none.
     """
 
     batch: GlobalBatch
@@ -91,12 +94,12 @@ class Plan:
 
     @property
     def num_edges(self) -> int:
-        """How many edges it holds, all hops and layers together."""
+        """How many edges the plan holds, in all hops and layers together."""
         return 0
 
     @property
     def nbytes(self) -> int:
-        """About what it holds: a node's id; where an edge comes from, and its position."""
+        """The plan's approximate size: an id for a node, a source and a position for an edge."""
         nodes = sum(ids.size for groups in self.reads.values() for ids in groups)
         return _NODE_BYTES * nodes + _EDGE_BYTES * self.num_edges
 
@@ -106,53 +109,55 @@ InputsT = TypeVar("InputsT")
 
 
 class Engine(ABC, Generic[PlanT, InputsT]):
-    """A way for the work to meet the data: a plan of an iteration, the rows that it reads, what is
-    computed of them, and an update.
+    """A way to bring models and rows together.
 
-    Engines that are ``exact`` compute the single-process gradient on the same roots and draws
-    (design.md, invariant 2); they differ in what crosses the network.
+    An engine plans an iteration, reads the rows of the plan, computes gradients from them and
+    updates the models. Engines that are ``exact`` compute the gradient that a single process would
+    compute on the same roots and draws. They differ in what crosses the network
+    (docs/data-flow.md).
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool] = True
     layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated, DividedTopology)
-    """of the graphs that it can train"""
+    """the layouts of graphs that the engine can train"""
     draws_own_nodes: ClassVar[bool] = False
-    """whether ranks draw neighbours of their own nodes alone"""
+    """whether a rank draws neighbours only of the nodes that it owns"""
     reads_remote_rows: ClassVar[bool] = True
     """whether ranks read input rows of other servers, which a cache may keep"""
     plans_on_host: ClassVar[bool] = False
-    """whether it draws in host memory alone"""
+    """whether the engine draws in host memory only"""
     plans_together: ClassVar[bool] = False
     """whether ranks talk to each other to plan"""
     may_win: ClassVar[bool] = True
     """whether ``train.engine = "auto"`` tries it"""
     is_baseline: ClassVar[bool] = False
-    """whether others' speed is told against it"""
+    """whether the speed of other engines is compared with this one's"""
     predicts_links: ClassVar[bool] = False
-    """whether its roots may be links"""
+    """whether roots may be links"""
     schedule: ClassVar[type[RootSchedule]] = RootSchedule
-    """what deals roots to global batches"""
+    """the class that deals roots to global batches"""
 
     def __init__(self, state: TrainState) -> None:
         self.state = state
         self.models: Sequence[TrainState] = [state]
-        """the models that are trained; their numbers are their places here"""
+        """the models that are trained; a model's number is its index here"""
         self.homes = ParameterHomes(state.packed, state.cluster)
-        """of parameters that one server alone computes with"""
+        """the parameters that only one server computes with"""
         self.training: Sequence[int] = [0]
         """numbers of the models that the next iteration trains, the same on every rank"""
         self.fetched = FetchedRows(state.cluster, [], {}, "")
-        """learnable rows of the iteration under way"""
+        """the learnable rows of the current iteration"""
         self.on_gradient: list[Callable[[GlobalBatch, PackedModel], None]] = []
-        """called after synchronisation, before the update, with gradient and loss in place"""
+        """callbacks that run after synchronisation and before the update, when the gradient and
+        the loss are complete"""
         self.replayed: Mapping[str, Any] = {}
-        """decisions of the epoch in another run, to be taken again instead of anew"""
+        """decisions that another run took in this epoch, and that this run repeats"""
         self.records = False
-        """whether the gradient of the iteration under way will be recorded"""
+        """whether the gradient of the current iteration will be recorded"""
         self.channel = state.cluster
-        """what plans are made over: connections of their own, since iterations are trained
-        meanwhile"""
+        """the connections that planning uses; they are separate, because earlier iterations are
+        trained at the same time"""
         if self.talks_to_plan:
             self.channel = state.cluster.second_channel()
             self.channel.traffic = state.cluster.traffic.apart()
@@ -164,43 +169,43 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     @property
     def talks_to_plan(self) -> bool:
-        """Whether ranks talk to each other when they plan: as the engine does, or to ask for
-        learnable rows."""
+        """Whether ranks talk to each other while they plan, for the engine or to request learnable
+        rows."""
         return self.plans_together or bool(self.state.learnable)
 
     @classmethod
     def check(cls, request: Request) -> None:
-        """Refuse what this engine cannot train; most engines train anything.
+        """Refuse a request that this engine cannot train. Most engines train any request.
 
         Raises
         ------
-        RequestError: names the key, what was expected and what was given.
+        RequestError: the message names the key, the expected value and the given value.
         """
 
     @classmethod
     def schedule_options(cls, config: Config) -> Mapping[str, Any]:
-        """Keywords for :attr:`schedule`, besides what every schedule takes; most take none."""
+        """Return the keyword arguments that only this engine's :attr:`schedule` takes."""
         return {}
 
     @classmethod
     def is_exact(cls, config: Config) -> bool:
-        """Whether it is, configured so."""
+        """Whether the engine is exact under a configuration."""
         return cls.exact and not cls.rounds(config)
 
     @classmethod
     def rounds(cls, config: Config) -> bool:
-        """Whether values are rounded on purpose, so that gradients are near the exact ones."""
+        """Whether the engine rounds values on purpose, which makes gradients approximate."""
         return config.train.autocast != "off" or config.cluster.feature_wire != "stored"
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
-        """Train one global batch: plan, ask, read and :meth:`train` one after the other."""
+        """Plan, read and train one global batch, one step after the other."""
         plan, rows = self.plan_and_ask(batch), self.state.rows
         with rows.one_operation():
             inputs = self.read(plan, rows)
         return self.train(plan, inputs)
 
     def train(self, plan: PlanT, inputs: InputsT) -> StepReport:
-        """Train what was planned and read, and update every model that is in :attr:`training`."""
+        """Train a plan on the rows that were read, and update every model of :attr:`training`."""
         self.state.cluster.traffic.add(plan.sent)
         self.state.packed.clear()
         self.fetch_learnable(plan)
@@ -211,15 +216,18 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     @abstractmethod
     def plan(self, batch: GlobalBatch) -> PlanT:
-        """What this rank does for a batch: sampling and routing alone, a function of the batch.
+        """Decide what this rank does for a batch.
 
-        It may be called while earlier batches are read and trained, from another thread. Every rank
-        has to call it: plans may be made by talking to other ranks, over a channel of their own.
+        The plan covers sampling and routing, and depends on the batch alone. Another thread may
+        call this method while earlier batches are read and trained. Every rank must call it,
+        because ranks may talk to each other over :attr:`channel`.
         """
 
     def plan_and_ask(self, batch: GlobalBatch) -> PlanT:
-        """A plan, and the owners of learnable rows told who reads them; otherwise as :meth:`plan`.
-        Which rows are read is known long before what they are."""
+        """Make a plan, and tell the owners of learnable rows which ranks read them.
+
+        The rows to read are known long before their values are.
+        """
         plan = self._plan_and_count(batch)
         if not self.state.learnable:
             return plan
@@ -229,28 +237,28 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         return replace(plan, asked=asked, sent=_sum(plan.sent, taken))
 
     def _plan_and_count(self, batch: GlobalBatch) -> PlanT:
-        """A plan, and what other servers were asked to draw for it."""
-        elsewhere = [each.trainer.sampler.elsewhere for each in self.models]
-        # Of one sampler for several models there is one.
-        distinct = list(dict.fromkeys(each for each in elsewhere if each is not None))
-        for each in distinct:
-            # What plans took that nobody trains.
-            each.take_sent()
+        """Make a plan, and add the bytes of draws that other servers made for it."""
+        elsewhere = [model.trainer.sampler.elsewhere for model in self.models]
+        # Several models may share a sampler, whose bytes count once.
+        distinct = list(dict.fromkeys(draws for draws in elsewhere if draws is not None))
+        for draws in distinct:
+            # Bytes of earlier plans that were never trained do not belong to this plan.
+            draws.take_sent()
         plan = self.plan(batch)
-        for each in distinct:
-            plan = replace(plan, sent=_sum(plan.sent, each.take_sent()))
+        for draws in distinct:
+            plan = replace(plan, sent=_sum(plan.sent, draws.take_sent()))
         return plan
 
     @abstractmethod
     def read(self, plan: PlanT, rows: PartitionedRows) -> InputsT:
-        """The input rows of a plan, from wherever they are: own, cached, remote; not those that are
-        learned, which the updates before it have yet to make.
+        """Read the input rows of a plan: local, cached and remote ones.
 
-        It may be called while earlier batches are trained, from another thread.
+        Learnable rows are read later, because earlier updates still change them. Another thread
+        may call this method while earlier batches are trained.
 
         Parameters
         ----------
-        rows: where they are read, then or when they are computed with.
+        rows: the source of the rows. They may be read from it as late as in :meth:`compute`.
         """
 
     @abstractmethod
@@ -258,53 +266,60 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """Add the gradient and the loss of this rank's part to the packed model."""
 
     def goes_back_once(self, plan: PlanT) -> bool:
-        """Whether :meth:`compute` makes all gradients of learnable rows in one backward pass, so
-        that these can leave within it."""
+        """Whether :meth:`compute` makes all gradients of learnable rows in one backward pass.
+
+        They can then be sent during that pass.
+        """
         return False
 
     def sees_epoch(self, epoch: int) -> bool:
-        """Whether plans of an epoch can be made before the one before it has ended."""
+        """Whether an epoch can be planned before the previous epoch has ended."""
         return True
 
     def compares_iterations(self, epoch: int) -> bool:
-        """Whether times of single iterations of the epoch under way are compared. No more than one
-        iteration is read ahead then, so that each time tells what its own iteration costs."""
+        """Whether the engine compares the times of single iterations in an epoch.
+
+        At most one iteration is then read ahead, so that each time measures its own iteration.
+        """
         return False
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """What plans depend on besides graph, model depth, sampler and schedule: engines with
-        equal keys read the same rows."""
+        """Return what plans depend on besides graph, model depth, sampler and schedule.
+
+        Engines with equal keys read the same rows.
+        """
         return [cls.name]
 
     def close(self) -> None:
-        """Let go of connections; the engine does not train again; every rank has to call it."""
+        """Close connections. Every rank must call it, and the engine does not train afterwards."""
         if self.talks_to_plan:
             self.channel.close()
         self.state.learnable.close()
 
     def decisions(self, epoch: int) -> dict[str, Any]:
-        """What was decided for the epoch under way; recorded, so that it can be replayed."""
+        """Return the decisions for the current epoch. They are recorded so that another run can
+        repeat them."""
         return {}
 
     def epoch_ended(self, epoch: int, seconds: Mapping[int, float]) -> None:
-        """Take note of how long an epoch's iterations took.
+        """Learn from how long the iterations of an epoch took.
 
         Parameters
         ----------
-        seconds: by iteration, the maximum over ranks, the same on all of them. After a resumption
-            within the epoch those before it are missing, and so are those that follow a checkpoint.
+        seconds: by iteration, the maximum over ranks, the same on all of them. Iterations before a
+            resumption within the epoch are missing, and so are those that follow a checkpoint.
         """
 
     def decision_state(self) -> dict[str, Any]:
-        """What the next decisions depend on, as JSON (for checkpoints)."""
+        """Return what the next decisions depend on, as JSON values for checkpoints."""
         return {}
 
     def restore_decisions(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`decision_state` returned."""
+        """Continue from the state that :meth:`decision_state` returned."""
 
     def fetch_learnable(self, plan: PlanT) -> None:
-        """Begin to read the learnable rows of a plan, if there are any; collective."""
+        """Begin to read the learnable rows of a plan, if it has any. Every rank must call it."""
         with self._learnable_stage("gather"):
             self.fetched = self.state.learnable.fetch(
                 plan.asked, plan.batch.where, waiting=lambda: self._learnable_stage("gather")
@@ -312,68 +327,82 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         self.state.trainer.learned = self.fetched
 
     def _learnable_stage(self, stage: Stage) -> AbstractContextManager[object]:
-        """Times what is done with learnable rows, where there are any."""
+        """Time work on learnable rows, if there are any."""
         if not self.state.learnable:
             return nullcontext()
         return self.state.log.stage(stage, operation="learnable rows")
 
     def sum_gradients(self, operation: str) -> None:
-        """Add gradients and loss up over ranks, but what one server alone computes with."""
+        """Sum gradients and loss over ranks, except for parameters that only one server uses."""
         self.homes.sum_gradients(operation)
 
     def parameter_squares(self, operation: str) -> float:
-        """The sum of squares of all parameters' gradients, to the same bits on every rank: with
-        another number of threads a rank adds up in another order, so one's sum is everyone's."""
+        """Return the sum of squares of all parameters' gradients, bit for bit equal on all ranks.
+
+        Ranks with different numbers of threads would add in different orders, so one rank's sum is
+        used by all.
+        """
         return self.homes.squares(operation)
 
     def complete_recorded(self, where: str) -> None:
-        """Make parameters and gradients whole on every rank, where they will be recorded."""
+        """Complete parameters and gradients on every rank before they are recorded."""
         packed = self.state.packed
         self.homes.complete([packed.parameters, packed.gradients], f"recording, {where}")
 
     def complete(self, where: str, *, moments: bool = False) -> None:
-        """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
-        it before they are saved. Most engines keep all of it everywhere.
+        """Complete the parameters, and the optimiser's state, on every rank.
+
+        Every rank must call it before they are saved. Most engines keep all of it everywhere.
 
         Parameters
         ----------
-        moments: whether all models are saved with their optimisers' states, as in a checkpoint;
-            otherwise one is, without, which was handed out to be scored.
+        moments: whether all models are saved with their optimisers' states, as in a checkpoint.
+            Otherwise the one model that was handed out for scoring is saved without.
         """
         parameters = self.state.packed.parameters
         tensors = [parameters]
         if moments:
             state = self.state.optimizer.state().values()
-            tensors += [each for each in state if each.shape == parameters.shape]
+            tensors += [tensor for tensor in state if tensor.shape == parameters.shape]
         self.homes.complete(tensors, f"completing the model, {where}")
 
     def hand_out(self, model: int) -> None:
-        """Give every rank the parameters that it scores a model with; every rank has to call it
-        before that. Most engines keep them everywhere."""
+        """Give every rank the parameters of a model that will be scored.
+
+        Every rank must call it. Most engines keep all parameters everywhere.
+        """
 
     def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
-        """Losses by number of a model and iteration, with those that other ranks know and this one
-        does not; every rank has to call it. Most engines know all of them everywhere."""
+        """Return losses by number of a model and iteration, completed with those that only other
+        ranks know.
+
+        Every rank must call it. Most engines know all losses everywhere.
+        """
         return losses
 
     def _unscale(self, where: str) -> None:
-        """Let gradients be those of the loss; every rank learns whether any rank's overflowed."""
+        """Take the loss scale out of the gradients, and raise if any rank's gradients overflowed.
+
+        Raises
+        ------
+        RequestError: gradients of some rank are not finite; raised on every rank.
+        """
         state = self.state
         is_finite = state.trainer.unscale(state.packed) and self.fetched.is_finite()
-        broken = torch.tensor([int(not is_finite)])
-        state.cluster.all_reduce(broken, "control", f"looking for overflows, {where}")
-        if int(broken):
+        overflows = torch.tensor([int(not is_finite)])
+        state.cluster.all_reduce(overflows, "control", f"looking for overflows, {where}")
+        if int(overflows):
             raise overflowed(where)
 
     def update(self, batch: GlobalBatch) -> StepReport:
-        """Sum gradients and loss over ranks, then update what every rank holds."""
+        """Sum gradients and loss over ranks, then update parameters and learnable rows."""
         state, where = self.state, batch.where
         if state.cluster.device.type == "cuda":
-            # What was launched is computing, not waiting for others.
+            # Kernels that still run count as computing, not as waiting for other ranks.
             with state.log.stage("compute", operation="finish"):
                 torch.cuda.current_stream(state.cluster.device).synchronize()
         with self._learnable_stage("sync"):
-            # They travel while slower ranks are waited for, and parameters' gradients summed.
+            # Their gradients travel while this rank waits and while dense gradients are summed.
             self.fetched.start_push()
         with state.log.stage("wait", operation="sync"):
             state.cluster.arrive(f"waiting for all ranks to finish their roots, {where}")
@@ -386,8 +415,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             self._unscale(where)
         if self.records:
             self.complete_recorded(where)
-        for told in self.on_gradient:
-            told(batch, state.packed)
+        for callback in self.on_gradient:
+            callback(batch, state.packed)
         clip = state.config.train.clip_norm
         squares: float | None = None
         if clip or state.config.train.gradient_norms:
@@ -402,6 +431,6 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         return StepReport({0: loss}, None if squares is None else math.sqrt(squares))
 
 
-def _sum(some: Mapping[Cause, int], others: Mapping[Cause, int]) -> dict[Cause, int]:
-    """Bytes by cause, both together."""
-    return {each: some.get(each, 0) + others.get(each, 0) for each in {**some, **others}}
+def _sum(first: Mapping[Cause, int], second: Mapping[Cause, int]) -> dict[Cause, int]:
+    """Add up two counts of bytes by cause."""
+    return {cause: first.get(cause, 0) + second.get(cause, 0) for cause in {**first, **second}}

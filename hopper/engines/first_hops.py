@@ -1,7 +1,7 @@
-"""First layers of mini-batches, told to the ranks that compute parts of them.
+"""First layers of mini-batches, and how ranks send them to the ranks that compute parts of them.
 
-What engines share that divide the first layer: by columns of its input rows (``p3``) or by where
-these are stored (``naive``).
+Engines that divide the first layer share this module. ``p3`` divides it by the columns of input
+rows, ``naive`` by the servers that store these.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NONE: Final = np.empty(0, np.int32)
 
 @dataclass(frozen=True)
 class FirstHopsPlan(Plan):
-    """A rank's part of an iteration.
+    """A rank's part of an iteration whose first layer is divided.
 
     Attributes
     ----------
-    subgraph: of its own mini-batch.
-    first_hops: by rank, the subgraph of the first layer of the mini-batch of each rank that told
-        this one, itself included.
+    subgraph: the subgraph of this rank's mini-batch.
+    first_hops: by rank, the subgraph of the first layer of that rank's mini-batch. It holds the
+        partners of this rank, and this rank itself.
     """
 
     subgraph: Subgraph
@@ -45,20 +45,20 @@ class FirstHopsPlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """See :class:`Plan`."""
-        others = sum(each.num_edges for each in self.first_hops.values())
-        return self.subgraph.num_edges + others
+        """How many edges the mini-batch and all first layers hold."""
+        first_layers = sum(hop.num_edges for hop in self.first_hops.values())
+        return self.subgraph.num_edges + first_layers
 
 
 def check_first_layer(request: Request, engine: str) -> None:
-    """Refuse what has no first layer that can be divided.
+    """Refuse a request whose first layer cannot be divided.
 
     Raises
     ------
-    RequestError: names the key, what was expected and what was given.
+    RequestError: the message names the key, the expected value and the given value.
     """
     config = request.config
-    # It knows the engines.
+    # An import at the top would be circular: assemble imports the engines.
     from hopper.engines.assemble import make_model
 
     if config.model.typed:
@@ -73,7 +73,7 @@ def check_first_layer(request: Request, engine: str) -> None:
         )
     if config.cache.policy != "none":
         raise RequestError(
-            f"cache.policy: under {engine} no rows travel that a cache could keep; expected "
+            f"cache.policy: under {engine} no rows travel, so there is nothing to cache; expected "
             f'"none", given "{config.cache.policy}"'
         )
     if config.train.micro_batch:
@@ -87,17 +87,19 @@ def check_first_layer(request: Request, engine: str) -> None:
 def draw_first_hops(
     state: TrainState, channel: Cluster, batch: GlobalBatch, partners: Sequence[int]
 ) -> tuple[Subgraph, dict[int, Subgraph]]:
-    """Draw this rank's own mini-batch, and tell others what its first layer reads; every rank has
-    to call it.
+    """Draw this rank's mini-batch, and exchange first layers with its partners.
+
+    Every rank must call it.
 
     Parameters
     ----------
-    channel: what others are told over.
-    partners: whom this rank tells, who tell it in turn, itself among them.
+    channel: the connections to use.
+    partners: the ranks that exchange first layers with this one, itself among them.
 
     Returns
     -------
-    The mini-batch, and by partner, in order, what the first layer of its mini-batch reads.
+    The subgraph of this rank's mini-batch, and by partner, in order, that of the first layer of
+    the partner's mini-batch.
     """
     sampler, rank = state.trainer.sampler, state.cluster.rank
     with state.log.stage("sample") as fields:
@@ -107,18 +109,21 @@ def draw_first_hops(
         return subgraph, _exchange(channel, sampler, subgraph, partners, batch)
 
 
-def first_block(hop: Subgraph, own: Block | None, edge_dim: int, device: torch.device) -> Block:
-    """The block of a mini-batch's first layer.
+def first_block(
+    hop: Subgraph, own_block: Block | None, edge_dim: int, device: torch.device
+) -> Block:
+    """Make the block of a mini-batch's first layer.
 
     Parameters
     ----------
-    hop: that its rank has told. own: where this rank trains the mini-batch, its block, which has
-        features of edges; elsewhere these are zeros, since what they add is added there.
-    edge_dim: width of features of edges; 0 = none are read.
+    hop: the first layer, as its rank sent it.
+    own_block: the block that this rank made, if it trains the mini-batch; otherwise None. Only that
+        rank adds what features of edges contribute, so other ranks compute with zeros.
+    edge_dim: the width of features of edges; 0 = the model reads none.
     """
     (block,) = hop.blocks(device)
-    if edge_dim and own is not None:
-        block.edge_features = own.edge_features
+    if edge_dim and own_block is not None:
+        block.edge_features = own_block.edge_features
     elif edge_dim:
         block.edge_features = torch.zeros(1, 1, device=device).expand(block.num_edges, edge_dim)
     return block
@@ -131,30 +136,36 @@ def _exchange(
     partners: Sequence[int],
     batch: GlobalBatch,
 ) -> dict[int, Subgraph]:
-    """By partner, what the first layer of its mini-batch reads."""
-    told = _tell(sampler, subgraph)
+    """Exchange first layers, and return the subgraph of each partner's."""
+    encoded = _tell(sampler, subgraph)
     others = [rank for rank in partners if rank != cluster.rank]
     groups = [
-        [words if rank in others else _NONE for rank in range(cluster.world)] for words in told
+        [array if rank in others else _NONE for rank in range(cluster.world)] for array in encoded
     ]
     where = f"telling what first layers read, {batch.where}"
-    came = exchange_arrays(cluster, groups, "topology", where)
-    words = {rank: [each[rank] for each in came] for rank in others} | {cluster.rank: told}
+    received = exchange_arrays(cluster, groups, "topology", where)
+    arrays = {rank: [by_rank[rank] for by_rank in received] for rank in others}
+    arrays[cluster.rank] = encoded
     moment, key = (batch.epoch, batch.iteration), subgraph.iteration_key
-    return {rank: _first_hop(sampler, moment, key, *words[rank]) for rank in partners}
+    return {rank: _first_hop(sampler, moment, key, *arrays[rank]) for rank in partners}
 
 
 def _tell(sampler: NeighborSampler, subgraph: Subgraph) -> list[NDArray[np.int32]]:
-    """What the first layer of a mini-batch reads: versions of its nodes, destinations first, the
-    number of edges of each destination, the places of their sources among the nodes, where their
-    probabilities follow from them, their positions, and in-degrees that other ranks do not have."""
+    """Encode the first layer of a mini-batch as int32 arrays.
+
+    Returns
+    -------
+    The versions of its nodes, destinations first; the number of edges of each destination; the
+    index of each edge's source among the nodes; the edges' positions, if probabilities follow from
+    them; and the in-degrees, if other ranks do not have them.
+    """
     ((relation, edges),) = subgraph.hops[-1].items()
     nodes, times = subgraph.nodes[subgraph.target], subgraph.times.get(subgraph.target)
     versions = sampler.versions_at(subgraph.target, nodes, times).astype(sampler.version_dtype)
-    words = [versions.view(np.int32), np.diff(edges.indptr), edges.indices]
-    words.append(_NONE if subgraph.inclusions[-1] is None else edges.positions)
-    words.append(subgraph.in_degrees.get(relation, _NONE))
-    return [each.astype(np.int32, copy=False) for each in words]
+    arrays = [versions.view(np.int32), np.diff(edges.indptr), edges.indices]
+    arrays.append(_NONE if subgraph.inclusions[-1] is None else edges.positions)
+    arrays.append(subgraph.in_degrees.get(relation, _NONE))
+    return [array.astype(np.int32, copy=False) for array in arrays]
 
 
 def _first_hop(
@@ -167,16 +178,17 @@ def _first_hop(
     positions: NDArray[np.int32],
     in_degrees: NDArray[np.int32],
 ) -> Subgraph:
-    """The first layer of a mini-batch, as :func:`_tell` tells it.
+    """Decode the first layer of a mini-batch from the arrays of :func:`_tell`.
 
     Parameters
     ----------
-    moment: epoch and iteration. iteration_key: of dropout masks.
+    moment: epoch and iteration.
+    iteration_key: the key of dropout masks.
     """
     (relation,) = sampler.topologies
     indptr = np.zeros(degrees.size + 1, np.int64)
     np.cumsum(degrees, out=indptr[1:])
-    # Masks of edges, which positions key, are the business of the rank that trains the mini-batch.
+    # Positions key the dropout masks of edges, which only the mini-batch's own rank draws.
     edges = HopEdges(indptr, sources.astype(np.int64), positions.astype(np.int64))
     target, hop = sampler.target, len(sampler.fanouts) - 1
     versions = words.view(sampler.version_dtype).astype(np.int64)

@@ -24,17 +24,17 @@ from hopper.migrate.transport import Transport
 from hopper.traffic import Cause
 
 Groups = dict[tuple[int, int], list[Subgraph]]
-"""by time step and model"""
+"""the subgraphs of groups, by time step and model"""
 
 
 @dataclass(frozen=True)
 class HopPlan(Plan):
-    """The groups that visit a rank.
+    """The groups that a rank trains, and the models that visit it for them.
 
     Attributes
     ----------
-    schedule: the visits, time step by time step.
-    groups: by time step and model.
+    schedule: the visits, in order of time steps.
+    groups: the groups' subgraphs, by time step and model.
     """
 
     schedule: list[Visit]
@@ -42,15 +42,16 @@ class HopPlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """See :class:`Plan`."""
-        return sum(each.num_edges for group in self.groups.values() for each in group)
+        """How many edges the groups hold together."""
+        return sum(subgraph.num_edges for group in self.groups.values() for subgraph in group)
 
 
 class Hop(Engine[HopPlan, InputRows]):
-    """Models travel around a ring of ranks and train each group where its roots live.
+    """Models travel around a ring of ranks and train each group on its home rank.
 
-    What moves: packed models (parameters and accumulated gradients, or gradients only, which is
-    enough while replicas are synchronous), few remote input rows, and gradients.
+    Packed models, few remote input rows and gradients cross the network. A packed model consists
+    of parameters and accumulated gradients, or of gradients only, which is enough while replicas
+    are synchronous.
     """
 
     name = "hop"
@@ -58,7 +59,7 @@ class Hop(Engine[HopPlan, InputRows]):
 
     @classmethod
     def check(cls, request: Request) -> None:
-        """See :class:`hopper.engines.engine.Engine`: there must be a time step left."""
+        """Refuse to dissolve all time steps."""
         merge, ranks = request.config.hop.merge, request.ranks
         if isinstance(merge, int) and merge >= ranks:
             raise RequestError(
@@ -83,69 +84,73 @@ class Hop(Engine[HopPlan, InputRows]):
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """See :class:`hopper.engines.engine.Engine`; with no time step dissolved."""
+        """Return the key of plans in which roots stay at home, as no time step is dissolved."""
         return [HOMED]
 
     def plan(self, batch: GlobalBatch) -> HopPlan:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Sample the groups that this rank trains, time step by time step."""
         steps = self._time_steps(batch)
         schedule = visits(steps.ranks, self.state.cluster.rank)
         groups = self._sample(batch, steps, schedule)
-        parts = [part for group in groups.values() for part in group]
-        return HopPlan(batch, rows_of(parts), schedule, groups)
+        subgraphs = [subgraph for group in groups.values() for subgraph in group]
+        return HopPlan(batch, rows_of(subgraphs), schedule, groups)
 
     @property
     def reads_ahead(self) -> bool:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Whether :meth:`read` fetches all remote rows, which pre-gathering does."""
         return self.state.config.hop.pregather
 
     def read(self, plan: HopPlan, rows: PartitionedRows) -> InputRows:
-        """See :class:`hopper.engines.engine.Engine`: with pre-gathering, remote rows are fetched
-        once for all groups; others are read when a group is due, so that memory holds one's."""
+        """Fetch remote rows once for all groups, if pre-gathering is on.
+
+        All other rows are read when their group is trained, so that memory holds those of one
+        group.
+        """
         if not self.state.config.hop.pregather:
             return rows
-        parts = [part for group in plan.groups.values() for part in group]
-        return self.state.trainer.fetched_once(rows, parts)
+        subgraphs = [subgraph for group in plan.groups.values() for subgraph in group]
+        return self.state.trainer.fetched_once(rows, subgraphs)
 
     def compute(self, plan: HopPlan, inputs: InputRows) -> None:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Train the groups of every time step, and move models between time steps."""
         groups, schedule = plan.groups, plan.schedule
         self._dock.start(schedule[0].models)
         for visit in schedule:
             if visit.step > 0:
                 self._move_models(plan.batch, schedule[visit.step - 1], visit)
             for model in visit.models:
-                # A group that was trained is let go of.
+                # Popping the group frees its memory after training.
                 group = groups.pop((visit.step, model))
                 self._train(plan.batch, group, inputs, visit.step, model)
         self._dock.unload()
 
     def sees_epoch(self, epoch: int) -> bool:
-        """See :class:`hopper.engines.engine.Engine`: what an epoch before it finds may decide how
-        many time steps are merged."""
+        """Whether the number of merged time steps is known, which earlier epochs may decide."""
         return not self._replays and self._number.knows(epoch)
 
     def compares_iterations(self, epoch: int) -> bool:
-        """See :class:`hopper.engines.engine.Engine`: two numbers of merged time steps."""
+        """Whether the epoch compares two numbers of merged time steps."""
         return not self._replays and not self._number.knows(epoch)
 
     def decisions(self, epoch: int) -> dict[str, Any]:
-        """See :class:`hopper.engines.engine.Engine`: ``merge``, how many time steps are dissolved;
-        in an epoch that compares two numbers also ``merge_tried``, the other one."""
+        """Return how many time steps are dissolved, as ``merge``.
+
+        An epoch that compares two numbers returns the second as ``merge_tried``.
+        """
         return {MERGE: 0, **self.replayed} if self._replays else self._number.decisions(epoch)
 
     def epoch_ended(self, epoch: int, seconds: Mapping[int, float]) -> None:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Let the times of an epoch's iterations decide how many time steps to dissolve."""
         if not self._replays:
             self._number = self._number.after(epoch, seconds)
 
     def decision_state(self) -> dict[str, Any]:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Return the state of the choice of how many time steps to dissolve."""
         return {MERGE: self._number.state()}
 
     def restore_decisions(self, state: Mapping[str, Any]) -> None:
-        """See :class:`hopper.engines.engine.Engine`."""
-        # Older checkpoints tell of epochs' times, which decide nothing any more.
+        """Continue the choice of how many time steps to dissolve."""
+        # Older checkpoints hold epochs' times, which decide nothing any more.
         if MERGE in state:
             self._number = MergeNumber.restore(state[MERGE])
 
@@ -183,7 +188,7 @@ class Hop(Engine[HopPlan, InputRows]):
             state.trainer.accumulate(packed, subgraphs, rows, batch.size)
 
     def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
-        """Pass on the models of the time step before, and take in this one's."""
+        """Send on the models of the previous time step, and receive those of this one."""
         moment = (batch.epoch, batch.iteration, now.step)
         with self.state.log.noting(step=now.step):
             move_models(self._transport, self._docks, moment, before, now)

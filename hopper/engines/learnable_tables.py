@@ -1,4 +1,4 @@
-"""The tables of learnable rows that a request asks for, and what of it is refused."""
+"""The tables of learnable rows that a request asks for, and checks of their configuration."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from hopper.hetero.learnable import LearnableTable
 
 
 def make_tables(request: Request) -> list[LearnableTable]:
-    """The tables of learnable rows, and where their rows have their homes: those of the nodes, or,
-    where a sub-metatree has tables of its own and relations are divided, the servers that have it.
+    """Make the tables of learnable rows, with the homes of their rows.
+
+    A row's home is that of its node. If relations are divided and every sub-metatree has tables of
+    its own, the servers that store the sub-metatree share the rows instead.
     """
     config, graph, reads = request.config, request.graph, request.reads
-    offsets = {each: graph.book.offsets[stored] for each, stored in reads.types.items()}
+    offsets = {name: graph.book.offsets[stored] for name, stored in reads.types.items()}
     unrolling = reads.unrolling
     if unrolling is not None and graph.holdings and config.learnable.tables == "per_server_table":
         for root, below in unrolling.below.items():
-            holders = [root in held.roots for held in graph.holdings]
-            for each in {relation.src for relation in below}:
-                if unrolling.tables[each] != reads.types[each]:
-                    count = graph.book.total(reads.types[each])
-                    offsets[each] = np.cumsum([0, *holders]) * count // sum(holders)
-    read_as: dict[str, list[str]] = {}
+            holders = [root in holding.roots for holding in graph.holdings]
+            for name in {relation.src for relation in below}:
+                if unrolling.tables[name] != reads.types[name]:
+                    count = graph.book.total(reads.types[name])
+                    offsets[name] = np.cumsum([0, *holders]) * count // sum(holders)
+    names_by_table: dict[str, list[str]] = {}
     for name, table in reads.tables.items():
-        read_as.setdefault(table, []).append(name)
+        names_by_table.setdefault(table, []).append(name)
     return [
         LearnableTable(
             table,
@@ -40,27 +42,27 @@ def make_tables(request: Request) -> list[LearnableTable]:
             table in reads.frozen,
             config.learnable.deviation,
         )
-        for table, names in sorted(read_as.items())
+        for table, names in sorted(names_by_table.items())
     ]
 
 
 def _initial_rows(config: Config, node_type: str) -> Path | None:
-    """The file of the rows that a type begins with; None where it has none."""
+    """Return the file of a type's initial rows; None if there is none."""
     file = Path(config.learnable.initial) / f"{node_type}.npy"
     return file if config.learnable.initial and file.exists() else None
 
 
 def check_learnable(request: Request) -> None:
-    """Refuse rows to begin with, and rows to leave alone, that do not fit.
+    """Refuse types, initial rows or frozen rows that do not fit the graph and the model.
 
     Raises
     ------
-    RequestError: names the key, what was expected and what was given.
+    RequestError: the message names the key, the expected value and the given value.
     """
     config, reads = request.config, request.reads
-    own, learned = config.learnable, reads.learned
-    reached = {each.node_type for each in reads.inputs.values()}
-    unknown = sorted(set(own.types) - reached)
+    settings, learned = config.learnable, reads.learned
+    reached = {inputs.node_type for inputs in reads.inputs.values()}
+    unknown = sorted(set(settings.types) - reached)
     if unknown:
         raise RequestError(
             f"learnable.types: expected node types that the model reads "
@@ -73,37 +75,37 @@ def check_learnable(request: Request) -> None:
         )
     if not config.model.input_weights:
         _check_read_as_they_are(request)
-    unknown = sorted(set(own.frozen) - set(learned))
+    unknown = sorted(set(settings.frozen) - set(learned))
     if unknown:
         raise RequestError(
             f"learnable.frozen: expected node types with learnable rows "
             f"({', '.join(learned)}), given {', '.join(unknown)}"
         )
-    if not own.initial:
+    if not settings.initial:
         return
-    files = {each: _initial_rows(config, each) for each in learned}
+    files = {node_type: _initial_rows(config, node_type) for node_type in learned}
     if not any(files.values()):
         raise RequestError(
-            f"learnable.initial: {own.initial} has none of "
-            f"{', '.join(f'{each}.npy' for each in learned)}"
+            f"learnable.initial: {settings.initial} has none of "
+            f"{', '.join(f'{node_type}.npy' for node_type in learned)}"
         )
-    for each, file in files.items():
+    for node_type, file in files.items():
         if file is not None:
-            width = own.dim or config.model.hidden
-            _check_rows(file, (request.schema.node_types[each].count, width))
+            width = settings.dim or config.model.hidden
+            _check_rows(file, (request.schema.node_types[node_type].count, width))
 
 
 def _check_read_as_they_are(request: Request) -> None:
-    """Refuse rows that need an input projection where there is none."""
+    """Refuse rows that need an input projection if the model has none."""
     config, featured = request.config, request.reads.featured
     if featured:
         raise RequestError(
-            "model.input_weights: false wants a learnable row of every node, given node type "
-            f"{', '.join(featured)} with features; expected true"
+            "model.input_weights: without them every node needs a learnable row; expected true, as "
+            f"node type {', '.join(featured)} has features, given false"
         )
     if config.learnable.dim not in (0, config.model.hidden):
         raise RequestError(
-            f"learnable.dim: rows that no projection follows are model.hidden wide; expected "
+            f"learnable.dim: without input weights rows are model.hidden wide; expected "
             f"{config.model.hidden} or 0, given {config.learnable.dim}"
         )
 

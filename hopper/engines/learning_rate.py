@@ -1,8 +1,8 @@
-"""How the learning rate changes over a run.
+"""Schedules of the learning rate over a run.
 
-A schedule is a function of the update's number and of their number in all, and of nothing else, so
-a resumed run needs no state of it. What it returns multiplies ``train.learning_rate`` and
-``learnable.learning_rate`` alike.
+A schedule depends only on the number of the update and on the number of all updates, so a resumed
+run needs no state of it. Its factor multiplies both ``train.learning_rate`` and
+``learnable.learning_rate``.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class LearningRateSchedule(Protocol):
-    """What multiplies the learning rate at every update."""
+    """Returns the factor of the learning rate at every update."""
 
     def factor(self, step: int, steps: int) -> float:
-        """A finite number, 0 or more, that depends on nothing but its arguments.
+        """Return a finite number, 0 or more, that depends on nothing but the arguments.
 
         Parameters
         ----------
-        step: number of the update, from 0.
-        steps: updates of the whole run: iterations of an epoch times ``train.epochs``.
+        step: the number of the update, from 0.
+        steps: all updates of the run: the iterations of an epoch times ``train.epochs``.
         """
         ...
 
 
 class Constant:
-    """The learning rate stays what it is."""
+    """Keeps the learning rate as it is."""
 
     def factor(self, step: int, steps: int) -> float:
-        """See :class:`LearningRateSchedule`."""
+        """Return 1."""
         return 1.0
 
 
 class WarmUp:
-    """The factor rises evenly, from one over the number of warm-up updates to 1, and stays there.
+    """Raises the factor evenly from one over the number of warm-up updates to 1, and keeps it.
 
     Parameters
     ----------
-    warmup_steps: updates that it takes.
-    warmup_fraction: the same as a share of the run; one of the two.
+    warmup_steps: the number of warm-up updates.
+    warmup_fraction: the same as a share of the run. Only one of the two may be given.
     """
 
     def __init__(self, warmup_steps: Count = 0, warmup_fraction: Share = 0.0) -> None:
@@ -58,24 +58,26 @@ class WarmUp:
         self._fraction = warmup_fraction
 
     def factor(self, step: int, steps: int) -> float:
-        """See :class:`LearningRateSchedule`."""
+        """Return a share of 1 while warming up, then what follows the warm-up."""
         warmup = self._steps or math.floor(self._fraction * steps)
         if step < warmup:
             return (step + 1) / warmup
         return self._after(step - warmup, max(1, steps - warmup))
 
     def _after(self, step: int, steps: int) -> float:
-        """The factor at an update after warming up, of so many."""
+        """Return the factor at update ``step`` of the ``steps`` that follow the warm-up."""
         return 1.0
 
 
 class Cosine(WarmUp):
-    """Half a cosine from 1 to ``minimum`` (Loshchilov and Hutter, ICLR 2017, without restarts).
+    """Lowers the factor along half a cosine from 1 to ``minimum``.
+
+    Loshchilov and Hutter, ICLR 2017, without restarts.
 
     Parameters
     ----------
-    minimum: what the factor falls to.
-    warmup_steps, warmup_fraction: as of :class:`WarmUp`; the cosine begins after it.
+    minimum: the last factor.
+    warmup_steps, warmup_fraction: as in :class:`WarmUp`; the cosine begins after the warm-up.
     """
 
     def __init__(
@@ -90,14 +92,14 @@ class Cosine(WarmUp):
 
 
 class Step(WarmUp):
-    """Multiplied by ``gamma`` after every ``step_size`` updates, and never below ``minimum``.
+    """Multiplies the factor by ``gamma`` after every ``step_size`` updates, down to ``minimum``.
 
     Parameters
     ----------
-    step_size: in updates.
-    gamma: what the factor is multiplied by each time.
-    minimum: what the factor does not fall below.
-    warmup_steps, warmup_fraction: as of :class:`WarmUp`; steps are counted after it.
+    step_size: the number of updates between two steps.
+    gamma: the multiplier of each step.
+    minimum: the smallest factor.
+    warmup_steps, warmup_fraction: as in :class:`WarmUp`; steps are counted after the warm-up.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class Pace:
 
     Attributes
     ----------
-    iterations: of an epoch.
+    iterations: the number of iterations of an epoch.
     """
 
     schedule: LearningRateSchedule
@@ -139,11 +141,11 @@ class Pace:
     iterations: int
 
     def factor_at(self, epoch: int, iteration: int) -> float:
-        """What multiplies learning rates at the update of an iteration.
+        """Return the factor of learning rates at the update of an iteration.
 
         Raises
         ------
-        ConfigError: the schedule gave something else than a finite number, 0 or more.
+        ConfigError: the schedule did not return a finite number, 0 or more.
         """
         step, steps = epoch * self.iterations + iteration, self.epochs * self.iterations
         factor = self.schedule.factor(step, steps)
@@ -155,11 +157,11 @@ class Pace:
         return float(factor)
 
     def check(self) -> None:
-        """Ask for the first, a middle and the last factor; errors as of :meth:`factor_at`."""
+        """Compute the first, a middle and the last factor; raises as :meth:`factor_at`."""
         last_epoch, last = self.epochs - 1, self.iterations - 1
         for epoch, iteration in ((0, 0), (self.epochs // 2, 0), (last_epoch, last)):
             self.factor_at(epoch, iteration)
 
 
 CONSTANT: Final = Pace(Constant(), 1, 1)
-"""of who does not train by a schedule"""
+"""the pace of training without a schedule"""

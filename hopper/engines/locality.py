@@ -1,4 +1,4 @@
-"""Locality-optimised training, "LO" in HopGNN, section 5.1: fast, and biased."""
+"""Locality-optimised training, which is fast and biased ("LO" in HopGNN, section 5.1)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hopper.micrograph.route import LocalRootSchedule
 
 
 class Locality(ModelCentric):
-    """As ``model_centric``, but each rank's mini-batches are drawn from its own roots only.
+    """Trains as ``model_centric``, but draws each rank's mini-batches from its own roots only.
 
-    Approximate: a global batch is not drawn uniformly from all training nodes, and each rank sees
-    the same community all the time. Its batches are those of
-    :class:`hopper.micrograph.route.LocalRootSchedule`; on these its gradient is exact.
+    It is approximate: a global batch is not drawn uniformly from all training nodes, and each rank
+    sees the same community all the time. On its own batches, which
+    :class:`hopper.micrograph.route.LocalRootSchedule` deals, its gradient is exact.
     """
 
     name = "locality"

@@ -1,4 +1,4 @@
-"""Model-centric training: features travel to the model (DGL, as HopGNN compares it)."""
+"""Model-centric training: features travel to the model, as in DGL, HopGNN's baseline."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hopper.micrograph.route import GlobalBatch
 
 
 class ModelCentric(OneGroup):
-    """Each rank trains its own mini-batch, drawn at random over all roots.
+    """Each rank trains a mini-batch that is drawn at random from all roots.
 
-    What moves: the remote input rows of the rank's whole subgraph, each once, and gradients.
+    The remote input rows of its subgraph, each once, and gradients cross the network.
     """
 
     name = "model_centric"
     is_baseline = True
 
     def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
-        """See :class:`OneGroup`."""
+        """Return the roots of this rank's mini-batch."""
         return batch.of_model(self.state.cluster.rank)

@@ -1,7 +1,7 @@
-"""What a model reads of a graph: relations and node types by hop, and what input rows are made of.
+"""What a model reads of a graph: relations and node types by hop, and its input rows.
 
-It is worked out once, from configuration and graph, and everything that samples, reads rows, plans
-or builds the model takes it from here.
+It follows from configuration and graph, and is determined once. All code that samples, reads rows,
+plans or builds the model takes it from here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TOLD_APART_BY: Final[dict[str, By | None]] = {
 
 @dataclass(frozen=True)
 class InputRows:
-    """What a node's input row is made of: its features and, behind them, its learnable row.
+    """The input rows of a node type: features, followed by learnable rows.
 
     Attributes
     ----------
-    node_type: whose nodes they are, as it is stored.
-    features: width of the features; 0 = none.
-    learned: width of the learnable rows; 0 = none.
-    table: that the learnable rows stand in; empty where there are none.
+    node_type: the stored node type.
+    features: the width of the features; 0 = none.
+    learned: the width of the learnable rows; 0 = none.
+    table: the table of the learnable rows; empty if there are none.
     """
 
     node_type: str
@@ -45,7 +45,7 @@ class InputRows:
 
     @property
     def width(self) -> int:
-        """Of the whole row."""
+        """The width of the whole row."""
         return self.features + self.learned
 
 
@@ -53,21 +53,21 @@ class InputRows:
 class ModelReads:
     """What a configuration's model reads of a graph.
 
-    A node type or relation that is met at several places, which a model tells apart, has a name at
-    each (:mod:`hopper.hetero.unroll`); ordinarily names are those of the graph.
+    Names are usually those of the graph. A model may distinguish the places at which hops reach a
+    node type or relation, which then has one name for each place (:mod:`hopper.hetero.unroll`).
 
     Attributes
     ----------
-    target: node type of the roots.
-    types, relations: by name, what is stored.
+    target: the node type of the roots.
+    types, relations: the stored type or relation, by name.
     layers: by layer, in order of computation, the names of the relations that it aggregates and of
         the types of its destinations.
-    inputs: by name of a type that the hops reach, its input rows.
-    frozen: the tables of learnable rows that are not learned after all.
-    edges: by relation whose edges' features are read, as it is stored, the width of these.
-    holdings: by server, what it stores of this, under these names; empty where nodes are divided.
-    unrolling: where the names come from; None where they are the graph's.
-    tree: what hops follow from the target; None for models of one relation.
+    inputs: the input rows, by name of a type that the hops reach.
+    frozen: the tables of learnable rows that training leaves alone.
+    edges: the width of edges' features, by stored relation whose features are read.
+    holdings: what each server stores, under these names; empty where nodes are divided.
+    unrolling: the origin of the names; None if they are the graph's.
+    tree: the relations that hops follow from the target; None for models of one relation.
     """
 
     target: str
@@ -83,40 +83,43 @@ class ModelReads:
 
     @property
     def stored_layers(self) -> list[tuple[tuple[Relation, ...], tuple[str, ...]]]:
-        """:attr:`layers` as they are stored, each relation and type once: what has parameters."""
+        """The stored relations and types of :attr:`layers`, each once: those with parameters."""
         return [
             (
-                tuple(sorted({self.relations[each] for each in relations})),
-                tuple(sorted({self.types[each] for each in types})),
+                tuple(sorted({self.relations[relation] for relation in relations})),
+                tuple(sorted({self.types[name] for name in types})),
             )
             for relations, types in self.layers
         ]
 
     @property
     def widths(self) -> dict[str, int]:
-        """By node type that is reached, as it is stored, the width of its input rows."""
+        """The width of input rows, by stored node type that the hops reach."""
         return {rows.node_type: rows.width for rows in self.inputs.values()}
 
     @property
     def feature_tables(self) -> dict[str, str]:
-        """By name under which plans tell what is read of them, the tables of features: the node
-        types that have any, and relations whose edges' features are read, as ``src/rel/dst``."""
-        found = {name: own.node_type for name, own in self.inputs.items() if own.features}
-        return found | {str(each): str(each) for each in self.edges}
+        """The stored tables of features, by the name that plans use.
+
+        They are the node types with features, and as ``src/rel/dst`` the relations whose edges'
+        features are read.
+        """
+        tables = {name: rows.node_type for name, rows in self.inputs.items() if rows.features}
+        return tables | {str(relation): str(relation) for relation in self.edges}
 
     @property
     def featured(self) -> list[str]:
-        """The tables of features that are read, in order of name."""
+        """The tables of features that the model reads, sorted by name."""
         return sorted(set(self.feature_tables.values()))
 
     @property
     def learned(self) -> list[str]:
-        """The node types whose learnable rows are read, in order of name."""
-        return sorted({each.node_type for each in self.inputs.values() if each.learned})
+        """The node types whose learnable rows the model reads, sorted by name."""
+        return sorted({rows.node_type for rows in self.inputs.values() if rows.learned})
 
     @property
     def tables(self) -> dict[str, str]:
-        """By name of a type with learnable rows, the table that has them."""
+        """The table of learnable rows, by name of a type that has any."""
         return {name: rows.table for name, rows in self.inputs.items() if rows.learned}
 
 
@@ -126,12 +129,12 @@ def find_reads(
     relations: Sequence[Relation],
     holdings: Sequence[Holding] = (),
 ) -> ModelReads:
-    """What a configuration's model reads of a graph.
+    """Determine what a configuration's model reads of a graph.
 
     Parameters
     ----------
-    relations: those that any server stores.
-    holdings: by server, where whole relations were divided.
+    relations: the relations that any server stores.
+    holdings: what each server stores, where whole relations were divided.
 
     Raises
     ------
@@ -139,15 +142,15 @@ def find_reads(
     """
     if not config.model.typed:
         return _find_one_relation(config, schema)
-    # networkx adds a fifth of a second to the start of every rank; most models need none.
+    # Importing networkx takes each rank a fifth of a second, and most models do not need it.
     from hopper.hetero.metagraph import make_metagraph
     from hopper.hetero.metatree import make_metatree
 
-    own, target = config.model, schema.target_type()
+    model, target = config.model, schema.target_type()
     others = schema.root_types[1:]
-    tree = make_metatree(make_metagraph(schema), target, own.layers, own.metapaths, others)
+    tree = make_metatree(make_metagraph(schema), target, model.layers, model.metapaths, others)
     reached = tree.reached
-    hops = list(reversed(range(own.layers)))
+    hops = list(reversed(range(model.layers)))
     unrolling = _tell_places_apart(config, schema, tree)
     if unrolling is None:
         inputs = _inputs(config, schema, _same(reached), None)
@@ -178,7 +181,7 @@ def find_reads(
 
 
 def _find_one_relation(config: Config, schema: GraphSchema) -> ModelReads:
-    """What a model of graphs of one node type reads."""
+    """Determine what a model of one node type and one relation reads."""
     target, relations = schema.target_type(), _same(schema.ordered_relations())
     layers = ((tuple(relations), (target,)),) * config.model.layers
     inputs = _inputs(config, schema, {target: target}, None)
@@ -192,18 +195,18 @@ def _edges(
     schema: GraphSchema,
     layers: Iterable[tuple[Iterable[Relation], Iterable[str]]],
 ) -> dict[Relation, int]:
-    """By relation whose edges' features are read, the width of these."""
+    """Return the width of edges' features, by relation whose features the model reads."""
     if not config.model.edge_features:
         return {}
-    read = sorted({each for relations, _ in layers for each in relations})
-    widths = {each: schema.relations[each].feature_dim for each in read}
-    return {each: width for each, width in widths.items() if width is not None}
+    read = sorted({relation for relations, _ in layers for relation in relations})
+    widths = {relation: schema.relations[relation].feature_dim for relation in read}
+    return {relation: width for relation, width in widths.items() if width is not None}
 
 
 def _tell_places_apart(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:
-    """The names of places in the metatree; None where a type is one wherever it is met."""
+    """Name the places of the metatree that the model distinguishes; None if it does not."""
     reached, by_depth = tree.reached, bool(config.model.metapaths)
-    is_learned = any(_learned_width(config, schema, each) for each in reached)
+    is_learned = any(_learned_width(config, schema, node_type) for node_type in reached)
     by = _TOLD_APART_BY[config.learnable.tables] if is_learned else None
     if by is None and not by_depth:
         return None
@@ -211,7 +214,7 @@ def _tell_places_apart(config: Config, schema: GraphSchema, tree: Metatree) -> U
 
 
 def _same(names: Iterable[_Name]) -> dict[_Name, _Name]:
-    return {each: each for each in names}
+    return {name: name for name in names}
 
 
 def _inputs(
@@ -220,24 +223,24 @@ def _inputs(
     types: Mapping[str, str],
     tables: Mapping[str, str] | None,
 ) -> dict[str, InputRows]:
-    """By name of a type, its input rows.
+    """Return the input rows of each type, by name.
 
     Parameters
     ----------
-    types: by name, the type that is stored. tables: by name, that of the table of learnable rows;
-        None = that of the type.
+    types: the stored type, by name.
+    tables: the name of the table of learnable rows, by name of a type; None = the stored type.
     """
-    found = {}
+    inputs = {}
     for name, stored in types.items():
         features = schema.node_types[stored].feature_dim or 0
         learned = _learned_width(config, schema, stored)
         table = (stored if tables is None else tables[name]) if learned else ""
-        found[name] = InputRows(stored, features, learned, table)
-    return found
+        inputs[name] = InputRows(stored, features, learned, table)
+    return inputs
 
 
 def _learned_width(config: Config, schema: GraphSchema, node_type: str) -> int:
-    """The width of a type's learnable rows; 0 = it has none."""
+    """Return the width of a type's learnable rows; 0 = it has none."""
     if schema.node_types[node_type].feature_dim and node_type not in config.learnable.types:
         return 0
     return config.learnable.dim or config.model.hidden
@@ -245,4 +248,4 @@ def _learned_width(config: Config, schema: GraphSchema, node_type: str) -> int:
 
 def _frozen(config: Config, inputs: Mapping[str, InputRows]) -> frozenset[str]:
     frozen = config.learnable.frozen
-    return frozenset(each.table for each in inputs.values() if each.node_type in frozen) - {""}
+    return frozenset(rows.table for rows in inputs.values() if rows.node_type in frozen) - {""}

@@ -1,8 +1,7 @@
-"""Naive feature-centric training: a model travels, with what it has computed so far, to the rows of
-its mini-batch (HopGNN, section 3.2).
+"""Naive feature-centric training: a model travels to the rows of its mini-batch.
 
-Rows never travel. What does is models, with partial results of their first layer on the way out,
-and with the gradients of these on the way back.
+HopGNN, section 3.2. Rows never travel. Models travel with the partial sums of their first layer on
+the way out, and with the gradients of these on the way back.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class NaivePlan(FirstHopsPlan):
 
     Attributes
     ----------
-    owners: by model, [n] int64, the rank that owns each node that its first layer reads.
+    owners: by model, the rank [n], int64, that owns each node of the model's first layer.
     """
 
     owners: Mapping[int, NDArray[np.int64]]
@@ -52,8 +51,14 @@ class NaivePlan(FirstHopsPlan):
 
 @dataclass(frozen=True)
 class NaiveInputs:
-    """By model, [n, dim], the rows of its mini-batch's nodes, zeros where another rank owns them;
-    by relation, features of the edges of this rank's own mini-batch, and labels of its roots."""
+    """The rows and labels that a rank reads.
+
+    Attributes
+    ----------
+    rows: by model, [n, dim], the rows of its mini-batch's nodes; zero for nodes of other ranks.
+    edges: by relation, features of the edges of this rank's own mini-batch.
+    labels: of the roots of this rank's own mini-batch.
+    """
 
     rows: dict[int, Tensor]
     edges: dict[Relation, Tensor]
@@ -63,13 +68,13 @@ class NaiveInputs:
 class Naive(Engine[NaivePlan, NaiveInputs]):
     """Models travel around the ring of ranks, each with its mini-batch.
 
-    Model d starts on rank d and visits every other: each contributes to the first layer what it
-    has rows for. Back home the model computes everything else, forward and backward. Then it makes
-    the round the other way, with the gradient of the first layer's results, to collect the
-    gradient of that layer's weights.
+    Model d starts on rank d and visits every other rank, which adds to the first layer what it has
+    rows for. Back on rank d the model computes everything else, forward and backward. Then it
+    visits the ranks in reverse order, with the gradient of the first layer's rows, and collects
+    the gradient of that layer's weights.
 
-    What a rank has computed for a first layer waits there for the model to come back, where the
-    publication takes it along: fewer bytes than a model with luggage like that.
+    A rank keeps what it computed for a first layer until the model comes back. In the publication
+    the model takes it along, which sends more bytes.
     """
 
     name = "naive"
@@ -81,7 +86,7 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
 
     @classmethod
     def check(cls, request: Request) -> None:
-        """See :class:`Engine`: it divides the first layer of a stack over features."""
+        """Refuse models whose first layer cannot be divided."""
         check_first_layer(request, cls.name)
 
     def __init__(self, state: TrainState) -> None:
@@ -99,12 +104,11 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """See :class:`Engine`."""
+        """Return the engine's name: plans depend on nothing else."""
         return [cls.name]
 
     def plan(self, batch: GlobalBatch) -> NaivePlan:
-        """See :class:`Engine`: draws the rank's own mini-batch, and tells all others what its
-        first layer reads."""
+        """Draw this rank's mini-batch, and exchange first layers with all ranks."""
         cluster = self.state.cluster
         subgraph, first_hops = draw_first_hops(
             self.state, self.channel, batch, range(cluster.world)
@@ -113,20 +117,20 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             model: self._placement.rank_of(self._target, hop.nodes[self._target])
             for model, hop in first_hops.items()
         }
-        own = [
+        owned = [
             hop.nodes[self._target][owners[model] == cluster.rank]
             for model, hop in first_hops.items()
         ]
         sent = self.channel.traffic.take()
-        reads = {self._target: own} | subgraph.edge_tables()
+        reads = {self._target: owned} | subgraph.edge_tables()
         return NaivePlan(batch, reads, subgraph, first_hops, owners, sent=sent)
 
     def read(self, plan: NaivePlan, rows: PartitionedRows) -> NaiveInputs:
-        """See :class:`Engine`."""
+        """Read this rank's rows for every model, and the labels of its own mini-batch."""
         trainer, rank = self.state.trainer, self.state.cluster.rank
         count = sum(int(ids.size) for ids in plan.reads[self._target])
         with self.state.log.stage("gather", rows=count, operation="own rows"):
-            found = {
+            rows_by_model = {
                 model: trainer.own_features(
                     rows, self._target, hop.nodes[self._target], plan.owners[model] == rank
                 )
@@ -134,10 +138,10 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             }
             edges = trainer.edge_features_of(rows, plan.subgraph)
             labels = trainer.answers(rows, plan.subgraph.roots, plan.subgraph.pairs)
-        return NaiveInputs(found, edges, labels)
+        return NaiveInputs(rows_by_model, edges, labels)
 
     def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
-        """See :class:`Engine`."""
+        """Let every model travel out and back, and compute this rank's part of each."""
         cluster = self.state.cluster
         trips = {
             model: _Trip(self.state, self._split, plan, inputs, model) for model in plan.first_hops
@@ -153,7 +157,7 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
         self._dock.unload()
 
     def _visit(self, step: int, world: int, trip: _Trip) -> None:
-        """What a model does where it is at a time step."""
+        """Compute what a model needs from this rank at a time step."""
         with self.state.log.stage("compute"):
             if step < world:
                 trip.contribute()
@@ -165,31 +169,30 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     def _move(
         self, batch: GlobalBatch, before: Visit, now: Visit, trips: Mapping[int, _Trip]
     ) -> None:
-        """Pass on the models of the time step before, and what they carry, and take in this
-        one's."""
+        """Send on the previous time step's models and their luggage, and receive this step's."""
         moment = (batch.epoch, batch.iteration, now.step)
         with self.state.log.noting(step=now.step):
             move_models(self._models, self._docks, moment, before, now)
             if now.step == self._visits[-1].step:
-                # Home again, with nothing but gradients.
+                # The model is home again and carries nothing but gradients.
                 return
             leaving = [
                 Cargo(move, trips[move.model].luggage.pack(now.step)) for move in before.departures
             ]
-            coming = [
+            arriving = [
                 Cargo(move, trips[move.model].luggage.room(now.step)) for move in now.arrivals
             ]
-            self._luggage.exchange(moment, leaving, coming)
-            for move, buffer in coming:
+            self._luggage.exchange(moment, leaving, arriving)
+            for move, buffer in arriving:
                 trips[move.model].luggage.unpack(now.step, buffer)
 
 
 class _Trip:
-    """A model's way through the ranks in an iteration, as one of them sees it.
+    """One rank's work for a model that travels through all ranks in an iteration.
 
     Attributes
     ----------
-    luggage: what the model brings to this rank, and takes from it.
+    luggage: the rows that the model brings to this rank and takes from it.
     """
 
     def __init__(
@@ -206,15 +209,15 @@ class _Trip:
         self._is_own = model == state.cluster.rank
         hop, world = plan.first_hops[model], state.cluster.world
         self._blocks: list[Block] = []
-        """at home, of the mini-batch"""
+        """the blocks of the mini-batch; only its own rank has them"""
         if self._is_own:
             self._blocks = plan.subgraph.blocks(self._device, inputs.edges)
-        own = self._blocks[0] if self._blocks else None
-        self._block = first_block(hop, own, split.layer.edge_dim, self._device)
+        own_block = self._blocks[0] if self._blocks else None
+        self._block = first_block(hop, own_block, split.layer.edge_dim, self._device)
         counts = self._split.counts(self._block.num_src, self._block.num_dst)
         self.luggage = Luggage(
             {kind: (count, self._split.widths()[kind]) for kind, count in counts.items()},
-            # Where each row is made, counted from home.
+            # The distance, along the ring, from the model's own rank to the rank of each row.
             (plan.owners[model] - model) % world,
             world,
             self._split.dense,
@@ -222,10 +225,10 @@ class _Trip:
             self._device,
         )
         self._part: Parts = {}
-        """what this rank contributed, with its computation"""
+        """the rows that this rank contributed, with their autograd graph"""
 
     def contribute(self) -> None:
-        """Add what this rank has rows for."""
+        """Add to the first layer what this rank's rows contribute."""
         self._split.begin()
         with self._trainer.products():
             self._part = self._split.part(
@@ -234,13 +237,15 @@ class _Trip:
         self.luggage.add({kind: rows.detach() for kind, rows in self._part.items()})
 
     def turn(self) -> None:
-        """At home: all that is left of the forward pass, the backward pass to the results of the
-        first layer, and this rank's own part of that."""
+        """Finish the forward pass, and run the backward pass to the rows of the first layer.
+
+        It runs on the model's own rank, and also collects that rank's part of the gradient.
+        """
         plan, trainer = self._plan, self._trainer
         sums = {kind: rows.requires_grad_() for kind, rows in self.luggage.rows.items()}
         with trainer.products():
-            made = self._split.logits(self._blocks, sums)
-            logits = trainer.judged(self._packed.module, made, plan.subgraph)
+            rows = self._split.logits(self._blocks, sums)
+            logits = trainer.judged(self._packed.module, rows, plan.subgraph)
             loss = trainer.objective.loss_sum(logits, self._inputs.labels) / plan.batch.size
         trainer.backward(self._packed, loss)
         self.luggage.rows = {
@@ -250,7 +255,7 @@ class _Trip:
         self.collect()
 
     def collect(self) -> None:
-        """Add the gradient of this rank's part."""
+        """Add the gradient that this rank's part of the first layer makes."""
         part, self._part = self._part, {}
         kinds = [kind for kind, rows in part.items() if rows.requires_grad]
         torch.autograd.backward(

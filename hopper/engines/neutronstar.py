@@ -1,5 +1,8 @@
-"""NeutronStar: full batches, whose dependencies are fetched or computed again, whichever takes less
-time (Wang et al., NeutronStar, SIGMOD 2022, as HopGNN compares it, section 7.7)."""
+"""NeutronStar: full batches, whose remote rows are fetched or computed again.
+
+Whichever takes less time is chosen for each row. Wang et al., NeutronStar, SIGMOD 2022, as HopGNN
+compares with it in section 7.7.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,16 @@ _MESSAGE_BYTES: Final = 1 << 20
 
 
 class NeutronStar(Cooperative):
-    """Each rank computes the nodes it owns, and of what these read of other ranks some nodes again.
+    """Each rank computes its own nodes, and recomputes some nodes of other ranks that these read.
 
-    Under ``cooperative`` every row that another rank owns is fetched. Here a rank may compute it
-    from the features of its neighbourhood instead, which are fetched once for all epochs: forward
-    and backward, once for every rank that does so. Which takes less is estimated node by node from
-    times that are measured when training begins.
+    Under ``cooperative`` a rank fetches every row that another rank owns. Here it may compute the
+    row itself, forward and backward, from the features of its neighbourhood. These are fetched once
+    for all epochs. The cheaper way is estimated for each node from times that are measured when
+    training begins.
 
     Parameters
     ----------
-    dependencies: "hybrid", or one way for all: "fetch" or "recompute".
+    dependencies: "hybrid" chooses for each node; "fetch" and "recompute" are one way for all.
     """
 
     name = "neutronstar"
@@ -50,7 +53,7 @@ class NeutronStar(Cooperative):
 
     @classmethod
     def check(cls, request: Request) -> None:
-        """See :class:`hopper.engines.engine.Engine`: full batches of graphs of one node type."""
+        """Refuse all but full batches of graphs of one node type."""
         config = request.config
         if config.model.typed:
             raise RequestError(
@@ -87,114 +90,128 @@ class NeutronStar(Cooperative):
         self._target = state.rows.graph.schema.target_type()
         self._costs: Costs | None = None
         self._fetched: PregatheredRows | None = None
-        """features, with those of other servers' nodes at hand"""
+        """the features of this server, and those that were fetched from others"""
         if dependencies == "hybrid":
             self._costs = self._measure()
         self._keep(self._costs)
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Return the engine's name and options: they decide which rows it reads."""
         return [cls.name, config.train.engine_options]
 
     def plan(self, batch: GlobalBatch) -> CooperativePlan:
-        """See :class:`hopper.engines.engine.Engine`."""
-        told = self.decisions(batch.epoch)
-        if told and self.replayed.get(_COSTS, told[_COSTS]) != told[_COSTS]:
+        """Plan all layers, after taking over the times of a replayed run."""
+        decisions = self.decisions(batch.epoch)
+        if decisions and self.replayed.get(_COSTS, decisions[_COSTS]) != decisions[_COSTS]:
             self.restore_decisions(self.replayed)
         return super().plan(batch)
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
-        """See :class:`hopper.engines.engine.Engine`: features are fetched once for all iterations;
-        what links are compared with, and so what is read, may be others in each."""
+        """Fetch features once for all iterations.
+
+        Where links are predicted, negatives differ between iterations, so later iterations may
+        fetch more.
+        """
         with self.state.log.stage("gather", operation="dependencies"):
-            held = self._fetched
-            here = self._fetched = (
-                PregatheredRows(rows, plan.reads)
-                if held is None
-                else held.with_more(rows, plan.reads)
-            )
-        return self._inputs(plan, here)
+            fetched = self._fetched
+            if fetched is None:
+                fetched = PregatheredRows(rows, plan.reads)
+            else:
+                fetched = fetched.with_more(rows, plan.reads)
+            self._fetched = fetched
+        return self._inputs(plan, fetched)
 
     def sees_epoch(self, epoch: int) -> bool:
-        """See :class:`hopper.engines.engine.Engine`: times of another run are told when its epoch
-        begins."""
+        """Whether nothing is replayed: a replayed run's times arrive when the epoch begins."""
         return self._costs is None or not self.state.config.train.replay
 
     def decisions(self, epoch: int) -> dict[str, Any]:
-        """See :class:`hopper.engines.engine.Engine`: the times that decide what is fetched."""
+        """Return the measured times, in seconds, that decide what is fetched."""
         if self._costs is None:
             return {}
         costs = self._costs
-        told = [costs.project, *costs.destination, *costs.edge, *costs.fetch]
-        return {_COSTS: told}
+        return {_COSTS: [costs.project, *costs.destination, *costs.edge, *costs.fetch]}
 
     def decision_state(self) -> dict[str, Any]:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Return the measured times, which hold for all epochs."""
         return self.decisions(0)
 
     def restore_decisions(self, state: Mapping[str, Any]) -> None:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Take over the times of a checkpoint or of another run.
+
+        Raises
+        ------
+        RequestError: they are of another number of layers.
+        """
         if self._costs is None or _COSTS not in state:
             return
-        told, expected = state[_COSTS], 3 * len(self._costs.fetch) + 1
-        if len(told) != expected:
+        seconds, expected = state[_COSTS], 3 * len(self._costs.fetch) + 1
+        if len(seconds) != expected:
             raise RequestError(
                 f"train.replay: the run was of another number of layers: expected {expected} times "
-                f"of dependencies, found {len(told)}"
+                f"of dependencies, found {len(seconds)}"
             )
-        self._costs = _costs_from(told)
+        self._costs = _costs_from(seconds)
         self._keep(self._costs)
 
     def _keep(self, costs: Costs | None) -> None:
-        """Settle which nodes of other ranks this one computes."""
+        """Decide which nodes of other ranks this rank computes itself."""
         graph, cluster, sampler = self.state.rows.graph, self.state.cluster, self._planner.sampler
-        own = np.zeros(graph.book.total(self._target), np.bool_)
+        is_owned = np.zeros(graph.book.total(self._target), np.bool_)
         placement = graph.placement(cluster.ranks_per_server)
-        own[placement.owned(self._target, cluster.rank)] = True
+        is_owned[placement.owned(self._target, cluster.rank)] = True
         hops = len(sampler.fanouts)
         if costs is None:
-            kept = keep_all_or_none(own, hops, keep=self._dependencies == "recompute")
+            kept = keep_all_or_none(is_owned, hops, keep=self._dependencies == "recompute")
         else:
             (topology,) = sampler.topologies.values()
-            kept = choose_kept(topology, own, costs)
+            kept = choose_kept(topology, is_owned, costs)
         self._planner.kept = [{self._target: mask} for mask in kept]
         self._fetched = None
 
     def _measure(self) -> Costs:
-        """What things take here; the most that it takes any rank. Every rank has to call it."""
+        """Measure times on every rank, and return the maximum over ranks.
+
+        Every rank must call it.
+        """
         model, cluster, wires = self.state.packed.module, self.state.cluster, self._wires
         assert isinstance(model, GNN)
         widths = [self._stack.widths[self._target]]
         rows = self._stack.lone_rows()
-        widths += [each[self._target].shape[1] for each in rows[1:]]
+        widths += [layer_rows[self._target].shape[1] for layer_rows in rows[1:]]
         with self.state.trainer.products():
             layers = [_layer_seconds(model, index, width) for index, width in enumerate(widths)]
         byte = _byte_seconds(cluster)
-        # The first hop is that of the last layer.
-        hops = list(zip(reversed(layers), reversed(wires), strict=True))
-        told = [layers[0][0], *(each[1] for each, _ in hops), *(each[2] for each, _ in hops)]
-        told += [byte * _row_bytes(own) for _, own in hops]
-        measured = torch.tensor(told, dtype=torch.float64)
-        everyone = cluster.all_gather(measured, "control", "agreeing on what dependencies cost")
-        return _costs_from(everyone.amax(0).tolist())
+        # The first hop belongs to the last layer.
+        layers_by_hop = layers[::-1]
+        seconds = [layers[0][0]]
+        seconds += [destination for _, destination, _ in layers_by_hop]
+        seconds += [edge for _, _, edge in layers_by_hop]
+        seconds += [byte * _row_bytes(layer_wires) for layer_wires in reversed(wires)]
+        measured = torch.tensor(seconds, dtype=torch.float64)
+        by_rank = cluster.all_gather(measured, "control", "agreeing on what dependencies cost")
+        return _costs_from(by_rank.amax(0).tolist())
 
 
-def _costs_from(told: list[float]) -> Costs:
-    hops = (len(told) - 1) // 3
-    project, rest = told[0], told[1:]
-    destination, edge, fetch = (tuple(rest[i * hops : (i + 1) * hops]) for i in range(3))
+def _costs_from(seconds: list[float]) -> Costs:
+    """Read costs from a flat list: one projection, then destinations, edges and rows by hop."""
+    hops = (len(seconds) - 1) // 3
+    project, by_hop = seconds[0], seconds[1:]
+    destination, edge, fetch = (tuple(by_hop[i * hops : (i + 1) * hops]) for i in range(3))
     return Costs(project, destination, edge, fetch)
 
 
 def _row_bytes(wires: Wires) -> int:
-    """Of a row that travels for a layer, there and back, in the form that takes fewer."""
+    """Return the bytes of a row that travels for a layer and back, in its smallest form."""
     return min(form.row_bytes for kind, form in wires.forms.items() if not isinstance(kind, Sums))
 
 
 def _byte_seconds(cluster: Cluster) -> float:
-    """What it takes a rank to receive a byte while all ranks send to all others; every rank has to
-    call it."""
+    """Measure the seconds to receive a byte while all ranks send to all others.
+
+    Every rank must call it.
+    """
     if cluster.world == 1:
         return 0.0
     sent = torch.zeros(cluster.world * _MESSAGE_BYTES, dtype=torch.uint8, device=cluster.device)
@@ -202,16 +219,16 @@ def _byte_seconds(cluster: Cluster) -> float:
     best = float("inf")
     for _ in range(_REPEATS):
         cluster.arrive("measuring what a message costs")
-        begun = _now(cluster.device, cluster.clock)
+        start = _now(cluster.device, cluster.clock)
         cluster.start_exchange(
             *(sent, lengths, lengths, "control", "measuring what a message costs")
         ).finish()
-        best = min(best, _now(cluster.device, cluster.clock) - begun)
+        best = min(best, _now(cluster.device, cluster.clock) - start)
     return best / ((cluster.world - 1) * _MESSAGE_BYTES)
 
 
 def _layer_seconds(model: GNN, index: int, width: int) -> tuple[float, float, float]:
-    """What a layer takes for a source, for a destination, and for an edge."""
+    """Measure the seconds that a layer takes for a source, for a destination and for an edge."""
     sources = _seconds(model, index, width, destinations=1, edges=1)
     few = _seconds(model, index, width, destinations=_NODES, edges=_NODES)
     many = _seconds(model, index, width, destinations=_NODES, edges=_EDGES_A_NODE * _NODES)
@@ -221,7 +238,7 @@ def _layer_seconds(model: GNN, index: int, width: int) -> tuple[float, float, fl
 
 
 def _seconds(model: GNN, index: int, width: int, *, destinations: int, edges: int) -> float:
-    """What a layer takes, forward and backward, the least of some."""
+    """Measure the seconds of a layer's forward and backward pass, the minimum of a few."""
     parameter = next(model.parameters())
     device, dtype = parameter.device, parameter.dtype
     draws = torch.Generator().manual_seed(0)
@@ -235,19 +252,20 @@ def _seconds(model: GNN, index: int, width: int, *, destinations: int, edges: in
         *(torch.zeros_like(indices), nodes, nodes.first(destinations)),
         edge_features=rows.new_zeros(edges, model.layer(index).edge_dim),
     )
-    own = [each for each in model.layer(index).parameters() if each.requires_grad]
-    wanted = [*own, rows] if index else own
+    wanted: list[torch.Tensor] = [p for p in model.layer(index).parameters() if p.requires_grad]
+    if index:
+        wanted.append(rows)
     best = float("inf")
     for _ in range(_REPEATS):
-        begun = _now(device)
+        start = _now(device)
         out = model.step(index, block, rows)
         torch.autograd.grad(out.sum(), wanted, allow_unused=True)
-        best = min(best, _now(device) - begun)
+        best = min(best, _now(device) - start)
     return best
 
 
 def _now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds on a clock, when what was launched has been done."""
+    """Return the seconds on a clock after all launched kernels have finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return clock()

@@ -1,7 +1,7 @@
-"""Optimisers over a packed model: one update of one flat buffer.
+"""Optimisers of a packed model, which make one update of one flat buffer.
 
-The arithmetic of the built-in ones is that of ``torch.optim.adam.adam`` and
-``torch.optim.sgd.sgd``. Their classes are not used because constructing one imports torch's
+The built-in rules call ``torch.optim.adam.adam`` and ``torch.optim.sgd.sgd``. The classes of
+``torch.optim`` are not used, because constructing one imports torch's
 compiler, which doubles the time that a rank takes to start.
 """
 
@@ -26,16 +26,16 @@ Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class UpdateRule(ABC):
-    """Makes an update of parameters from their gradient: the part of an optimiser that differs.
+    """Updates parameters from their gradient: the part of an optimiser that differs.
 
-    A rule works on all dense parameters at once, as one flat tensor, and each number by itself:
-    what it becomes depends on that number, its gradients and their count alone. (Under ``raf`` and
-    ``p3`` a server updates only the numbers that it computes with.)
+    A rule works on all dense parameters at once, as one flat tensor. It updates each number by
+    itself: the result depends only on that number, its gradients and their count. Under ``raf`` and
+    ``p3`` this lets a server update only the numbers that it computes with.
 
     Parameters
     ----------
-    parameters: [n], flat; their dtype and device are those of what the rule keeps.
-    weight_decay: ``train.weight_decay``; what it means is the rule's business.
+    parameters: [n], flat. The rule keeps its state in their dtype and on their device.
+    weight_decay: ``train.weight_decay``, which the rule interprets.
     """
 
     def __init__(self, parameters: Tensor, *, weight_decay: float = 0.0) -> None:
@@ -43,10 +43,10 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """What the next update depends on besides parameters and gradient, by name.
+        """Return the tensors, by name, on which the next update depends.
 
-        The tensors are the rule's own: filling them in place restores it. Those of a number per
-        parameter have the parameters' shape.
+        Parameters and gradient are not among them. Filling the tensors in place restores the rule.
+        A tensor with a number for each parameter has the parameters' shape.
         """
 
     @abstractmethod
@@ -55,20 +55,19 @@ class UpdateRule(ABC):
 
         Parameters
         ----------
-        learning_rate: that of this update, after schedules.
+        learning_rate: the learning rate of this update, after schedules.
         """
 
 
 class Sgd(UpdateRule):
-    """Gradient descent without momentum; ``weight_decay`` times the parameters is added to the
-    gradient (L2 penalty)."""
+    """Gradient descent without momentum, with weight decay as an L2 penalty."""
 
     def state(self) -> dict[str, Tensor]:
-        """Nothing."""
+        """Return no tensors: the rule has no state."""
         return {}
 
     def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
-        """See :class:`UpdateRule`."""
+        """Subtract the learning rate times the gradient, with weight decay added to it."""
         sgd(
             [parameters],
             [gradient],
@@ -88,9 +87,9 @@ class Adam(UpdateRule):
 
     Parameters
     ----------
-    parameters: as of :class:`UpdateRule`.
-    weight_decay: times the parameters, is added to the gradient (L2 penalty).
-    betas: what the moments are multiplied by at an update.
+    parameters: as in :class:`UpdateRule`.
+    weight_decay: the factor of the parameters that is added to the gradient (L2 penalty).
+    betas: the factors of the two moments at an update.
     epsilon: added to the root of the second moment.
     """
 
@@ -113,11 +112,11 @@ class Adam(UpdateRule):
         self._steps = torch.zeros((), dtype=torch.float32)
 
     def state(self) -> dict[str, Tensor]:
-        """Both moments (flat, as the parameters) and the number of updates so far."""
+        """Return both moments, flat as the parameters, and the number of updates so far."""
         return {"mean": self._mean, "square": self._square, "steps": self._steps}
 
     def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
-        """See :class:`UpdateRule`."""
+        """Update the moments, and the parameters from them."""
         adam(
             [parameters],
             [gradient],
@@ -138,13 +137,15 @@ class Adam(UpdateRule):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay is no part of the gradient (Loshchilov and Hutter, ICLR 2019,
-    algorithm 2): parameters are multiplied by one less learning rate times ``weight_decay``."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019, algorithm 2).
+
+    Parameters are multiplied by one less learning rate times ``weight_decay``.
+    """
 
     penalises: ClassVar[bool] = False
 
     def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
-        """See :class:`UpdateRule`."""
+        """Shrink the parameters, then update them as Adam does."""
         parameters.mul_(1.0 - learning_rate * self._weight_decay)
         super().update(parameters, gradient, learning_rate)
 
@@ -157,9 +158,9 @@ class Optimizer:
 
     Parameters
     ----------
-    rule: made from the model's parameters.
-    learning_rate: step size.
-    pace: what multiplies the step size, by the moment of the run.
+    rule: the update rule, constructed with the model's parameters.
+    learning_rate: the step size.
+    pace: the factor of the step size at each moment of the run.
     """
 
     def __init__(
@@ -183,22 +184,23 @@ class Optimizer:
 
         Parameters
         ----------
-        clip_norm: bound of the gradient's norm over all parameters, above which the gradient is
-            scaled down in place; 0 = none.
-        squares: of the whole gradient, added up, where some of it is elsewhere; None = all of it is
-            the model's.
-        factor: what multiplies the learning rate at this update.
+        clip_norm: the bound of the gradient's norm over all parameters. A gradient above it is
+            scaled down in place; 0 = no bound.
+        squares: the sum of squares of the whole gradient, if some of it is not in the packed
+            model. None = all of it is.
+        factor: the factor of the learning rate at this update.
 
         Returns
         -------
-        What the gradient was scaled by, and the rest of it has to be.
+        The factor by which the gradient was scaled. The caller applies it to gradients that are
+        not in the packed model.
         """
         scale = 1.0
         if clip_norm > 0:
             if squares is None:
                 squares = float(self._packed.gradients.square().sum())
             norm = math.sqrt(squares)
-            # As torch's clip_grad_norm_ does it.
+            # torch's clip_grad_norm_ adds the same constant.
             scale = min(1.0, clip_norm / (norm + 1e-6))
             self._packed.gradients.mul_(scale)
         rate = self._learning_rate * factor
@@ -206,8 +208,7 @@ class Optimizer:
         return scale
 
     def state(self) -> dict[str, Tensor]:
-        """What the next update depends on besides parameters and gradient; see
-        :meth:`UpdateRule.state`."""
+        """Return the tensors that :meth:`UpdateRule.state` returns."""
         return self._rule.state()
 
 
@@ -216,17 +217,17 @@ _TRIED: Final = 4
 
 @torch.no_grad()
 def check_rule(name: str, rules: tuple[UpdateRule, UpdateRule], dtype: torch.dtype) -> None:
-    """Try a rule on a few numbers, before a run depends on it.
+    """Try an update rule on a few numbers before a run depends on it.
 
     Parameters
     ----------
-    name: of the rule, for errors.
-    rules: two fresh ones of it: of [4] and of [2] parameters.
+    name: the rule's name, for errors.
+    rules: two new instances of the rule, of [4] and of [2] parameters.
 
     Raises
     ------
-    ConfigError: it raises an error, keeps something else than tensors, makes numbers that are not
-        finite, or what a number becomes depends on the others.
+    ConfigError: the rule raises an error, keeps something other than tensors, makes numbers that
+        are not finite, or updates a number depending on other numbers.
     """
     parameters = torch.linspace(-1.0, 1.0, _TRIED, dtype=dtype)
     half = parameters[: _TRIED // 2].clone()
@@ -236,12 +237,12 @@ def check_rule(name: str, rules: tuple[UpdateRule, UpdateRule], dtype: torch.dty
             rules[0].update(parameters, gradient.clone(), 0.01)
             rules[1].update(half, gradient[: half.numel()].clone(), 0.01)
             state = rules[0].state()
-        # Whatever somebody else's rule raises, the key to look at is this one.
+        # A plug-in may raise anything; the error must name the key that chose it.
         except Exception as error:
             raise ConfigError(
                 f"train.optimizer: {name} cannot make an update ({type(error).__name__}: {error})"
             ) from error
-        if not isinstance(state, dict) or not all(isinstance(e, Tensor) for e in state.values()):
+        if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
             raise ConfigError(
                 f"train.optimizer: {name}: expected state() to return tensors by name; got "
                 f"{state!r:.200}"

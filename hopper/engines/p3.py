@@ -1,8 +1,8 @@
-"""P3: the first layer is divided by the columns of features, the others by mini-batch (Gandhi and
-Iyer, P3: Distributed Deep Graph Learning at Scale, OSDI 2021, as HopGNN compares it, section 7.1).
+"""P3: the first layer is divided by the columns of features, the other layers by mini-batch.
 
-Features never travel. What does is what each server's columns contribute to the first layer of
-every mini-batch, and the gradients of that.
+Gandhi and Iyer, P3: Distributed Deep Graph Learning at Scale, OSDI 2021, as HopGNN compares with it
+in section 7.1. Features never travel. Each server sends what its columns contribute to the first
+layer of every mini-batch, and receives the gradients of that.
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ from hopper.partition.partitioned_graph import PartitionedGraph
 
 @dataclass(frozen=True)
 class P3Inputs:
-    """By rank, [n, columns], this server's columns of the nodes of its mini-batch; by relation,
-    features of the edges of this rank's own, and labels of its roots."""
+    """The columns and labels that a rank reads.
+
+    Attributes
+    ----------
+    columns: by rank, [n, columns], this server's columns of the nodes of that rank's mini-batch.
+    edges: by relation, features of the edges of this rank's own mini-batch.
+    labels: of the roots of this rank's own mini-batch.
+    """
 
     columns: dict[int, Tensor]
     edges: dict[Relation, Tensor]
@@ -46,12 +52,14 @@ class P3Inputs:
 
 
 class P3(Engine[FirstHopsPlan, P3Inputs]):
-    """Each rank trains its own mini-batch, drawn at random over all roots, but its first layer,
-    which all servers compute, each with the columns that it stores.
+    """Each rank trains a mini-batch that is drawn at random from all roots.
 
-    The publication hides messages by training with weights of iterations before; here gradients are
-    exact, and what is hidden is what does not depend on weights: drawing and reading run ahead, and
-    a rank's own part of the first layer is computed while others' travel.
+    All servers compute its first layer, each with the columns that it stores. The rank computes
+    the other layers.
+
+    The publication hides messages by training with weights of earlier iterations. Here gradients
+    are exact. Only what does not depend on weights is hidden: drawing and reading run ahead, and a
+    rank computes its own part of the first layer while the parts of others travel.
     """
 
     name = "p3"
@@ -63,7 +71,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
 
     @classmethod
     def check(cls, request: Request) -> None:
-        """See :class:`Engine`: it divides the first layer of a stack, and nothing but features."""
+        """Refuse models whose first layer cannot be divided, and other sources of features."""
         check_first_layer(request, cls.name)
         if request.config.data.features:
             raise RequestError(
@@ -78,27 +86,26 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         self._split = split_layer(model, columns, self.name)
         homes = _homes_by_column(self._split, graph)
         self.homes = ParameterHomes(state.packed, cluster, homes)
-        own = cluster.rank % cluster.ranks_per_server
-        self._partners = list(range(own, cluster.world, cluster.ranks_per_server))
-        """ranks for whose mini-batches this one multiplies, and which do so for its own: one of
-        each server"""
+        local_rank = cluster.rank % cluster.ranks_per_server
+        self._partners = list(range(local_rank, cluster.world, cluster.ranks_per_server))
+        """one rank of each server, this one included, which compute parts of each other's first
+        layers"""
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """See :class:`Engine`."""
+        """Return the engine's name: plans depend on nothing else."""
         return [cls.name]
 
     def plan(self, batch: GlobalBatch) -> FirstHopsPlan:
-        """See :class:`Engine`: draws the rank's own mini-batch, and tells its partners what its
-        first layer reads."""
+        """Draw this rank's mini-batch, and exchange first layers with its partners."""
         subgraph, first_hops = draw_first_hops(self.state, self.channel, batch, self._partners)
-        reads = {self._target: [each.nodes[self._target] for each in first_hops.values()]}
+        reads = {self._target: [hop.nodes[self._target] for hop in first_hops.values()]}
         reads |= subgraph.edge_tables()
         sent = self.channel.traffic.take()
         return FirstHopsPlan(batch, reads, subgraph, first_hops, sent=sent)
 
     def read(self, plan: FirstHopsPlan, rows: PartitionedRows) -> P3Inputs:
-        """See :class:`Engine`."""
+        """Read this server's columns for all partners, and the labels of this mini-batch."""
         trainer = self.state.trainer
         count = sum(int(ids.size) for ids in plan.reads[self._target])
         with self.state.log.stage("gather", rows=count, operation="own columns"):
@@ -111,29 +118,31 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         return P3Inputs(columns, edges, labels)
 
     def goes_back_once(self, plan: FirstHopsPlan) -> bool:
-        """See :class:`Engine`."""
+        """Always: the mini-batch is one pass."""
         return True
 
     def compute(self, plan: FirstHopsPlan, inputs: P3Inputs) -> None:
-        """See :class:`Engine`."""
+        """Compute the first layer with all partners, and the rest of the model alone."""
         state, batch = self.state, plan.batch
         with state.log.stage("compute", roots=plan.subgraph.num_roots):
             blocks = plan.subgraph.blocks(state.cluster.device, inputs.edges)
             with state.trainer.products():
                 parts = self._first_layer(plan, inputs, blocks[0])
-                made = self._split.logits(blocks, parts)
-                logits = state.trainer.judged(state.packed.module, made, plan.subgraph)
+                rows = self._split.logits(blocks, parts)
+                logits = state.trainer.judged(state.packed.module, rows, plan.subgraph)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
 
     def hand_out(self, model: int) -> None:
-        """See :class:`Engine`: whoever scores multiplies whole rows."""
+        """Complete the weights of the first layer, since scoring reads all columns."""
         self.homes.complete([self.state.packed.parameters], "completing the model to be scored")
 
     def _first_layer(self, plan: FirstHopsPlan, inputs: P3Inputs, block: Block) -> Parts:
-        """What all columns contribute to this rank's mini-batch. What others wait for is made
-        first, and travels while this rank's own part is made."""
+        """Sum what all columns contribute to this rank's mini-batch.
+
+        The parts of others are computed first, and travel while this rank computes its own.
+        """
         cluster, split = self.state.cluster, self._split
         split.begin()
         parts = {
@@ -160,38 +169,41 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
                 self.state.trainer.dtype,
                 f"first layers, {plan.batch.where}",
             )
-        own = self._part(cluster.rank, plan, inputs, block)
-        came = {} if exchange is None else exchange.finish()
-        # In order of rank, so that a run can be repeated to the bit.
+        own_part = self._part(cluster.rank, plan, inputs, block)
+        received = {} if exchange is None else exchange.finish()
+        # Parts are added in the order of ranks, so that a run can be repeated bit for bit.
         sums = {}
         for kind in kinds:
             ordered = [
-                own[kind] if rank == cluster.rank else came[kind][rank] for rank in self._partners
+                own_part[kind] if rank == cluster.rank else received[kind][rank]
+                for rank in self._partners
             ]
             sums[kind] = sum(ordered[1:], ordered[0])
         return sums
 
-    def _part(self, rank: int, plan: FirstHopsPlan, inputs: P3Inputs, own: Block | None) -> Parts:
-        """What this server's columns contribute to a rank's mini-batch.
+    def _part(
+        self, rank: int, plan: FirstHopsPlan, inputs: P3Inputs, own_block: Block | None
+    ) -> Parts:
+        """Compute what this server's columns contribute to a rank's mini-batch.
 
         Parameters
         ----------
-        own: the block of the first layer, where it is this rank's mini-batch.
+        own_block: the block of the first layer, if the mini-batch is this rank's; otherwise None.
         """
         edge_dim, device = self._split.layer.edge_dim, self.state.cluster.device
-        block = first_block(plan.first_hops[rank], own, edge_dim, device)
-        return self._split.part(block, inputs.columns[rank], is_own=own is not None)
+        block = first_block(plan.first_hops[rank], own_block, edge_dim, device)
+        return self._split.part(block, inputs.columns[rank], is_own=own_block is not None)
 
 
 def _homes_by_column(split: SplitLayer, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:
-    """By name of a parameter that multiplies columns, the server of each of its numbers."""
+    """Return the server of each number, by name of a parameter that multiplies columns."""
     target, servers = graph.schema.target_type(), range(graph.book.servers)
     widths = [graph.layout.columns(target, server).width for server in servers]
-    of_column = np.repeat(np.arange(len(servers)), widths)
-    layer, found = split.layer, {}
+    server_of_column = np.repeat(np.arange(len(servers)), widths)
+    layer, homes = split.layer, {}
     parameters = dict(layer.named_parameters())
     for name, axis in layer.input_weights().items():
         shape = tuple(parameters[name].shape)
-        along = of_column.reshape([-1 if each == axis else 1 for each in range(len(shape))])
-        found[f"layers.0.{name}"] = np.broadcast_to(along, shape)
-    return found
+        dims = [-1 if dim == axis else 1 for dim in range(len(shape))]
+        homes[f"layers.0.{name}"] = np.broadcast_to(server_of_column.reshape(dims), shape)
+    return homes

@@ -1,8 +1,8 @@
-"""Parameters that one server alone computes with, where relations or columns are divided.
+"""Parameters that only one server computes with, where relations or columns are divided.
 
-A relation's weights are read where the relation is stored, and nowhere else (Heta, section 4); and
-those of a column where that is (P3, section 3.2). Their gradients need not travel, and other
-servers' copies may be left behind until somebody wants the whole model.
+The weights of a relation are read only where the relation is stored (Heta, section 4), and those of
+a column only where the column is (P3, section 3.2). Their gradients need not travel. The copies of
+other servers become stale, until :meth:`ParameterHomes.complete` updates them.
 """
 
 from __future__ import annotations
@@ -28,57 +28,65 @@ NONE: Final[Mapping[str, int]] = MappingProxyType({})
 def homes_by_relation(
     model: HGNN, holdings: Sequence[Holding], roots: Sequence[str]
 ) -> dict[str, int]:
-    """By name of a parameter that one server alone is known to compute with, that server;
-    parameters as of :func:`servers_of_parameters`."""
-    servers = servers_of_parameters(model, holdings, roots)
-    return {name: next(iter(each)) for name, each in servers.items() if len(each) == 1}
+    """Return the server of each parameter that only one server computes with, by name.
+
+    Parameters
+    ----------
+    model, holdings, roots: as in :func:`servers_of_parameters`.
+    """
+    by_name = servers_of_parameters(model, holdings, roots)
+    return {name: next(iter(servers)) for name, servers in by_name.items() if len(servers) == 1}
 
 
 def servers_of_parameters(
     model: HGNN, holdings: Sequence[Holding], roots: Sequence[str]
 ) -> dict[str, set[int]]:
-    """By name of a parameter, the servers that compute with it; all of them where that is not known
-    to be fewer.
+    """Return the servers that compute with each parameter, by name.
+
+    A parameter of which nothing else is known belongs to all servers.
 
     Parameters
     ----------
-    holdings: by server, under the names that the model knows. roots: the types of roots.
+    holdings: what each server stores, under the model's names.
+    roots: the node types of roots.
     """
     everyone = set(range(len(holdings)))
-    found: dict[int, set[int]] = {}
+    servers_by_id: dict[int, set[int]] = {}
 
     def note(module: nn.Module, server: int) -> None:
         for parameter in module.parameters():
-            found.setdefault(id(parameter), set()).add(server)
+            servers_by_id.setdefault(id(parameter), set()).add(server)
 
-    for server, held in enumerate(holdings):
+    for server, holding in enumerate(holdings):
         # Every server may finish roots.
-        types = {*held.node_types, *roots}
-        for each in types.intersection(model.types):
-            note(model.input_of(each), server)
+        types = {*holding.node_types, *roots}
+        for node_type in types.intersection(model.types):
+            note(model.input_of(node_type), server)
         for index in range(len(model.layers)):
             layer = model.relation_layer(index)
-            # The last layer makes rows of the roots alone.
+            # The last layer computes rows of roots only.
             is_last = index + 1 == len(model.layers)
-            read = set(held.roots) if is_last else held.relations
+            read = set(holding.roots) if is_last else holding.relations
             for relation in read.intersection(layer.relations):
                 note(layer.aggregation(relation), server)
-            for each in (set(roots) if is_last else types).intersection(layer.types):
-                note(layer.update(each), server)
-    # What belongs to a layer, or to the model, as a whole was not noted, or is shared.
+            for node_type in (set(roots) if is_last else types).intersection(layer.types):
+                note(layer.update(node_type), server)
+    # Parameters of the head and of combinations belong to everyone, also if they are shared.
     wholes = [model.head, *(model.relation_layer(i).combination for i in range(len(model.layers)))]
-    found |= {id(p): everyone for whole in wholes for p in whole.parameters()}
-    return {name: found.get(id(p), everyone) for name, p in model.named_parameters()}
+    servers_by_id |= {id(p): everyone for whole in wholes for p in whole.parameters()}
+    return {name: servers_by_id.get(id(p), everyone) for name, p in model.named_parameters()}
 
 
 class ParameterHomes:
-    """The parameters of a packed model that one server alone computes with: its ranks add their
-    gradients up, and nobody else.
+    """The parameters of a packed model that only one server computes with.
+
+    Only the ranks of that server sum the gradients of these parameters.
 
     Parameters
     ----------
-    homes: by name of a parameter, the one server that computes with it, or, in an array of its
-        shape, with each of its numbers; of others, all servers do.
+    homes: by name of a parameter, the only server that computes with it, or an array of the
+        parameter's shape with the server of each number. All servers compute with all other
+        parameters.
     """
 
     def __init__(
@@ -90,27 +98,27 @@ class ParameterHomes:
         self._packed = packed
         self._cluster = cluster
         self.numbers_apart = 0
-        """how many numbers of the model one server alone computes with"""
+        """how many numbers of the model only one server computes with"""
         if not homes or cluster.servers == 1:
             return
         apart, mine, together = [], [], []
-        at = 0
+        offset = 0
         self._names: list[tuple[int, str]] = []
-        """of the parameters, by where they begin"""
+        """the offset and the name of each parameter"""
         for name, parameter in packed.module.named_parameters():
             if not parameter.requires_grad:
                 continue
-            places = np.arange(at, at + parameter.numel())
-            self._names.append((at, name))
-            at += parameter.numel()
+            indices = np.arange(offset, offset + parameter.numel())
+            self._names.append((offset, name))
+            offset += parameter.numel()
             if name in homes:
-                apart.append(places)
+                apart.append(indices)
                 home = np.broadcast_to(homes[name], tuple(parameter.shape))
                 mine.append(home.ravel() == cluster.server)
             else:
-                together.append(places)
-        # The loss stands behind the gradients.
-        together.append(np.array([at]))
+                together.append(indices)
+        # The loss follows the gradients in the packed buffer.
+        together.append(np.array([offset]))
         device = cluster.device
         self._together = torch.from_numpy(np.concatenate(together)).to(device)
         none = np.empty(0, np.int64)
@@ -118,18 +126,18 @@ class ParameterHomes:
         self._mine = torch.from_numpy(np.concatenate([none, *mine]).astype(np.bool_)).to(device)
         self._others = self._apart[~self._mine]
         self._summed = torch.cat((self._together, self._apart[self._mine]))
-        """what this server's ranks add up, with what goes on to other servers in front"""
-        tells = cluster.rank == cluster.server * cluster.ranks_per_server
-        self._told = self._mine if tells else torch.zeros_like(self._mine)
-        """what this rank tells all others of"""
+        """the indices that this server's ranks sum; those that all servers sum come first"""
+        sends = cluster.rank == cluster.server * cluster.ranks_per_server
+        self._told = self._mine if sends else torch.zeros_like(self._mine)
+        """which of this server's numbers this rank sends to all others"""
         self.numbers_apart = self._apart.numel()
 
     def sum_gradients(self, operation: str) -> None:
-        """Add gradients and loss up over ranks, but those that have nobody to be added to.
+        """Sum gradients and loss over the ranks that compute with each number.
 
         Raises
         ------
-        ExactnessError: this server computed with a parameter that is taken for another's alone.
+        ExactnessError: this server computed with a parameter that belongs to another server.
         """
         accumulated = self._packed.accumulated
         if not self.numbers_apart:
@@ -137,8 +145,8 @@ class ParameterHomes:
             return
         wrong = self._others[accumulated.index_select(0, self._others) != 0]
         if wrong.numel():
-            place = int(wrong[0])
-            name = [own for first, own in self._names if first <= place][-1]
+            index = int(wrong[0])
+            name = [parameter for first, parameter in self._names if first <= index][-1]
             raise ExactnessError(
                 f"model: parameter {name} belongs to relations or columns of other servers alone, "
                 f"and server {self._cluster.server} computed with it; what several aggregations "
@@ -150,7 +158,7 @@ class ParameterHomes:
         accumulated.index_copy_(0, self._summed, summed)
 
     def squares(self, operation: str) -> float:
-        """The sum of squares of all parameters' gradients, to the same bits on every rank."""
+        """Return the sum of squares of all gradients, bit for bit equal on all ranks."""
         gradients = self._packed.gradients
         if not self.numbers_apart:
             total = gradients.square().sum().double().reshape(1)
@@ -167,15 +175,15 @@ class ParameterHomes:
         return float(total)
 
     def complete(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Give every rank what only one server has; every rank has to call it.
+        """Give every rank the numbers that only one server has. Every rank must call it.
 
         Parameters
         ----------
-        tensors: of a number per parameter each, such as parameters, gradients or moments.
+        tensors: flat tensors with a number for each parameter, such as gradients or moments.
         """
         if not self.numbers_apart:
             return
         for tensor in tensors:
-            own = tensor.index_select(0, self._apart).masked_fill(~self._told, 0.0)
-            self._cluster.all_reduce(own, "control", operation)
-            tensor.index_copy_(0, self._apart, own)
+            numbers = tensor.index_select(0, self._apart).masked_fill(~self._told, 0.0)
+            self._cluster.all_reduce(numbers, "control", operation)
+            tensor.index_copy_(0, self._apart, numbers)

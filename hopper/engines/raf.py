@@ -1,7 +1,7 @@
 """Relation-aggregation-first training: relations are aggregated where they are stored (Heta).
 
-The graph is divided by relation (``hopper partition --method meta``). What crosses a link is
-partial aggregations of the roots and their gradients; input features never do.
+The graph is divided by relation (``hopper partition --method meta``). Partials of the roots and
+their gradients cross the network. Input features never do.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class RafPlan(Plan):
 
     Attributes
     ----------
-    roots: by type, [n] int64 global ids: those of all ranks, one of several times for each.
-    shares: by type, which of them it aggregates, finishes and reads.
-    subgraph: below those that it aggregates.
-    shared: which rows of roots ranks hand each other, where edges are predicted.
+    roots: by type, [n] int64 global ids: the roots of all ranks. A root of several times is
+        repeated for each.
+    shares: by type, which of the roots this rank aggregates, finishes and reads.
+    subgraph: the subgraph below the roots that this rank aggregates.
+    shared: which rows of roots ranks exchange, where edges are predicted.
     """
 
     roots: Mapping[str, NDArray[np.int64]]
@@ -53,24 +54,31 @@ class RafPlan(Plan):
 
     @property
     def roots_read(self) -> dict[str, NDArray[np.int64]]:
-        """By type, the roots whose own rows it reads."""
-        return {each: self.roots[each][own.rows] for each, own in self.shares.items()}
+        """The roots whose input rows this rank reads, by type."""
+        return {name: self.roots[name][share.rows] for name, share in self.shares.items()}
 
     @property
     def num_finished(self) -> int:
-        """How many roots it finishes."""
-        return sum(int(each.finishing.size) for each in self.shares.values())
+        """How many roots this rank finishes."""
+        return sum(int(share.finishing.size) for share in self.shares.values())
 
     @property
     def num_edges(self) -> int:
-        """See :class:`Plan`."""
+        """How many edges the subgraph holds."""
         return self.subgraph.num_edges
 
 
 @dataclass(frozen=True)
 class RafInputs:
-    """Features by type of the nodes below the roots, and of the roots that are read, [nodes, dim];
-    by relation, those of edges; and labels of the roots that are finished, or of pairs."""
+    """The features and labels that a rank reads.
+
+    Attributes
+    ----------
+    below: [nodes, dim], by type, of the nodes below the roots.
+    of_roots: [nodes, dim], by type, of the roots that this rank reads.
+    edges: by relation, of edges.
+    labels: of the roots that this rank finishes, or of its edges where edges are predicted.
+    """
 
     below: dict[str, Tensor]
     of_roots: dict[str, Tensor]
@@ -79,8 +87,11 @@ class RafInputs:
 
 
 class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
-    """Each rank aggregates its server's relations for its part of the global batch, and finishes an
-    equal part of the roots."""
+    """Each rank aggregates its server's relations for a part of the global batch.
+
+    It also finishes an equal part of the roots: it combines their relations and computes their
+    losses.
+    """
 
     name = "raf"
     layouts = (ByRelation,)
@@ -89,7 +100,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
 
     @classmethod
     def check(cls, request: Request) -> None:
-        """See :class:`Engine`: it splits models by relation."""
+        """Refuse models that do not aggregate by relation."""
         if not request.config.model.typed:
             raise RequestError(
                 f"train.engine: raf aggregates by relation, as typed models do; expected one of "
@@ -106,21 +117,21 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         self.homes = ParameterHomes(state.packed, state.cluster, homes)
         per_server = state.cluster.ranks_per_server
         shares = {
-            each: RootShares(holdings, per_server, each, designated=designated) for each in types
+            name: RootShares(holdings, per_server, name, designated=designated) for name in types
         }
         self.forward = RelationFirst(state.cluster, state.log, model, shares)
         self._head = model.head
         self._target = graph.schema.target_type()
-        self._originals = {each: graph.original_ids(each) for each in types}
+        self._originals = {name: graph.original_ids(name) for name in types}
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """See :class:`Engine`."""
-        of_model = ("name", "root_weight", "aggregate", "combine", "input_weights")
-        return [cls.name, config.raf.reduce, *(getattr(config.model, each) for each in of_model)]
+        """Return the name, how roots are reduced, and the keys of the model that change reads."""
+        keys = ("name", "root_weight", "aggregate", "combine", "input_weights")
+        return [cls.name, config.raf.reduce, *(getattr(config.model, key) for key in keys)]
 
     def plan(self, batch: GlobalBatch) -> RafPlan:
-        """See :class:`Engine`."""
+        """Divide the roots among ranks, and sample below the roots that this rank aggregates."""
         cluster, trainer, shared = self.state.cluster, self.state.trainer, None
         sampler = trainer.sampler
         with self.state.log.stage("sample") as fields:
@@ -130,29 +141,29 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                 pairs = pairs_by_rank(trainer.links, batch, cluster.world)
                 roots = roots_of_pairs(pairs)
                 shared = share_roots(pairs, self._finishers(roots), cluster.rank)
-            shares = self.forward.plan({each: ids.size for each, ids in roots.items()})
-            mine = {roots_of(each): roots[each][own.mine] for each, own in shares.items()}
+            shares = self.forward.plan({name: ids.size for name, ids in roots.items()})
+            mine = {roots_of(name): roots[name][share.mine] for name, share in shares.items()}
             fields["roots"] = sum(int(ids.size) for ids in mine.values())
             subgraph = sampler.sample_versions(mine, batch.epoch, batch.iteration)
             subgraph = subgraph.with_edges(trainer.reads.edges)
-        nodes = {each: sampler.nodes_of(roots_of(each), own) for each, own in roots.items()}
-        made = RafPlan(batch, {}, nodes, shares, subgraph, shared)
-        return replace(made, reads=nodes_read(subgraph, made.roots_read))
+        nodes = {name: sampler.nodes_of(roots_of(name), ids) for name, ids in roots.items()}
+        plan = RafPlan(batch, {}, nodes, shares, subgraph, shared)
+        return replace(plan, reads=nodes_read(subgraph, plan.roots_read))
 
     def _finishers(
         self, roots: Mapping[str, NDArray[np.int64]]
     ) -> Callable[[str, NDArray[np.int64]], NDArray[np.int64]]:
-        """Tells, of some of the roots of a type, which rank finishes each.
+        """Return a function of a type and some of its roots, which returns the finishing ranks.
 
         Parameters
         ----------
-        roots: by type, versions, ascending: those of all ranks.
+        roots: by type, the versions of the roots of all ranks, ascending.
         """
-        ranks = {each: self.forward.finishers(each, ids.size) for each, ids in roots.items()}
+        ranks = {name: self.forward.finishers(name, ids.size) for name, ids in roots.items()}
         return lambda name, ids: ranks[name][np.searchsorted(roots[name], ids)]
 
     def read(self, plan: RafPlan, rows: PartitionedRows) -> RafInputs:
-        """See :class:`Engine`."""
+        """Read the features below the roots, those of roots, and the labels to compare with."""
         state, trainer = self.state, self.state.trainer
         count = sum(int(ids.size) for groups in plan.reads.values() for ids in groups)
         with state.log.stage("gather", rows=count, operation="own rows"):
@@ -165,19 +176,19 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         return RafInputs(below, of_roots, edges, labels)
 
     def goes_back_once(self, plan: RafPlan) -> bool:
-        """See :class:`Engine`."""
+        """Always: the rank's part is one computation."""
         return True
 
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
-        """See :class:`Engine`."""
+        """Aggregate, exchange partials and finish roots, then run the backward pass."""
         state, trainer, batch = self.state, self.state.trainer, plan.batch
         with state.log.stage("compute", roots=plan.num_finished):
             x = trainer.with_learned(nodes_below(plan.subgraph), inputs.below)
             read = plan.roots_read
             x_roots = trainer.with_learned(_some(read), inputs.of_roots)
             roots = {
-                each: Roots(own, self._originals[each][read[each]], x_roots.get(each))
-                for each, own in plan.shares.items()
+                name: Roots(share, self._originals[name][read[name]], x_roots.get(name))
+                for name, share in plan.shares.items()
             }
             with trainer.products():
                 finished, tie = self.forward.rows(
@@ -189,21 +200,23 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                 trainer.backward(state.packed, loss, tie)
 
     def _logits(self, plan: RafPlan, finished: Mapping[str, Tensor]) -> Tensor:
-        """[n, ...]: of the roots that this rank finishes, or the scores of its links; collective.
+        """Return the logits [n, ...] of the roots that this rank finishes, or its edges' scores.
+
+        Every rank must call it.
 
         Parameters
         ----------
-        finished: by type, rows of roots.
+        finished: the finished rows of roots, by type.
         """
         state = self.state
         if plan.shared is None:
             logits: Tensor = self._head(finished[self._target])
             return logits
-        own = torch.cat([self._head(finished[each]) for each in plan.shared.versions])
-        ends = plan.shared.exchange(state.cluster, state.log, own, plan.batch.where)
+        roots = torch.cat([self._head(finished[name]) for name in plan.shared.versions])
+        ends = plan.shared.exchange(state.cluster, state.log, roots, plan.batch.where)
         return pair_scores(state.packed.module, ends, plan.shared.pairs)
 
 
 def _some(nodes: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
-    """By type, nodes; types without any are missing, whose rows this server may not store."""
-    return {each: ids for each, ids in nodes.items() if ids.size}
+    """Drop the types without nodes, whose rows this server may not store."""
+    return {name: ids for name, ids in nodes.items() if ids.size}

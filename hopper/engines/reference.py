@@ -1,7 +1,7 @@
-"""The single-process gradient: what every exact engine must compute (design.md, invariant 2).
+"""The gradient of a single process, which every exact engine must compute.
 
 One process samples all roots of a global batch at once, reads the rows of all servers from their
-files and makes one forward and one backward pass: no groups, no other rank, no network.
+files, and makes one forward and one backward pass. There are no groups, other ranks or network.
 """
 
 from __future__ import annotations
@@ -35,38 +35,44 @@ class EveryServersRows:
         self._servers = [LocalRows(graph, server) for server in range(graph.book.servers)]
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See :class:`hopper.features.FeatureSource`."""
+        """Read rows of nodes of a type from the files of all servers.
+
+        Raises
+        ------
+        GraphError: no server stores one of the nodes.
+        """
         if kind == "features" and not self._graph.layout.has_whole_rows(node_type):
-            return np.concatenate([each.gather(kind, node_type, ids) for each in self._servers], 1)
-        stored = [self._graph.stored(node_type, each) for each in range(len(self._servers))]
+            parts = [server.gather(kind, node_type, ids) for server in self._servers]
+            return np.concatenate(parts, 1)
+        stored = [self._graph.stored(node_type, server) for server in range(len(self._servers))]
         most = max(range(len(stored)), key=lambda server: stored[server].count)
         dim, dtype = self._servers[most].row_format(kind, node_type)
         out = np.empty((ids.size, dim), dtype)
-        # Where relations are divided, several servers may store a row.
-        left = np.arange(ids.size)
+        # Where relations are divided, several servers may store a row; the first one is read.
+        missing = np.arange(ids.size)
         for server, rows in zip(self._servers, stored, strict=True):
-            here = rows.contains(ids[left])
-            if here.any():
-                out[left[here]] = server.gather(kind, node_type, ids[left[here]])
-            left = left[~here]
-        if left.size:
-            raise GraphError(f"{kind}/{node_type}: no server stores node {ids[left[0]]}")
+            is_here = rows.contains(ids[missing])
+            if is_here.any():
+                out[missing[is_here]] = server.gather(kind, node_type, ids[missing[is_here]])
+            missing = missing[~is_here]
+        if missing.size:
+            raise GraphError(f"{kind}/{node_type}: no server stores node {ids[missing[0]]}")
         return out
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """See :class:`hopper.features.InputRows`."""
+        """Read features of nodes of a type as rows in their stored form."""
         rows = torch.from_numpy(self.gather("features", node_type, ids))
         return StoredRows.of([RowPart(rows)], ids.size)
 
 
 class Reference:
-    """Computes the gradient of any iteration of a run, at any parameters.
+    """Computes the gradient of any iteration of a run, for any values of its parameters.
 
     Parameters
     ----------
     config: the run's configuration.
-    graph: what it trained on, all servers' folders readable.
-    world: number of ranks N of the run: with the batch size it decides the global batches.
+    graph: the run's graph; the folders of all servers must be readable.
+    world: the number of ranks of the run, which with the batch size decides the global batches.
     """
 
     def __init__(
@@ -79,32 +85,32 @@ class Reference:
         self.dtype = config.train.dtype
         self._device = device or torch.device("cpu")
         self._rows = EveryServersRows(graph)
-        # Whatever a run rounds on purpose, this does not.
+        # The reference never rounds on purpose, even if the run does.
         train = config.train.model_copy(update={"autocast": "off"})
         request = Request(config.model_copy(update={"train": train}), graph)
         self._frozen = request.reads.frozen
         model = make_model(request).to(self._device)
         self._packed = PackedModel(model.train())
         self.schedule = make_schedule(request, world)
-        # A pass as large as the global batch: the result does not depend on any grouping.
+        # One pass takes the global batch, so the result does not depend on any grouping.
         one_pass = max(1, self.schedule.batch_size)
         self._trainer = make_group_trainer(request, RunLog(None), one_pass, self._device)
 
     def gradient(
         self, epoch: int, iteration: int, parameters: Mapping[str, Tensor]
     ) -> tuple[float, dict[str, Tensor]]:
-        """The loss of a global batch, and the gradient of every trainable parameter.
+        """Compute the loss of a global batch, and the gradient of every trainable parameter.
 
         Parameters
         ----------
-        epoch, iteration: the moment of the run; they key draws and dropout.
-        parameters: the value of every parameter of the model, by name, and the learnable rows that
-            the iteration reads, named as recorded parameters are.
+        epoch, iteration: the moment of the run, which keys draws and dropout.
+        parameters: the values of all parameters of the model, by name, and of the learnable rows
+            that the iteration reads, under the names of recorded parameters.
 
         Returns
         -------
         The sum of root losses divided by the size of the global batch, and copies of the gradients
-        by parameter name, on the CPU.
+        on the CPU, by name of the parameter.
 
         Raises
         ------
@@ -127,7 +133,12 @@ class Reference:
     def _leaves(
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
     ) -> dict[str, Leaf]:
-        """By table, the rows that a run has read in an iteration, which must be those of it."""
+        """Return the learnable rows of an iteration, by table.
+
+        Raises
+        ------
+        RequestError: the given rows are not those that the iteration reads.
+        """
         leaves, tables = {}, self._trainer.reads.tables
         read = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
         for table, wanted in distinct_by_table(read, tables).items():
@@ -146,13 +157,14 @@ class Reference:
 
     @torch.no_grad()
     def _set(self, parameters: Mapping[str, Tensor]) -> None:
-        own = dict(self._packed.module.named_parameters())
-        if {n: p.shape for n, p in own.items()} != {n: p.shape for n, p in parameters.items()}:
+        expected = dict(self._packed.module.named_parameters())
+        if _shapes(expected) != _shapes(parameters):
             raise RequestError(
-                f"parameters of another model: expected {_shapes(own)}, given {_shapes(parameters)}"
+                f"parameters of another model: expected {_shapes(expected)}, given "
+                f"{_shapes(parameters)}"
             )
         for name, value in parameters.items():
-            own[name].copy_(value)
+            expected[name].copy_(value)
 
 
 def _shapes(parameters: Mapping[str, Tensor]) -> dict[str, list[int]]:

@@ -1,4 +1,4 @@
-"""The engines by name, and those that a request may mean."""
+"""The engines by name, and the choice of engines for a request."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ENGINE_CLASSES: dict[str, type[Engine]] = {
         *(RelationAggregationFirst, P3, Naive, NeutronStar, Locality),
     )
 }
-"""in the order in which ``train.engine = "auto"`` tries them"""
+"""The built-in engines by name, in the order in which ``train.engine = "auto"`` tries them."""
 AUTO = "auto"
 
 
 def find_engine(config: Config) -> PlugIn[Engine]:
-    """The engine that a configuration names, which is not "auto", and its options.
+    """Find the engine that a configuration names, and its options. The name is not "auto".
 
     Raises
     ------
-    ConfigError: there is none, or its options do not fit; names the key.
+    ConfigError: there is no such engine, or its options do not fit; the message names the key.
     """
     name, options = config.train.engine, config.train.engine_options
     return find_plug_in(
@@ -43,7 +43,7 @@ def find_engine(config: Config) -> PlugIn[Engine]:
 
 
 def engines_for(layout: Layout | None) -> list[type[Engine]]:
-    """The engines that train graphs of a layout; None = all engines."""
+    """Return the built-in engines that train graphs of a layout; None = all of them."""
     return [
         engine
         for engine in ENGINE_CLASSES.values()
@@ -52,32 +52,32 @@ def engines_for(layout: Layout | None) -> list[type[Engine]]:
 
 
 def engines_of(request: Request) -> list[type[Engine]]:
-    """The engine that a request names; for "auto", the exact ones that may be tried."""
+    """Return the engine that a request names, or for "auto" the exact engines to try."""
     if request.config.train.engine != AUTO:
         return [find_engine(request.config).kind]
     links = bool(request.schema.target_relations)
     return [
-        each
-        for each in engines_for(request.graph.layout)
-        if each.exact and each.may_win and (each.predicts_links or not links)
-        if can_draw(each, request)
+        engine
+        for engine in engines_for(request.graph.layout)
+        if engine.exact and engine.may_win and (engine.predicts_links or not links)
+        if can_draw(engine, request)
     ]
 
 
 def can_draw(engine: type[Engine], request: Request) -> bool:
-    """Whether the ranks of an engine can draw what they read, or servers for them."""
+    """Whether an engine's ranks, or servers on their behalf, can draw what they read."""
     if request.graph.layout.draws_alone or engine.draws_own_nodes:
         return True
-    own = request.config.sampler
-    found = find_sampler(own.kind, own.kind_options)
-    return found.kind.draws_elsewhere(found.options) and own.device == "cpu"
+    config = request.config.sampler
+    sampler = find_sampler(config.kind, config.kind_options)
+    return sampler.kind.draws_elsewhere(sampler.options) and config.device == "cpu"
 
 
 def is_fetching(request: Request) -> bool:
-    """Whether the engine of a request, or one that may be tried, reads rows of other servers."""
-    return any(each.reads_remote_rows for each in engines_of(request))
+    """Whether the engine of a request, or one of those to try, reads rows of other servers."""
+    return any(engine.reads_remote_rows for engine in engines_of(request))
 
 
 def fetching_engines() -> str:
-    """The built-in engines that read rows of other servers, in words."""
-    return ", ".join(each.name for each in engines_for(None) if each.reads_remote_rows)
+    """Return the names of the built-in engines that read rows of other servers, for messages."""
+    return ", ".join(engine.name for engine in engines_for(None) if engine.reads_remote_rows)

@@ -1,4 +1,4 @@
-"""Whether a graph that was divided by relation has what a model follows, where it needs it."""
+"""Checks that a graph divided by relation stores what a model reads, on the right servers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from hopper.models.relational import HGNN
 
 
 def check_followed(request: Request) -> None:
-    """Refuse a model that follows what the servers of a graph divided by relation do not hold where
-    they need it.
+    """Refuse a model that follows relations which the servers of a divided graph lack.
 
     Raises
     ------
-    RequestError: names the key, the server and what it lacks.
+    RequestError: the message names the key, the server and what it lacks.
     """
     graph, where, tree = request.graph, request.where, request.reads.tree
     meta = graph.description["meta"]
@@ -24,46 +23,49 @@ def check_followed(request: Request) -> None:
         )
     assert tree is not None
     paths = meta.get("metapaths")
-    told = "paths that partition.json does not tell"
+    divided_along = "paths that partition.json does not record"
     if paths is not None:
-        told = "; ".join(",".join(path) for path in paths) or "every relation"
-    nobodys = [
-        each for each in tree.roots if all(each not in held.roots for held in graph.holdings)
+        divided_along = "; ".join(",".join(path) for path in paths) or "every relation"
+    unassigned = [
+        relation
+        for relation in tree.roots
+        if all(relation not in holding.roots for holding in graph.holdings)
     ]
-    if nobodys:
+    if unassigned:
         raise RequestError(
-            f"model.metapaths: {where} was divided along {told}; no server aggregates "
-            f"{', '.join(map(str, nobodys))} for the roots, as the model does"
+            f"model.metapaths: {where} was divided along {divided_along}; no server aggregates "
+            f"{', '.join(map(str, unassigned))} for the roots, as the model does"
         )
-    for server, held in enumerate(graph.holdings):
-        followed = [each for each in held.roots if each in tree.roots]
+    for server, holding in enumerate(graph.holdings):
+        followed = [relation for relation in holding.roots if relation in tree.roots]
         if not followed:
             raise RequestError(
-                f"model.metapaths: server {server} holds {', '.join(map(str, held.roots))} for the "
-                "roots, which no metapath begins with; divide the graph with these --metapath"
+                f"model.metapaths: server {server} holds {', '.join(map(str, holding.roots))} for "
+                "the roots, which no metapath begins with; divide the graph with these --metapath"
             )
-        lacking = sorted(set(tree.relations_of(followed)) - held.relations)
+        lacking = sorted(set(tree.relations_of(followed)) - holding.relations)
         if lacking:
             raise RequestError(
-                f"model.metapaths: {where} was divided along {told}; server {server} lacks "
-                f"{', '.join(map(str, lacking))}, which the model follows below its root relations"
+                f"model.metapaths: {where} was divided along {divided_along}; server {server} lacks"
+                f" {', '.join(map(str, lacking))}, which the model follows below its root relations"
             )
 
 
 def check_parts(request: Request, model: HGNN) -> None:
-    """Refuse draws and aggregations that need all edges of a node, where servers have some each.
+    """Refuse draws and aggregations that need all edges of a node, if servers share its edges.
 
     Parameters
     ----------
-    model: that the request is for.
+    model: the model of the request.
 
     Raises
     ------
-    RequestError: names the key, what was expected and what was given.
+    RequestError: the message names the key, the expected value and the given value.
     """
-    config, cut = request.config, [h for h in request.reads.holdings if h.part.parts > 1]
-    roots = sorted({each for held in cut for each in held.roots})
-    stored = sorted({str(request.reads.relations[each]) for each in roots})
+    config = request.config
+    parts = [holding for holding in request.reads.holdings if holding.part.parts > 1]
+    roots = sorted({relation for holding in parts for relation in holding.roots})
+    stored = sorted({str(request.reads.relations[relation]) for relation in roots})
     where = f"{request.where}, where several servers have a part of {', '.join(stored)} each"
     if not config.sampler.draws_parts:
         how = " with unbiased = true" if config.sampler.kind == "weighted" else ""
@@ -79,17 +81,17 @@ def check_parts(request: Request, model: HGNN) -> None:
                 f"model.combine: {type(combination).__name__} makes partials of whole relations, "
                 f"which no server has in {where}; expected one that defines joined() too"
             )
-        for own in map(layer.aggregation, roots):
+        for aggregation in map(layer.aggregation, roots):
             key = "model.aggregate" if config.model.aggregate else "model.name"
-            name = type(own).__name__
-            if not own.has_parts():
+            name = type(aggregation).__name__
+            if not aggregation.has_parts():
                 raise RequestError(
                     f"{key}: {name} needs all of a node's neighbours at once, which no server has "
                     f"in {where}; expected an AGG_r whose class defines joined(), or a SumLayer "
                     "without another aggregate() or own_term()"
                 )
-            if own.part_width() is not None and combination.algebra != "sum":
+            if aggregation.part_width() is not None and combination.algebra != "sum":
                 raise RequestError(
-                    f"{key}: parts of {name} can be joined under a sum over relations alone, given "
+                    f"{key}: parts of {name} can be joined only under a sum over relations, given "
                     f"{type(combination).__name__}, with {where}"
                 )

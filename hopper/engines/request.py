@@ -1,4 +1,4 @@
-"""What is to be trained, and on what: a configuration with the graph that it names."""
+"""A request for training: a configuration with the graph that it names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hopper.tasks import TrainingLinks
 
 @dataclass(frozen=True)
 class Request:
-    """A configuration and its graph, and what follows from the two.
+    """A configuration and its graph, with what follows from the two.
 
-    Everything that checks a run or makes its parts takes one, so that what the model reads is
-    worked out once a process.
+    All code that checks a run or makes its parts takes a request. What the model reads is therefore
+    determined once per process.
     """
 
     config: Config
@@ -30,36 +30,36 @@ class Request:
 
         Raises
         ------
-        RequestError: as :func:`hopper.engines.model_reads.find_reads`.
+        RequestError: as in :func:`hopper.engines.model_reads.find_reads`.
         """
         graph = self.graph
         return find_reads(self.config, graph.schema, graph.relations, graph.holdings)
 
     @cached_property
     def links(self) -> TrainingLinks:
-        """The training links, where edges are predicted."""
+        """The training edges, where edges are predicted."""
         placement = self.graph.placement(self.config.cluster.ranks_per_server)
         return TrainingLinks(self.graph, placement)
 
     @cached_property
     def reads_times(self) -> bool:
-        """Whether what is drawn for a node depends on the time of the root."""
-        own = self.config.sampler
-        return find_sampler(own.kind, own.kind_options).kind.reads_times
+        """Whether draws for a node depend on the time of the root."""
+        config = self.config.sampler
+        return find_sampler(config.kind, config.kind_options).kind.reads_times
 
     @property
     def trains_full_batches(self) -> bool:
-        """Whether every iteration trains all roots, and reads all of their neighbours."""
-        own = self.config.sampler
-        if own.kind == "full":
+        """Whether every iteration trains all roots and reads all of their neighbours."""
+        config = self.config.sampler
+        if config.kind == "full":
             return True
         roots = self.config.train.batch_size * self.ranks
-        takes_all = self.reads_times and all(each == -1 for each in own.sizes)
+        takes_all = self.reads_times and all(size == -1 for size in config.sizes)
         return takes_all and roots >= self.graph.split("train").size
 
     @property
     def schema(self) -> GraphSchema:
-        """Of the graph."""
+        """The schema of the graph."""
         return self.graph.schema
 
     @property
@@ -73,8 +73,10 @@ class Request:
         return self.graph.book.servers * self.config.cluster.ranks_per_server
 
     def under(self, config: Config) -> Request:
-        """Another configuration on the same graph; what the model reads, and training links, are
-        taken over where they are the same."""
+        """Return a request of another configuration for the same graph.
+
+        It takes over what the model reads, and training edges, if these are the same.
+        """
         other = Request(config, self.graph)
         if config.cluster.ranks_per_server == self.config.cluster.ranks_per_server:
             other.__dict__["links"] = self.links

@@ -1,4 +1,4 @@
-"""What engines share whose ranks sample and train groups of roots by themselves."""
+"""The part that engines share whose ranks sample and train groups of roots alone."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ class GroupPlan(Plan):
 
     Attributes
     ----------
-    subgraphs: one per pass; none for an empty group.
+    subgraphs: one for each pass; none for an empty group.
     """
 
     subgraphs: Sequence[Subgraph]
 
     @property
     def num_edges(self) -> int:
-        """See :class:`Plan`."""
-        return sum(each.num_edges for each in self.subgraphs)
+        """How many edges the subgraphs hold together."""
+        return sum(subgraph.num_edges for subgraph in self.subgraphs)
 
 
 def rows_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
-    """By name of a type, the nodes of every subgraph, and by relation the edges whose features it
-    reads."""
+    """Return the nodes of every subgraph, by name of a type, for :attr:`Plan.reads`.
+
+    Edges whose features a subgraph reads are added by relation, as ``src/rel/dst``.
+    """
     reads: dict[str, list[NDArray[np.int64]]] = {}
     for subgraph in subgraphs:
         for name, ids in subgraph.nodes.items():
@@ -46,23 +48,26 @@ def rows_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]
 
 
 class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
-    """An engine whose ranks train one group each, under their own replica."""
+    """An engine whose ranks train one group each, with their own replica."""
 
     predicts_links = True
 
     @abstractmethod
     def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
-        """[n] int64 global ids: the roots of a batch that this rank trains; may be empty."""
+        """Return the global ids [n], int64, of the roots that this rank trains. It may be empty."""
 
     def plan(self, batch: GlobalBatch) -> GroupPlan:
-        """See :class:`Engine`."""
+        """Sample this rank's group."""
         trainer = self.state.trainer
         subgraphs = trainer.sample(self.roots_of(batch), batch.epoch, batch.iteration)
         return GroupPlan(batch, rows_of(subgraphs), subgraphs)
 
     def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[Pass]:
-        """See :class:`Engine`. Of several passes, rows of other servers are read now, each once,
-        and own rows when the pass is due, so that memory holds one pass's."""
+        """Read the rows of the group.
+
+        If there are several passes, remote rows are fetched now, each once. Local rows are read
+        when their pass begins, so that memory holds those of one pass.
+        """
         trainer = self.state.trainer
         if len(plan.subgraphs) == 1:
             return [trainer.read(plan.subgraphs[0], rows)]
@@ -70,11 +75,11 @@ class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
         return (trainer.read(subgraph, source) for subgraph in plan.subgraphs)
 
     def goes_back_once(self, plan: GroupPlan) -> bool:
-        """See :class:`Engine`."""
+        """Whether the group is one pass."""
         return len(plan.subgraphs) == 1
 
     def compute(self, plan: GroupPlan, inputs: Iterable[Pass]) -> None:
-        """See :class:`Engine`."""
+        """Train the passes of the group in turn."""
         state = self.state
         for work in inputs:
             state.trainer.train(state.packed, work, plan.batch.size)

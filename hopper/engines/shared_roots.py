@@ -1,4 +1,4 @@
-"""Rows of roots that ranks hand each other, where the ends of a link have different owners."""
+"""The exchange of roots' rows between ranks, where different ranks own the ends of an edge."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SharedRoots:
-    """What a rank computes of roots, hands out, and scores.
+    """The rows of roots that a rank computes and sends, and the pairs that it scores.
 
     Attributes
     ----------
     versions: by type, [n] int64, ascending: the roots that this rank owns.
-    going: [m] int64: which of their rows go out, those for rank 0 first.
-    lengths: rows for every rank. counts: rows from every rank.
-    pairs: of the links whose home is this rank; their places are those of the rows that come.
+    going: [m] int64: the indices of the rows to send, those for rank 0 first.
+    lengths: the number of rows that each rank receives from this one.
+    counts: the number of rows that this rank receives from each rank.
+    pairs: the pairs of the edges whose home is this rank. Their indices refer to received rows.
     """
 
     versions: Mapping[str, Ids]
@@ -39,13 +40,14 @@ class SharedRoots:
     pairs: Pairs
 
     def exchange(self, cluster: Cluster, log: RunLog, rows: Tensor, where: str) -> Tensor:
-        """[k, width]: the rows of the roots that this rank's pairs are made of; collective, and the
-        gradients' way back is too.
+        """Exchange rows of roots, and return those [k, width] of this rank's pairs.
+
+        Every rank must call it, and every rank must run its backward pass.
 
         Parameters
         ----------
-        rows: [n, width], of the roots that this rank owns, in the order of ``versions``.
-        where: names the moment in errors.
+        rows: [n, width], the rows of the roots that this rank owns, in the order of ``versions``.
+        where: the moment, for errors.
         """
         sent = rows.index_select(0, to_device(self.going, rows.device))
         operation = f"exchanging rows of links' ends, {where}"
@@ -53,15 +55,15 @@ class SharedRoots:
 
 
 def pairs_by_rank(links: LinkBatches, batch: GlobalBatch, world: int) -> list[Pairs]:
-    """By rank, the pairs of the links of a batch whose home it is."""
+    """Return the pairs of a batch's edges, by the rank that is their home."""
     moment = batch.epoch, batch.iteration
     return [links.pairs(batch.of_home(rank), *moment) for rank in range(world)]
 
 
 def roots_of_pairs(pairs: Sequence[Pairs]) -> dict[str, Ids]:
-    """By type, [n] int64 versions, ascending: all ends of the pairs of all ranks."""
+    """Return all ends of the pairs of all ranks: by type, versions [n], int64, ascending."""
     return {
-        name: np.unique(np.concatenate([own.versions[name] for own in pairs]))
+        name: np.unique(np.concatenate([of_rank.versions[name] for of_rank in pairs]))
         for name in pairs[0].versions
     }
 
@@ -69,28 +71,30 @@ def roots_of_pairs(pairs: Sequence[Pairs]) -> dict[str, Ids]:
 def share_roots(
     pairs: Sequence[Pairs], owner_of: Callable[[str, Ids], Ids], rank: int
 ) -> SharedRoots:
-    """A rank's part of the roots of a batch. Every rank finds what all others read, since draws
-    depend on nobody: nothing is told.
+    """Decide which rows of roots a rank computes, sends and receives.
+
+    Draws do not depend on the rank, so every rank knows what all others read, without messages.
 
     Parameters
     ----------
-    pairs: by rank, as of :func:`pairs_by_rank`.
-    owner_of: [n] int64, who computes the rows of some roots, of their type and versions.
+    pairs: the pairs of each rank, as of :func:`pairs_by_rank`.
+    owner_of: a function of a type and some versions, which returns the ranks [n], int64, that
+        compute their rows.
     """
-    owners = [[owner_of(name, ids) for name, ids in own.versions.items()] for own in pairs]
-    # Of every rank's roots, those that this one owns, by type.
+    owners = [[owner_of(name, ids) for name, ids in reader.versions.items()] for reader in pairs]
+    # By reading rank and type, the roots that this rank owns.
     asked = [
         {
-            name: roots[part == rank]
-            for (name, roots), part in zip(own.versions.items(), by, strict=True)
+            name: roots[owner == rank]
+            for (name, roots), owner in zip(reader.versions.items(), by_type, strict=True)
         }
-        for own, by in zip(pairs, owners, strict=True)
+        for reader, by_type in zip(pairs, owners, strict=True)
     ]
-    owned = {name: np.unique(np.concatenate([own[name] for own in asked])) for name in asked[0]}
+    owned = {name: np.unique(np.concatenate([roots[name] for roots in asked])) for name in asked[0]}
     firsts = np.cumsum([0, *(roots.size for roots in owned.values())])
-    places = [
-        np.searchsorted(owned[name], own[name]) + first
-        for own in asked
+    going = [
+        np.searchsorted(owned[name], asked_by_rank[name]) + first
+        for asked_by_rank in asked
         for name, first in zip(owned, firsts.tolist(), strict=False)
     ]
     come_from = np.concatenate(owners[rank])
@@ -99,8 +103,8 @@ def share_roots(
     mine = pairs[rank]
     return SharedRoots(
         versions=owned,
-        going=np.concatenate([np.empty(0, np.int64), *places]),
-        lengths=[sum(roots.size for roots in own.values()) for own in asked],
+        going=np.concatenate([np.empty(0, np.int64), *going]),
+        lengths=[sum(roots.size for roots in asked_by_rank.values()) for asked_by_rank in asked],
         counts=np.bincount(come_from, minlength=len(pairs)).tolist(),
         pairs=replace(mine, heads=order[mine.heads], tails=order[mine.tails]),
     )

@@ -1,4 +1,4 @@
-"""From a configuration to what it names: loss, metric, optimiser, schedule of learning rates."""
+"""Makes the parts that a configuration names: loss, metrics, optimiser, learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ from hopper.tasks import find_target, make_decoder
 
 
 def make_objective(config: Config, schema: GraphSchema) -> Objective:
-    """Loss and metrics of a configuration, for the graph's labels.
+    """Make the loss and the metrics of a configuration, for the graph's labels.
 
     Raises
     ------
-    ConfigError: one of them cannot be found or made, or is for other labels; names the key.
+    ConfigError: one of them cannot be found or made, or is for other labels. The message names the
+        key.
     """
     target = find_target(config, schema)
     if target.kind == "tasks":
         return _make_tasks_objective(config, schema)
     loss = _find_loss(config, target.kind).make(classes=target.classes)
     metrics = _find_metrics(config, target.kind)
-    return Objective(target.kind, loss, [each.make(classes=target.classes) for each in metrics])
+    return Objective(target.kind, loss, [metric.make(classes=target.classes) for metric in metrics])
 
 
 def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective:
-    """That of several tasks: of each its default loss, and the metric that is asked for."""
-    labels, train, asked = schema.target_labels, config.train, config.task
+    """Make the objective of several tasks, with each task's default loss and chosen metrics."""
+    labels, train, settings = schema.target_labels, config.train, config.task
     assert labels is not None
-    places = labels.task_slices()
-    for key, given in (("weights", asked.weights), ("metrics", asked.metrics)):
-        for name in given:
-            if name not in places:
-                raise ConfigError(f"task.{key}: expected tasks {', '.join(places)}; got {name!r}")
+    tasks = labels.task_slices()
+    for key, by_task in (("weights", settings.weights), ("metrics", settings.metrics)):
+        for name in by_task:
+            if name not in tasks:
+                raise ConfigError(f"task.{key}: expected tasks {', '.join(tasks)}; got {name!r}")
     for key in ("loss", "metric"):
         if getattr(train, key) != "auto":
             raise ConfigError(
@@ -62,34 +63,34 @@ def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective
             "task.metrics are by task"
         )
     parts = []
-    for name, (own, logits, columns) in places.items():
-        loss = LOSSES[DEFAULT_LOSSES[own.kind]](classes=own.classes)
+    for name, (task, logits, columns) in tasks.items():
+        loss = LOSSES[DEFAULT_LOSSES[task.kind]](classes=task.classes)
         key = f"task.metrics.{name}"
         metrics = [
-            _for_labels(find_plug_in(key, each, Metric, METRICS, {}, ["classes"]), own.kind)
-            for each in asked.metrics.get(name, [DEFAULT_METRICS[own.kind]])
+            _for_labels(find_plug_in(key, metric, Metric, METRICS, {}, ["classes"]), task.kind)
+            for metric in settings.metrics.get(name, [DEFAULT_METRICS[task.kind]])
         ]
-        objective = Objective(own.kind, loss, [e.make(classes=own.classes) for e in metrics])
-        parts.append(TaskPart(name, objective, logits, columns, asked.weights.get(name, 1.0)))
-    if asked.selects:
-        if asked.selects not in places:
+        objective = Objective(task.kind, loss, [m.make(classes=task.classes) for m in metrics])
+        parts.append(TaskPart(name, objective, logits, columns, settings.weights.get(name, 1.0)))
+    if settings.selects:
+        if settings.selects not in tasks:
             raise ConfigError(
-                f"task.selects: expected one of {', '.join(places)}; got {asked.selects!r}"
+                f"task.selects: expected one of {', '.join(tasks)}; got {settings.selects!r}"
             )
-        parts.sort(key=lambda each: each.name != asked.selects)
+        parts.sort(key=lambda part: part.name != settings.selects)
     return TasksObjective(parts)
 
 
 def make_optimizer(config: Config, packed: PackedModel, iterations: int) -> Optimizer:
-    """The optimiser of a configuration's dense parameters.
+    """Make the optimiser of a configuration's dense parameters.
 
     Parameters
     ----------
-    iterations: of an epoch; schedules depend on their number in all.
+    iterations: the iterations of an epoch; schedules depend on the number of all iterations.
 
     Raises
     ------
-    ConfigError: it, or the schedule, cannot be found or made; names the key.
+    ConfigError: the optimiser, or the schedule, cannot be found or made. The message names the key.
     """
     train = config.train
     rule = _find_rule(config).make(parameters=packed.parameters, weight_decay=train.weight_decay)
@@ -98,21 +99,21 @@ def make_optimizer(config: Config, packed: PackedModel, iterations: int) -> Opti
 
 
 def make_pace(config: Config, iterations: int) -> Pace:
-    """The schedule of learning rates over a run; parameters and errors as of
+    """Make the schedule of learning rates of a run; arguments and errors as in
     :func:`make_optimizer`."""
     return Pace(_find_schedule(config).make(), config.train.epochs, iterations)
 
 
 def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 1) -> None:
-    """Find what a configuration names, make it, and try it on a few numbers.
+    """Make every part that a configuration names, and try it on a few numbers.
 
     Parameters
     ----------
-    iterations: of an epoch, where that is known.
+    iterations: the iterations of an epoch, if they are known.
 
     Raises
     ------
-    ConfigError: one line that names the key, what was expected and what came.
+    ConfigError: one line that names the key, the expected value and the given value.
     """
     target, train = find_target(config, schema), config.train
     if target.has_decoder:
@@ -134,12 +135,12 @@ def _check_objective(config: Config, kind: TargetKind, classes: int) -> None:
     loss, metrics = _find_loss(config, kind), _find_metrics(config, kind)
     check_loss(loss.key, loss.name, loss.make(classes=classes), kind, classes)
     names: list[str] = []
-    for each in metrics:
-        metric = each.make(classes=classes)
-        check_metric(each.key, each.name, metric, kind, classes)
+    for plug_in in metrics:
+        metric = plug_in.make(classes=classes)
+        check_metric(plug_in.key, plug_in.name, metric, kind, classes)
         if metric.name in names:
             raise ConfigError(
-                f"{each.key}: expected metrics of other names, got {metric.name!r} twice"
+                f"{plug_in.key}: expected metrics of other names, got {metric.name!r} twice"
             )
         names.append(metric.name)
 
@@ -147,38 +148,38 @@ def _check_objective(config: Config, kind: TargetKind, classes: int) -> None:
 def _find_loss(config: Config, kind: TargetKind) -> PlugIn[Loss]:
     train, built_ins = config.train, LINK_LOSSES if kind == "link" else LOSSES
     name = DEFAULT_LOSSES[kind] if train.loss == "auto" else train.loss
-    found = find_plug_in("train.loss", name, Loss, built_ins, train.loss_options, ["classes"])
-    return _for_labels(found, kind)
+    plug_in = find_plug_in("train.loss", name, Loss, built_ins, train.loss_options, ["classes"])
+    return _for_labels(plug_in, kind)
 
 
 def _find_metrics(config: Config, kind: TargetKind) -> list[PlugIn[AnyMetric]]:
-    """The one that selects the best model first."""
+    """Find all metrics. The first one selects the best model."""
     train, built_ins = config.train, LINK_METRICS if kind == "link" else METRICS
     name = DEFAULT_METRICS[kind] if train.metric == "auto" else train.metric
-    asked = [("train.metric", name, train.metric_options)]
-    asked += [("train.more_metrics", each, {}) for each in train.more_metrics]
+    wanted = [("train.metric", name, train.metric_options)]
+    wanted += [("train.more_metrics", metric, {}) for metric in train.more_metrics]
     return [
-        _for_labels(find_plug_in(key, each, Metric, built_ins, options, ["classes"]), kind)
-        for key, each, options in asked
+        _for_labels(find_plug_in(key, metric, Metric, built_ins, options, ["classes"]), kind)
+        for key, metric, options in wanted
     ]
 
 
-def _for_labels(found: PlugIn, kind: TargetKind) -> PlugIn:
-    """The same, if it is for labels of that kind, or for links."""
-    kinds = tuple(found.kind.label_kinds)
+def _for_labels(plug_in: PlugIn, kind: TargetKind) -> PlugIn:
+    """Return a loss or a metric if it is for labels of a kind; otherwise raise ConfigError."""
+    kinds = tuple(plug_in.kind.label_kinds)
     if kind not in kinds:
         raise ConfigError(
-            f"{found.key}: {found.name} is for labels of kind {' or '.join(map(str, kinds))}; the "
-            f"graph's are of kind {kind}"
+            f"{plug_in.key}: {plug_in.name} is for labels of kind {' or '.join(map(str, kinds))}; "
+            f"the graph's are of kind {kind}"
         )
-    return found
+    return plug_in
 
 
 def _find_rule(config: Config) -> PlugIn[UpdateRule]:
     train = config.train
-    given = ["parameters", "weight_decay"]
+    arguments = ["parameters", "weight_decay"]
     return find_plug_in(
-        "train.optimizer", train.optimizer, UpdateRule, RULES, train.optimizer_options, given
+        "train.optimizer", train.optimizer, UpdateRule, RULES, train.optimizer_options, arguments
     )
 
 

@@ -1,7 +1,7 @@
-"""Which models ``hop.replicas = "independent"`` trains: each an ordinary configuration.
+"""The configurations of the models that ``hop.replicas = "independent"`` trains.
 
-A trial is the run's configuration with some keys replaced, and nothing else: `hopper train` on the
-trial's configuration trains the same model alone.
+A trial is the run's configuration with some values replaced. ``hopper train`` on the trial's
+configuration trains the same model alone.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TRIAL_KEYS: Final = (
     "train.model_seed",
     "train.seed",
 )
-"""the keys that trials may differ in"""
+"""The keys in which trials may differ."""
 ALONE: Final = ZeroHop.name
-"""the engine that a trial's own configuration names; every exact engine trains the same"""
+"""The engine in a trial's own configuration; every exact engine trains the same model."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class TrialConfig:
 
     Attributes
     ----------
-    overrides: what it replaces, by "section.key".
-    config: the configuration that trains it alone, on the same number of ranks.
+    overrides: the values that the trial replaces, by "section.key".
+    config: the configuration that trains the trial alone, on the same number of ranks.
     """
 
     overrides: Mapping[str, Value]
@@ -51,7 +51,7 @@ class TrialConfig:
 
 
 def trial_name(number: int) -> str:
-    """What a trial is called, and its folder in that of the run."""
+    """Return the name of a trial, which is also the name of its folder in the run's."""
     return f"trial-{number}"
 
 
@@ -61,35 +61,38 @@ def is_trials(config: Config) -> bool:
 
 
 def all_configs(config: Config, ranks: int) -> list[Config]:
-    """What a run trains: the configuration itself, or those of its trials.
+    """Return the configurations that a run trains: its own, or those of its trials.
 
     Raises
     ------
-    ConfigError: as :func:`trial_configs`.
+    ConfigError: as in :func:`trial_configs`.
     """
     if is_trials(config):
-        return [each.config for each in trial_configs(config, ranks)]
+        return [trial.config for trial in trial_configs(config, ranks)]
     return [config]
 
 
 def trial_configs(config: Config, ranks: int) -> list[TrialConfig]:
-    """The trials of a run, in order.
+    """Return the trials of a run, in order.
 
     Parameters
     ----------
-    ranks: number of ranks N; without ``hop.trials`` also the number of trials.
+    ranks: the number of ranks, which is also the number of trials without ``hop.trials``.
 
     Raises
     ------
     ConfigError: a key cannot differ between trials, or has a bad value.
     """
-    overrides = config.hop.trials or _seeds(config, ranks)
+    trials = config.hop.trials or _seeds(config, ranks)
     _refuse(config)
-    return [TrialConfig(each, _alone(config, index, each)) for index, each in enumerate(overrides)]
+    return [
+        TrialConfig(overrides, _alone(config, index, overrides))
+        for index, overrides in enumerate(trials)
+    ]
 
 
 def _seeds(config: Config, ranks: int) -> list[dict[str, Value]]:
-    """Trials that differ in their seed alone."""
+    """Return overrides for trials that differ only in their seed."""
     train = config.train
     if config.hop.share_sampling:
         return [{"train.model_seed": train.own_seed + index} for index in range(ranks)]
@@ -97,21 +100,24 @@ def _seeds(config: Config, ranks: int) -> list[dict[str, Value]]:
 
 
 def _refuse(config: Config) -> None:
+    """Refuse settings that a run of several trials cannot have."""
     for key in ("record_gradients", "replay"):
         if getattr(config.train, key):
             raise ConfigError(
-                f'train.{key}: not with hop.replicas = "independent"; train one trial alone, by '
-                "the configuration in its folder"
+                f'train.{key}: expected no value with hop.replicas = "independent"; train one '
+                "trial alone, with the configuration in its folder"
             )
 
 
 def _alone(config: Config, index: int, overrides: Mapping[str, Value]) -> Config:
+    """Make the configuration that trains a trial alone."""
     values = config.model_dump()
     where = f"hop.trials[{index}]"
     for name, value in overrides.items():
         if name not in TRIAL_KEYS:
             raise ConfigError(
-                f"{where}: {name}: trials cannot differ in it; they can in {', '.join(TRIAL_KEYS)}"
+                f"{where}: {name}: trials cannot differ in it; expected one of "
+                f"{', '.join(TRIAL_KEYS)}"
             )
         if name == "train.seed" and config.hop.share_sampling:
             raise ConfigError(
@@ -124,10 +130,10 @@ def _alone(config: Config, index: int, overrides: Mapping[str, Value]) -> Config
     values["train"] |= {"engine": ALONE, "run_dir": "", "resume": False}
     # Servers that were started for the run end with it.
     values["cluster"]["servers"] = []
-    found = make_config(values, where=where)
-    if found.model.typed != config.model.typed:
+    trial = make_config(values, where=where)
+    if trial.model.typed != config.model.typed:
         raise ConfigError(
-            f"{where}: model.name: {found.model.name!r} and {config.model.name!r} read different "
+            f"{where}: model.name: {trial.model.name!r} and {config.model.name!r} read different "
             "rows: expected models of typed graphs only, or none"
         )
-    return found
+    return trial

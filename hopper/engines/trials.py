@@ -1,8 +1,8 @@
-"""Different models trained at once over one partitioned graph (HopGNN's migration, put to use).
+"""Different models, called trials, that are trained at once over one partitioned graph.
 
-Every trial has its own initialisation, dropout, shape, optimiser and learning rate, so nothing is
-averaged, and a model must itself travel to the roots it trains: from its home around all ranks and
-back home, where its own optimiser updates it. The features that a rank reads serve every visitor.
+Every trial has its own initialisation, dropout, shape, optimiser and learning rate, so gradients
+are not averaged. A model travels from its home around all ranks and back, where its optimiser
+updates it (HopGNN's migration). The features that a rank reads serve every visiting model.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ from hopper.migrate.schedule import Visit, round_trips, visits
 from hopper.migrate.transport import Transport, hand_out
 
 Passes = Mapping[int, Iterable[Pass]]
-"""by trial; those of an empty group are none"""
+"""The passes of each trial; an empty group has none."""
 
 
 @dataclass(frozen=True)
 class TrialsPlan(Plan):
-    """The groups that visitors train on a rank.
+    """The groups that visiting models train on a rank.
 
     Attributes
     ----------
-    groups: by trial that is trained, a subgraph per pass; with shared sampling the same for all.
+    groups: by trial, a subgraph for each pass. With shared sampling all trials have the same.
     """
 
     groups: dict[int, list[Subgraph]]
 
     @property
     def num_edges(self) -> int:
-        """See :class:`hopper.engines.engine.Plan`."""
+        """How many edges the groups hold, each shared group counted once."""
         distinct = {id(group): group for group in self.groups.values()}
-        return sum(each.num_edges for each in chain(*distinct.values()))
+        return sum(subgraph.num_edges for subgraph in chain(*distinct.values()))
 
 
 class Trials(Engine[TrialsPlan, Passes]):
     """The ``hop`` engine with independent replicas.
 
-    Trial d is at home on rank d mod N, which holds its parameters and makes its updates. Elsewhere
-    it lends its module to the visitor, and what its buffer and its optimiser hold means nothing.
+    The home of trial d is rank d mod N, which holds its parameters and makes its updates. Other
+    ranks keep a module for the visiting model; their buffers and optimisers of the trial have no
+    meaning between visits.
 
     Parameters
     ----------
-    request: the run's.
-    trials: each with the configuration that trains it alone. With shared sampling all have the same
-        trainer.
-    schedules: by trial, the roots of a trial that samples for itself; not read with shared
-        sampling.
+    request: the request of the run.
+    trials: the state of each trial, with the configuration that trains it alone. With shared
+        sampling all have the same trainer.
+    schedules: by trial, the schedule of its batches. Shared sampling does not use them.
     """
 
     name = "hop"
@@ -83,24 +83,27 @@ class Trials(Engine[TrialsPlan, Passes]):
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """See :class:`Engine`: one trial reads what the engine does."""
+        """Return the key that all engines share whose ranks read for their own roots."""
         return [HOMED]
 
     def plan(self, batch: GlobalBatch) -> TrialsPlan:
-        """Samples this rank's roots: once for all trials, or for each by its own batch."""
+        """Sample this rank's roots, once for all trials or for each trial by its own batch."""
         if self._shares:
             group = self._sample(0, batch)
             return TrialsPlan(batch, rows_of(group), dict.fromkeys(self.training, group))
         groups = {}
         for trial in self.training:
-            own = self._schedules[trial].batch(batch.epoch, batch.iteration)
+            trial_batch = self._schedules[trial].batch(batch.epoch, batch.iteration)
             with self.state.log.noting(model=trial):
-                groups[trial] = self._sample(trial, own)
+                groups[trial] = self._sample(trial, trial_batch)
         return TrialsPlan(batch, rows_of([*chain(*groups.values())]), groups)
 
     def read(self, plan: TrialsPlan, rows: PartitionedRows) -> Passes:
-        """Rows that are shared are held until the last trial has come. Others are read when their
-        trial comes; with pre-gathering, those of other servers before, all at once."""
+        """Read the rows of all trials.
+
+        Shared rows stay in memory until the last trial has been trained. Other rows are read when
+        their trial arrives, except that pre-gathering fetches remote rows at once.
+        """
         trainer = self.state.trainer
         if not self._shares:
             source: InputRows = rows
@@ -113,10 +116,10 @@ class Trials(Engine[TrialsPlan, Passes]):
         return dict.fromkeys(plan.groups, passes)
 
     def compute(self, plan: TrialsPlan, inputs: Passes) -> None:
-        """Every trial goes around the ranks and home."""
+        """Let every trial travel around all ranks and home, and train this rank's groups."""
         state = self.state
-        places = round_trips(len(self.models), state.cluster.world, self.training)
-        *timeline, homecoming = visits(places, state.cluster.rank)
+        ranks = round_trips(len(self.models), state.cluster.world, self.training)
+        *timeline, homecoming = visits(ranks, state.cluster.rank)
         for trial in timeline[0].models:
             self.models[trial].packed.clear()
             self._docks[trial].start([trial])
@@ -129,27 +132,29 @@ class Trials(Engine[TrialsPlan, Passes]):
         self._move(plan.batch, timeline[-1], homecoming, homeward=True)
 
     def sees_epoch(self, epoch: int) -> bool:
-        """A trial that runs out of patience is trained no more."""
+        """Whether no trial may stop early, which would change what the next epoch trains."""
         return not any(trial.config.train.patience for trial in self.models)
 
     def update(self, batch: GlobalBatch) -> StepReport:
-        """Every trial is updated at home, where its loss is reported."""
+        """Update the trials whose home is this rank, and report their losses."""
         at_home = [trial for trial in self.training if self._is_home(trial)]
         return StepReport({trial: self._update(trial, batch) for trial in at_home})
 
     def hand_out(self, model: int) -> None:
-        """A trial's parameters go from its home to all ranks."""
+        """Send a trial's parameters from its home to all ranks."""
         self._hand_out(model, self.models[model].packed.parameters)
 
     def complete(self, where: str, *, moments: bool = False) -> None:
-        """For a checkpoint every trial is handed out, with its optimiser's state; a trial that is
-        saved by itself was handed out before."""
+        """Send all trials and their optimisers' states to all ranks, for a checkpoint.
+
+        A trial that is saved alone was already sent by :meth:`hand_out`.
+        """
         if moments:
             for trial, state in enumerate(self.models):
                 self._hand_out(trial, state.packed.parameters, *state.optimizer.state().values())
 
     def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
-        """A trial's losses are those that its home knows."""
+        """Replace each trial's losses with those that its home knows."""
         known = torch.tensor(list(losses.values()), dtype=torch.float64)
         known[[not self._is_home(trial) for trial in losses]] = 0.0
         self.state.cluster.all_reduce(known, "control", "adding up losses")
@@ -175,7 +180,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         return self.models[trial].trainer.sample(roots, batch.epoch, batch.iteration)
 
     def _read_later(self, trial: int, plan: TrialsPlan, rows: InputRows) -> Iterator[Pass]:
-        # A group that was trained is let go of.
+        # Popping the group frees its memory after training.
         for subgraph in plan.groups.pop(trial):
             yield self.models[trial].trainer.read(subgraph, rows)
 
@@ -184,7 +189,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         dropout = dropout_key(state.config.train.own_seed, batch.epoch, batch.iteration)
         with self._docks[trial].aboard(trial) as packed:
             for work in passes:
-                # Batches of an iteration are equally large, whatever their seed.
+                # The batches of an iteration have the same size, whatever their seed.
                 state.trainer.train(packed, work, batch.size, dropout)
 
     def _move(

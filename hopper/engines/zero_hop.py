@@ -1,7 +1,7 @@
-"""Zero-hop training: every root is trained on its home, and only gradients travel.
+"""Zero-hop training: every root is trained on its home rank, and no model travels.
 
-With synchronous replicas the global gradient is a sum over roots, so each root may be trained under
-any replica. This is hop's data movement without its migrations, time steps and barriers.
+With synchronous replicas the global gradient is a sum over roots, so any replica may train a root.
+Rows move as under ``hop``, without its migrations, time steps and barriers.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from hopper.engines.sampled_groups import OneGroup
 from hopper.micrograph.route import GlobalBatch
 
 HOMED: Final = "homed"
-"""what plans are told apart by where a rank reads for the roots that it owns"""
+"""the key of plans in which a rank reads for the roots that it owns"""
 
 
 class ZeroHop(OneGroup):
-    """Each rank trains all roots of the global batch that are homed at it.
+    """Each rank trains all roots of the global batch whose home it is.
 
-    What moves: few remote input rows, and gradients. Unlike ``locality``, the global batch is drawn
-    uniformly from all training nodes.
+    Few remote input rows and gradients cross the network. Unlike under ``locality``, the global
+    batch is drawn uniformly from all training nodes.
     """
 
     name = "zero_hop"
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
-        """See :class:`hopper.engines.engine.Engine`."""
+        """Return the key that all engines share whose ranks read for their own roots."""
         return [HOMED]
 
     def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
-        """See :class:`OneGroup`."""
+        """Return the roots whose home is this rank."""
         return batch.of_home(self.state.cluster.rank)

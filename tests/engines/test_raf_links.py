@@ -322,8 +322,8 @@ def test_weights_are_of_what_ends_of_every_type_meet(
     ("options", "told"),
     [
         ({"target": "book"}, r"^--target: edges of reader/borrows/book, author/wrote/book are"),
-        ({"server_memory": 10_000}, r"^--server-memory: what is cut is what hops from a split's"),
-        ({"metapaths": [["borrows"]]}, r"metapaths: they start from one type of roots"),
+        ({"server_memory": 10_000}, r"^--server-memory: only graphs whose nodes are predicted"),
+        ({"metapaths": [["borrows"]]}, r"metapaths: metapaths start from one type"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(

@@ -226,5 +226,5 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     )
     partition_graph(GraphDirectory.open(tmp_path / "plain"), tmp_path / "none", 1)
     values = values_of(tmp_path / "none", SAMPLERS["by weight"], "sage")
-    with pytest.raises(RequestError, match=r"draws by weights of edges, which no relation of"):
+    with pytest.raises(RequestError, match=r"draws by weights of edges, and the model reads no"):
         check_request(Request(make_config(values), PartitionedGraph.open(tmp_path / "none")))

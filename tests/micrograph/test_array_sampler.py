@@ -132,7 +132,7 @@ def test_what_is_refused() -> None:
 @pytest.mark.parametrize(
     ("train", "expected"),
     [
-        ({"device": "cpu"}, 'sampler.device: "cuda" wants train.device = "cuda"'),
+        ({"device": "cpu"}, 'sampler.device: "cuda" needs a device; expected train'),
         ({"engine": "cooperative"}, "sampler.device: cooperative plans in host memory"),
         ({"engine": "auto"}, "sampler.device: cooperative plans in host memory; .* with auto"),
     ],
