@@ -1,4 +1,7 @@
-"""Penalties by node type, and what every policy would cache (Heta, Figure 7 and section 6)."""
+"""A picture of miss penalties by node type, and of what each policy would cache.
+
+Heta, Figure 7 and section 6.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from hopper.hetero.picture import COLOURS
 
 
 def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, title: str) -> None:
-    """Write a PNG: what a missing byte of each type costs, the shares of types in the cache under
-    every policy, and the visits that it would find."""
+    """Write a PNG with three charts.
+
+    They show the cost of a missing byte of each type, each type's share of the cache under every
+    policy, and the visits that would find their row in the cache.
+    """
     figure = Figure(figsize=(12, 4.6), layout="constrained")
-    costs, shares, found = figure.subplots(1, 3)
+    costs, shares, hits = figure.subplots(1, 3)
     names = list(profile)
-    colours = [COLOURS[place % len(COLOURS)] for place in range(len(names))]
-    labels = [f"{each}\n{known.row_bytes:,} B" for each, known in profile.items()]
-    costs.bar(labels, [known.penalty * 1e9 for known in profile.values()], color=colours)
+    colours = [COLOURS[index % len(COLOURS)] for index in range(len(names))]
+    labels = [f"{name}\n{visited.row_bytes:,} B" for name, visited in profile.items()]
+    costs.bar(labels, [visited.penalty * 1e9 for visited in profile.values()], color=colours)
     costs.set_ylabel("nanoseconds a missing byte")
     costs.set_title("Miss penalty", loc="left", fontsize=10)
     costs.tick_params(axis="x", labelrotation=90 if len(names) > 4 else 0)
@@ -33,16 +39,16 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
     shares.set_ylabel("MiB")
     shares.set_title("Rows by type", loc="left", fontsize=10)
     shares.legend(fontsize=8, frameon=False)
-    total = sum(known.total for known in profile.values())
+    total = sum(visited.total for visited in profile.values())
     planned = [plan for plan in plans if plan.policy != "lru"]
     rates = [sum(plan.hits(profile).values()) / max(1, total) for plan in planned]
-    found.bar([plan.policy for plan in planned], [100 * rate for rate in rates], color="#0072B2")
-    found.set_ylabel("visits found, %")
-    found.set_ylim(0, 100)
-    found.set_title("Found while sampling", loc="left", fontsize=10)
-    for axes in (shares, found):
+    hits.bar([plan.policy for plan in planned], [100 * rate for rate in rates], color="#0072B2")
+    hits.set_ylabel("visits found, %")
+    hits.set_ylim(0, 100)
+    hits.set_title("Found while sampling", loc="left", fontsize=10)
+    for axes in (shares, hits):
         axes.tick_params(axis="x", labelrotation=20)
-    for axes in (costs, shares, found):
+    for axes in (costs, shares, hits):
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     path = Path(path)

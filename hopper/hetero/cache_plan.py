@@ -1,9 +1,10 @@
-"""Which rows a cache of a given size holds (Heta, section 6).
+"""Plans which rows a cache of a given size holds (Heta, section 6).
 
-A type's share of the cache is in proportion to its visits, or to its visits times the time that a
-missing byte of it costs; within a share the rows that are visited most come first. What a type
-cannot use, since no more of its rows were visited, is dealt out again in the same proportion.
-``benefit`` knows no shares: it ranks single rows of all types by visits times penalty per byte.
+A node type's share of the cache is proportional to its visits (``hotness``), or to its visits times
+the cost of a missing byte (``hotness+penalty``). Within a share the rows with most visits come
+first. Space that a type cannot use, because no more of its rows were visited, goes to the other
+types in the same proportion. ``benefit`` has no shares: it ranks single rows of all types by visits
+times penalty per byte.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 @dataclass(frozen=True)
 class TypeProfile:
-    """What presampling and measuring found out about one node type, on one rank.
+    """The visits and the miss penalty of one node type, as measured on one rank.
 
     Attributes
     ----------
-    row_bytes: of a row in the cache.
-    rows: how many could be missing at all, visited or not.
-    ids: [n] int64 distinct global ids, or places among a rank's own rows: the rows that were
-        visited and could be missing.
-    visits: [n] int64, at least 1: in how many iterations each was read.
-    penalty: seconds that a missing byte costs; 0 where it was not measured.
+    row_bytes: the bytes of a row in the cache.
+    rows: the number of rows that a cache could miss, visited or not.
+    ids: [n] int64, distinct: the visited rows among them, as global ids or as indices of the rank's
+        own rows.
+    visits: [n] int64, at least 1: in how many iterations each row was read.
+    penalty: the seconds that a missing byte costs; 0 = not measured.
     """
 
     row_bytes: int
@@ -46,12 +47,12 @@ class TypeProfile:
 
     @property
     def total(self) -> int:
-        """Visits of all rows together."""
+        """The visits of all rows together."""
         return int(self.visits.sum())
 
     @cached_property
     def hottest(self) -> NDArray[np.int64]:
-        """[n] int64: places of ``ids``, most visits first, then by id."""
+        """The indices [n], int64, of ``ids`` in order of visits, most first, then of id."""
         return np.lexsort((self.ids, -self.visits))
 
 
@@ -60,13 +61,13 @@ Profile = Mapping[str, TypeProfile]
 
 @dataclass(frozen=True)
 class CachePlan:
-    """What a cache holds.
+    """The content of a cache.
 
     Attributes
     ----------
-    room: by type, how many rows it has room for.
-    held: by type, [n] int64 global ids that it begins with, most valuable first; none under
-        ``lru``, which fills itself.
+    room: by type, the number of rows that the cache has room for.
+    held: by type, the global ids [n], int64, of its first rows, most valuable first. Empty under
+        ``lru``, which fills the cache during training.
     """
 
     policy: Policy
@@ -74,28 +75,32 @@ class CachePlan:
     held: Mapping[str, Ids]
 
     def used(self, profile: Profile) -> int:
-        """Bytes of all rows that there is room for."""
-        return sum(rows * profile[each].row_bytes for each, rows in self.room.items())
+        """Return the bytes of all rows that the cache has room for."""
+        return sum(rows * profile[name].row_bytes for name, rows in self.room.items())
 
     def hits(self, profile: Profile) -> dict[str, int]:
-        """By type, how many of the profile's visits would have found their row."""
+        """Return how many of the profile's visits find their row in the cache, by type."""
         return {
-            each: int(known.visits[np.isin(known.ids, self.held[each])].sum())
-            for each, known in profile.items()
+            name: int(visited.visits[np.isin(visited.ids, self.held[name])].sum())
+            for name, visited in profile.items()
         }
 
     def saved_seconds(self, profile: Profile) -> float:
-        """Time that the profile's visits would not have taken."""
-        found = self.hits(profile)
-        return sum(found[each] * known.penalty * known.row_bytes for each, known in profile.items())
+        """Return the seconds that the cache saves over the profile's visits."""
+        hits = self.hits(profile)
+        return sum(
+            hits[name] * visited.penalty * visited.row_bytes for name, visited in profile.items()
+        )
 
 
 def parse_cache_size(text: str) -> int | float:
-    """Bytes of a size such as "512M", or, of "10%", the share 0.1 of what could be missing.
+    """Parse a size such as "512M", which returns bytes, or "10%", which returns the share 0.1.
+
+    A share is of all rows that the cache could miss.
 
     Raises
     ------
-    RequestError: neither, or there is no room for anything.
+    RequestError: the text is neither, or leaves no room for any row.
     """
     if text.strip().endswith("%"):
         try:
@@ -112,103 +117,105 @@ def parse_cache_size(text: str) -> int | float:
 
 
 def cache_bytes(text: str, profile: Profile) -> int:
-    """Bytes of a size, as of :func:`parse_cache_size`."""
+    """Return the bytes that a size of :func:`parse_cache_size` means for a profile."""
     size = parse_cache_size(text)
     if isinstance(size, int):
         return size
-    return round(size * sum(known.rows * known.row_bytes for known in profile.values()))
+    return round(size * sum(visited.rows * visited.row_bytes for visited in profile.values()))
 
 
 def plan_cache(profile: Profile, policy: Policy, size: int) -> CachePlan:
-    """Fill a cache.
+    """Decide how many and which rows of each type a cache holds.
 
     Parameters
     ----------
-    profile: by node type.
-    size: bytes of rows, maps from ids to rows not counted; 0 is allowed.
+    profile: the visits and penalties, by node type.
+    size: the bytes for rows, without maps from ids to rows. It may be 0.
     """
     if policy == "lru":
         room = _whole_rows(profile, share_out(size, *_by_table(profile)), size, _tables(profile))
         return CachePlan(policy, room, dict.fromkeys(profile, np.empty(0, np.int64)))
-    visited = {each: known.ids.size for each, known in profile.items()}
+    counts = {name: visited.ids.size for name, visited in profile.items()}
     if policy == "benefit":
         room = _most_valuable(profile, size)
     else:
         weights = {
-            each: known.total * (known.penalty if policy == "hotness+penalty" else 1.0)
-            for each, known in profile.items()
+            name: visited.total * (visited.penalty if policy == "hotness+penalty" else 1.0)
+            for name, visited in profile.items()
         }
-        needs = {each: visited[each] * known.row_bytes for each, known in profile.items()}
-        room = _whole_rows(profile, share_out(size, weights, needs), size, visited)
-    held = {each: known.ids[known.hottest[: room[each]]] for each, known in profile.items()}
-    return CachePlan(policy, room, held)
+        needs = {name: counts[name] * visited.row_bytes for name, visited in profile.items()}
+        room = _whole_rows(profile, share_out(size, weights, needs), size, counts)
+    ids = {name: visited.ids[visited.hottest[: room[name]]] for name, visited in profile.items()}
+    return CachePlan(policy, room, ids)
 
 
 def share_out(size: int, weights: Mapping[str, float], needs: Mapping[str, int]) -> dict[str, int]:
-    """By type, bytes in proportion to weights, but never more than it needs; what that leaves is
-    dealt out among the others, in the same proportion.
+    """Divide bytes over types in proportion to weights, and give no type more than it needs.
+
+    What a type does not need goes to the other types in the same proportion.
 
     Parameters
     ----------
-    weights: at least 0; a type that weighs nothing gets nothing.
+    weights: at least 0, by type; a type of weight 0 gets nothing.
+    needs: the most bytes that each type can use.
     """
     shares = dict.fromkeys(weights, 0)
-    open_types = [each for each, weight in weights.items() if weight > 0 and needs[each]]
+    open_types = [name for name, weight in weights.items() if weight > 0 and needs[name]]
     left = size
     while open_types:
-        total = sum(weights[each] for each in open_types)
-        full = [each for each in open_types if left * weights[each] >= needs[each] * total]
+        total = sum(weights[name] for name in open_types)
+        full = [name for name in open_types if left * weights[name] >= needs[name] * total]
         if not full:
-            return shares | {each: int(left * weights[each] / total) for each in open_types}
-        for each in full:
-            shares[each] = needs[each]
-            left -= needs[each]
-        open_types = [each for each in open_types if each not in full]
+            return shares | {name: int(left * weights[name] / total) for name in open_types}
+        for name in full:
+            shares[name] = needs[name]
+            left -= needs[name]
+        open_types = [name for name in open_types if name not in full]
     return shares
 
 
 def _whole_rows(
     profile: Profile, shares: Mapping[str, int], size: int, most: Mapping[str, int]
 ) -> dict[str, int]:
-    """Rows of shares; bytes that make no whole row go to the types with the largest shares."""
-    rows = {each: shares[each] // known.row_bytes for each, known in profile.items()}
-    left = size - sum(rows[each] * known.row_bytes for each, known in profile.items())
-    for each in sorted(profile, key=lambda name: (-shares[name], name)):
-        more = min(left // profile[each].row_bytes, most[each] - rows[each])
-        if shares[each] and more > 0:
-            rows[each] += more
-            left -= more * profile[each].row_bytes
+    """Convert shares of bytes to rows; spare bytes go to the types with the largest shares."""
+    rows = {name: shares[name] // visited.row_bytes for name, visited in profile.items()}
+    left = size - sum(rows[name] * visited.row_bytes for name, visited in profile.items())
+    for name in sorted(profile, key=lambda name: (-shares[name], name)):
+        more = min(left // profile[name].row_bytes, most[name] - rows[name])
+        if shares[name] and more > 0:
+            rows[name] += more
+            left -= more * profile[name].row_bytes
     return rows
 
 
 def _most_valuable(profile: Profile, size: int) -> dict[str, int]:
-    """How many rows of each type are among the most valuable ones that fit together."""
+    """Count the rows of each type among the most valuable rows that fit together."""
     names = sorted(profile)
-    values = [profile[each].visits[profile[each].hottest] * profile[each].penalty for each in names]
-    kinds = np.repeat(np.arange(len(names)), [own.size for own in values])
-    widths = np.array([profile[each].row_bytes for each in names], np.int64)
-    # Stable: rows of a type stay in their order, hottest first.
+    values = [profile[name].visits[profile[name].hottest] * profile[name].penalty for name in names]
+    kinds = np.repeat(np.arange(len(names)), [type_values.size for type_values in values])
+    widths = np.array([profile[name].row_bytes for name in names], np.int64)
+    # A stable sort keeps rows of a type in their order, hottest first.
     order = np.argsort(-np.concatenate([*values, np.empty(0)]), kind="stable")
     fits = int(np.searchsorted(np.cumsum(widths[kinds[order]]), size, side="right"))
     counts = np.bincount(kinds[order[:fits]], minlength=len(names))
-    rows = {each: int(count) for each, count in zip(names, counts, strict=True)}
-    left = size - sum(rows[each] * profile[each].row_bytes for each in names)
+    rows = {name: int(count) for name, count in zip(names, counts, strict=True)}
+    left = size - sum(rows[name] * profile[name].row_bytes for name in names)
     for kind in kinds[order[fits:]]:
-        # The row that did not fit any more may leave room for narrower ones.
-        each = names[kind]
+        # Rows that are narrower than the first that did not fit may still fit.
+        name = names[kind]
         if left < widths.min():
             break
-        if profile[each].row_bytes <= left:
-            rows[each] += 1
-            left -= profile[each].row_bytes
+        if profile[name].row_bytes <= left:
+            rows[name] += 1
+            left -= profile[name].row_bytes
     return rows
 
 
 def _tables(profile: Profile) -> dict[str, int]:
-    return {each: known.rows for each, known in profile.items()}
+    return {name: visited.rows for name, visited in profile.items()}
 
 
 def _by_table(profile: Profile) -> tuple[dict[str, float], dict[str, int]]:
-    """What is known before anything is sampled: weights and needs by the bytes of all rows."""
-    needs = {each: known.rows * known.row_bytes for each, known in profile.items()}
-    return {each: float(need) for each, need in needs.items()}, needs
+    """Return weights and needs by the bytes of all rows, which are known before sampling."""
+    needs = {name: visited.rows * visited.row_bytes for name, visited in profile.items()}
+    return {name: float(need) for name, need in needs.items()}, needs

@@ -1,4 +1,4 @@
-"""What presampling found out, kept in a partitioned directory: one file a rank."""
+"""Profiles of visits and penalties, stored in a partitioned directory as one file per rank."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ABOUT: Final = "about"
 
 @dataclass(frozen=True)
 class CacheProfile:
-    """Visits and penalties of one rank.
+    """The visits and penalties of one rank.
 
     Attributes
     ----------
-    made_for: what of a configuration the visits depend on.
-    iterations: that were sampled.
-    types: by node type.
+    made_for: the values of the configuration that the visits depend on.
+    iterations: the number of sampled iterations.
+    types: the visits and penalties, by node type.
     """
 
     made_for: Mapping[str, Any]
@@ -38,9 +38,9 @@ class CacheProfile:
 
 
 def profile_file(partitioned: Path, made_for: Mapping[str, Any], rank: int) -> Path:
-    """Where a rank's profile is kept."""
-    words = json.dumps(dict(made_for), sort_keys=True)
-    key = hashlib.sha256(words.encode()).hexdigest()[:12]
+    """Return the path of a rank's profile."""
+    text = json.dumps(dict(made_for), sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
     return partitioned / FOLDER / key / f"rank-{rank}.npz"
 
 
@@ -49,20 +49,20 @@ def save_profile(profile: CacheProfile, path: Path) -> None:
 
     Raises
     ------
-    OSError: it cannot be written.
+    OSError: the profile cannot be written.
     """
     about = {
         "schema": PROFILE_SCHEMA_VERSION,
         "made_for": dict(profile.made_for),
         "iterations": profile.iterations,
         "types": {
-            each: {"row_bytes": known.row_bytes, "rows": known.rows, "penalty": known.penalty}
-            for each, known in profile.types.items()
+            name: {"row_bytes": visited.row_bytes, "rows": visited.rows, "penalty": visited.penalty}
+            for name, visited in profile.types.items()
         },
     }
     arrays: dict[str, NDArray[Any]] = {_ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)}
-    for place, known in enumerate(profile.types.values()):
-        arrays |= {f"ids-{place}": known.ids, f"visits-{place}": known.visits}
+    for index, visited in enumerate(profile.types.values()):
+        arrays |= {f"ids-{index}": visited.ids, f"visits-{index}": visited.visits}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"unfinished-{path.name}")
     with unfinished.open("wb") as file:
@@ -75,7 +75,7 @@ def load_profile(path: Path) -> CacheProfile:
 
     Raises
     ------
-    GraphError: it is missing, damaged, or of another schema version.
+    GraphError: the file is missing, damaged, or of another schema version.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -85,14 +85,14 @@ def load_profile(path: Path) -> CacheProfile:
                     f"{path}: expected schema {PROFILE_SCHEMA_VERSION}, found {about['schema']}"
                 )
             types = {
-                each: TypeProfile(
-                    told["row_bytes"],
-                    told["rows"],
-                    arrays[f"ids-{place}"],
-                    arrays[f"visits-{place}"],
-                    told["penalty"],
+                name: TypeProfile(
+                    described["row_bytes"],
+                    described["rows"],
+                    arrays[f"ids-{index}"],
+                    arrays[f"visits-{index}"],
+                    described["penalty"],
                 )
-                for place, (each, told) in enumerate(about["types"].items())
+                for index, (name, described) in enumerate(about["types"].items())
             }
     except FileNotFoundError:
         raise GraphError(f"{path}: no such profile; `hopper cache profile` makes one") from None

@@ -37,24 +37,29 @@ def divide_graph(
 
     Parameters
     ----------
-    method: "metis", "stream" or "random" divide nodes; "meta" divides whole relations.
-    layers, target, metapaths, weights_fanouts, server_memory, tables: of "meta": hops that models
-        read at most (2), the type of the roots, the relations that hops follow, path by path (all),
-        fanouts to weigh sub-metatrees by sampling with (they are weighed by what is stored), the
-        bytes that a server may store, above which a sub-metatree is cut (as many as there are), and
-        whether whole files are links to the graph's ("link") or copies ("copy").
-    feature_dtypes, memory_limit, on_estimate: as of :func:`hopper.partition.partition_graph`.
-    options: of the others: as of :func:`hopper.partition.partition_graph`.
+    method: "metis", "stream" and "random" divide nodes; "meta" divides whole relations.
+    layers: only for "meta": the most hops that models read; None = 2.
+    target: only for "meta": the node type of the roots.
+    metapaths: only for "meta": the relations that hops follow, path by path; none = all relations.
+    weights_fanouts: only for "meta": the fanouts of the sampling that weighs sub-metatrees; None =
+        weigh them by what is stored.
+    server_memory: only for "meta": the bytes that a server may store. A larger sub-metatree is cut;
+        None = no limit.
+    tables: only for "meta": whether whole files are links to the graph's ("link") or copies
+        ("copy").
+    feature_dtypes, memory_limit, on_estimate: as in :func:`hopper.partition.partition_graph`.
+    options: only for other methods: as in :func:`hopper.partition.partition_graph`.
 
     Raises
     ------
-    RequestError: an impossible request, too little memory or disk space, an occupied destination.
+    RequestError: the request is impossible, memory or disk space is too small, or the destination
+        is occupied.
     GraphError: the graph directory is damaged.
     """
     if method == BY_RELATION and options:
         raise RequestError(f"{', '.join(options)}: --method {BY_RELATION} does not read that")
-    given = [layers, target, metapaths or None, weights_fanouts, server_memory, tables]
-    if method != BY_RELATION and any(each is not None for each in given):
+    meta_options = [layers, target, metapaths or None, weights_fanouts, server_memory, tables]
+    if method != BY_RELATION and any(option is not None for option in meta_options):
         raise RequestError(
             "layers, target, metapaths, weights_fanouts, server_memory, tables: only --method "
             f"{BY_RELATION} reads them, not {method}"
@@ -63,7 +68,7 @@ def divide_graph(
         options |= {"feature_dtypes": feature_dtypes, "progress": progress}
         options |= {"memory_limit": memory_limit, "on_estimate": on_estimate}
         return partition_graph(graph, out, servers, method, **options)
-    # networkx takes a fifth of a second to load, which other methods do without.
+    # Other methods need no networkx, which takes a fifth of a second to import.
     from hopper.hetero.write_partition import partition_by_relation
 
     hops = 2 if layers is None else layers

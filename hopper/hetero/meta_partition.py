@@ -1,4 +1,7 @@
-"""Meta-partitioning: whole relations to servers, by sub-metatree (Heta, section 5, Algorithm 2)."""
+"""Meta-partitioning: assigns whole relations to servers, one sub-metatree after the other.
+
+Heta, section 5, Algorithm 2.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ _MOST_SERVERS: Final = 2**16
 
 
 class Replica(NamedTuple):
-    """Which of the copies of its sub-metatrees a server holds: it trains every ``copies``-th root
-    of a batch for them, from ``place`` on."""
+    """Which copy of its sub-metatrees a server holds.
+
+    It aggregates them for every ``copies``-th root of a batch, beginning with root ``place``.
+    """
 
     place: int
     copies: int
@@ -26,15 +31,16 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True)
 class Share:
-    """What one server holds.
+    """The relations and node types that one server stores.
 
     Attributes
     ----------
     roots: its root relations, in canonical order.
-    replica: of them; (0, 1) where no other server has them.
-    part: which part of the edges of its one root relation; (0, 1) where it has all edges of all.
+    replica: which copy of them it holds; (0, 1) if no other server has them.
     relations, node_types: all that its sub-metatrees read, each once (step 4, deduplication).
-    nodes, edges: of these.
+    nodes, edges: how many there are of these.
+    part: which part of the edges of its only root relation it has; (0, 1) if it has all edges of
+        all root relations.
     """
 
     roots: tuple[Relation, ...]
@@ -45,20 +51,20 @@ class Share:
     edges: int
     part: Part = WHOLE
     held: Mapping[str, int] = field(default_factory=dict)
-    """of a part: how many nodes it has by type"""
+    """how many nodes it has, by type, if it has a part"""
 
 
 @dataclass(frozen=True)
 class MetaPartition:
-    """Who holds what.
+    """The division of a metatree over servers.
 
     Attributes
     ----------
-    tree: what was divided.
-    weights: of each root relation's sub-metatree.
-    shares: one per server.
-    unreachable: relations that no sub-metatree reads; no server stores them.
-    distinct_nodes: of all types that any server holds.
+    tree: the metatree that was divided.
+    weights: the weight of each root relation's sub-metatree.
+    shares: what each server stores.
+    unreachable: the relations that no sub-metatree reads and no server stores.
+    distinct_nodes: how many nodes there are of all types that any server stores.
     """
 
     tree: Metatree
@@ -69,11 +75,11 @@ class MetaPartition:
 
     @property
     def replication(self) -> float:
-        """How many servers hold a node, in the mean over those that any holds."""
+        """The mean number of servers that store a node, over all nodes that any server stores."""
         return sum(share.nodes for share in self.shares) / max(1, self.distinct_nodes)
 
     def as_json(self) -> dict[str, Any]:
-        """For partition.json."""
+        """Return the partition as it is written to partition.json."""
         return {
             "target": self.tree.target,
             "others": list(self.tree.others),
@@ -81,18 +87,18 @@ class MetaPartition:
             "weights": {str(root): weight for root, weight in self.weights.items()},
             "servers": [
                 {
-                    "roots": [str(each) for each in share.roots],
+                    "roots": [str(relation) for relation in share.roots],
                     "replica": list(share.replica),
                     "part": list(share.part),
                     "held": dict(share.held),
-                    "relations": [str(each) for each in share.relations],
+                    "relations": [str(relation) for relation in share.relations],
                     "node_types": list(share.node_types),
                     "nodes": share.nodes,
                     "edges": share.edges,
                 }
                 for share in self.shares
             ],
-            "unreachable": [str(each) for each in self.unreachable],
+            "unreachable": [str(relation) for relation in self.unreachable],
             "replication": self.replication,
         }
 
@@ -104,17 +110,18 @@ def divide(
     weights: Mapping[Relation, int] | None = None,
     cuts: Mapping[Relation, int] | None = None,
 ) -> MetaPartition:
-    """Deal sub-metatrees to servers, the heaviest first to the least loaded (LPT).
+    """Assign sub-metatrees to servers, the heaviest first to the least loaded (LPT).
 
-    With more servers than sub-metatrees each has a server of its own, and those that are left go
-    one by one to the sub-metatree with the largest weight per replica. The parts of a sub-metatree
-    that is cut have the last servers for themselves.
+    If there are more servers than sub-metatrees, each sub-metatree has a server for itself. Each
+    remaining server goes to the sub-metatree with the largest weight per replica. Each part of a
+    sub-metatree that is cut has one of the last servers for itself.
 
     Parameters
     ----------
-    weights: by root relation, instead of those of :func:`hopper.hetero.metatree.weigh`; such as
-        how often sampling reads them.
-    cuts: by root relation, how many parts its sub-metatree is cut into; those not named are whole.
+    weights: the weight of each root relation, such as how often sampling reads it; None = those of
+        :func:`hopper.hetero.metatree.weigh`.
+    cuts: the number of parts into which a root relation's sub-metatree is cut; relations without an
+        entry stay whole.
 
     Raises
     ------
@@ -125,49 +132,52 @@ def divide(
     roots, cuts = tree.roots, cuts or {}
     if weights is None:
         weights = {root: weigh(metagraph, tree, [root]) for root in roots}
-    bad = [str(root) for root in roots if weights.get(root, -1) < 0]
-    if bad:
-        raise RequestError(f"weights: expected one of at least 0 for {', '.join(bad)}")
-    # Heaviest first; among equals the canonical order decides, so that a result is reproducible.
+    invalid = [str(root) for root in roots if weights.get(root, -1) < 0]
+    if invalid:
+        raise RequestError(f"weights: expected one of at least 0 for {', '.join(invalid)}")
+    # Among equal weights the canonical order decides, so that a result is reproducible.
     order = sorted(roots, key=lambda root: (-weights[root], root))
     whole, free = [root for root in order if root not in cuts], servers - sum(cuts.values())
     if free <= len(whole):
-        held = _deal(whole, weights, free) if whole else []
-        shares = [_share(metagraph, tree, own, Replica(0, 1)) for own in held]
+        roots_by_server = _deal(whole, weights, free) if whole else []
+        shares = [
+            _share(metagraph, tree, server_roots, Replica(0, 1)) for server_roots in roots_by_server
+        ]
     else:
         shares = [
-            _share(metagraph, tree, [root], Replica(place, copies))
+            _share(metagraph, tree, [root], Replica(copy, copies))
             for root, copies in _replicate(whole, weights, free).items()
-            for place in range(copies)
+            for copy in range(copies)
         ]
     shares += [
-        replace(_share(metagraph, tree, [root], Replica(0, 1)), part=Part(place, parts))
+        replace(_share(metagraph, tree, [root], Replica(0, 1)), part=Part(part, parts))
         for root, parts in cuts.items()
-        for place in range(parts)
+        for part in range(parts)
     ]
     read = {relation for share in shares for relation in share.relations}
     unread = sorted(key for _, _, key in metagraph.edges(keys=True) if key not in read)
-    types = {each for share in shares for each in share.node_types}
+    types = {node_type for share in shares for node_type in share.node_types}
     return MetaPartition(
         tree,
         {root: weights[root] for root in roots},
         tuple(shares),
         tuple(unread),
-        sum(node_count(metagraph, each) for each in types),
+        sum(node_count(metagraph, node_type) for node_type in types),
     )
 
 
 def _deal(
     order: Sequence[Relation], weights: Mapping[Relation, int], servers: int
 ) -> list[list[Relation]]:
-    # Among equal loads who holds less, so that weights of zero leave no server without a root.
+    # Among equal loads the server with fewest roots is next. Otherwise weights of zero could leave
+    # a server without any.
     loads = [(0, 0, server) for server in range(servers)]
-    held: list[list[Relation]] = [[] for _ in range(servers)]
+    roots_by_server: list[list[Relation]] = [[] for _ in range(servers)]
     for root in order:
         load, count, server = heapq.heappop(loads)
-        held[server].append(root)
+        roots_by_server[server].append(root)
         heapq.heappush(loads, (load + weights[root], count + 1, server))
-    return held
+    return roots_by_server
 
 
 def _replicate(
@@ -175,7 +185,7 @@ def _replicate(
 ) -> dict[Relation, int]:
     copies = dict.fromkeys(order, 1)
     for _ in range(servers - len(order)):
-        # The first of the largest: the order is fixed.
+        # max returns the first of several, so the result is reproducible.
         largest = max(order, key=lambda root: weights[root] / copies[root])
         copies[largest] += 1
     return copies
@@ -190,6 +200,6 @@ def _share(
         replica,
         tuple(relations),
         tuple(types),
-        sum(node_count(metagraph, each) for each in types),
-        sum(edge_count(metagraph, each) for each in relations),
+        sum(node_count(metagraph, node_type) for node_type in types),
+        sum(edge_count(metagraph, relation) for relation in relations),
     )

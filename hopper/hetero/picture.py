@@ -1,4 +1,4 @@
-"""A metatree and who holds its parts, as text and as a picture (Heta, Figure 6)."""
+"""A metatree and the servers that hold its parts, as text and as a picture (Heta, Figure 6)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import MetaPartition
 from hopper.hetero.metatree import Metatree, Vertex
 
-# Okabe and Ito's palette, told apart by most colour-blind people.
+# Okabe and Ito's palette, which most colour-blind people can distinguish.
 COLOURS: Final = (
     "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
 )  # fmt: skip
 MOST_VERTICES: Final = 150
-"""of the unrolled tree in a picture; what lies deeper is told as a number"""
+"""The most vertices of the unrolled tree in a picture, which shows deeper ones as a number."""
 
 
 @dataclass
 class _Node:
-    """A vertex of the unrolled tree. hidden: vertices below it that are not drawn."""
+    """A vertex of the unrolled tree.
+
+    Attributes
+    ----------
+    hidden: how many vertices below it are not drawn.
+    place: its horizontal position in the picture.
+    """
 
     name: str
     relation: str
@@ -34,7 +40,7 @@ class _Node:
 
 
 def tell_shares(partition: MetaPartition) -> list[list[str]]:
-    """A row per server: root relations, replica, relations, nodes, edges."""
+    """Return a table row for each server: root relations, replica, relations, nodes, edges."""
     return [
         [
             str(server),
@@ -49,8 +55,11 @@ def tell_shares(partition: MetaPartition) -> list[list[str]]:
 
 
 def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> None:
-    """Write a PNG: the root on top, a sub-metatree below each root relation in the colour of the
-    servers that hold it, its weight beside it."""
+    """Write a PNG of a metatree.
+
+    The root is on top. Below each root relation is its sub-metatree, in the colour of the servers
+    that hold it, with its weight.
+    """
     tree = partition.tree
     depth, sizes = _drawn_depth(tree), _sizes(tree, tree.layers)
     root = _Node(tree.target, "")
@@ -62,10 +71,10 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
     figure = Figure(figsize=(max(6.0, 1.1 * width), 1.7 + 1.3 * (depth + 1)), dpi=130,
                     layout="constrained")  # fmt: skip
     axes = figure.add_subplot()
-    for child, relation, own in zip(root.children, tree.roots, owners, strict=True):
-        colour = COLOURS[own[0] % len(COLOURS)]
+    for child, relation, holders in zip(root.children, tree.roots, owners, strict=True):
+        colour = COLOURS[holders[0] % len(COLOURS)]
         _draw_branch(axes, root, child, 0, colour)
-        servers = ", ".join(map(str, own))
+        servers = ", ".join(map(str, holders))
         axes.text(
             child.place, -depth - 0.45,
             f"weight {partition.weights[relation]:,}\nserver {servers}",
@@ -82,7 +91,7 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
 
 
 def _drawn_depth(tree: Metatree) -> int:
-    """How many hops fit."""
+    """Return how many hops fit into a picture."""
     for depth in range(tree.layers, 1, -1):
         if _sizes(tree, depth)[tree.root] <= MOST_VERTICES + 1:
             return depth
@@ -90,29 +99,29 @@ def _drawn_depth(tree: Metatree) -> int:
 
 
 def _sizes(tree: Metatree, limit: int) -> dict[Vertex, int]:
-    """Vertices of each branch of the unrolled tree, itself included, down to a depth."""
-    found: dict[Vertex, int] = {}
-    for vertex in sorted(tree.children, key=lambda each: -each.depth):
+    """Count the vertices of each branch of the unrolled tree, down to a depth."""
+    sizes: dict[Vertex, int] = {}
+    for vertex in sorted(tree.children, key=lambda vertex: -vertex.depth):
         below = tree.children[vertex] if vertex.depth < limit else ()
-        deeper = (found.get(Vertex(each.src, vertex.depth + 1), 1) for each in below)
-        found[vertex] = 1 + sum(deeper)
-    return found
+        deeper = (sizes.get(Vertex(relation.src, vertex.depth + 1), 1) for relation in below)
+        sizes[vertex] = 1 + sum(deeper)
+    return sizes
 
 
 def _unroll(
     tree: Metatree, relation: Relation, depth: int, limit: int, sizes: dict[Vertex, int]
 ) -> _Node:
-    found = _Node(relation.src, relation.rel)
+    node = _Node(relation.src, relation.rel)
     if depth < limit:
         below = tree.children.get(Vertex(relation.src, depth), ())
-        found.children = [_unroll(tree, each, depth + 1, limit, sizes) for each in below]
+        node.children = [_unroll(tree, child, depth + 1, limit, sizes) for child in below]
     elif limit < tree.layers:
-        found.hidden = sizes[Vertex(relation.src, depth)] - 1
-    return found
+        node.hidden = sizes[Vertex(relation.src, depth)] - 1
+    return node
 
 
 def _spread(node: _Node, left: float) -> float:
-    """Give every vertex of a branch a place from ``left`` on; where the next branch may begin."""
+    """Place the vertices of a branch from ``left`` on, and return where the next may begin."""
     if not node.children:
         node.place = left
         return left + 1.0
@@ -126,7 +135,7 @@ def _spread(node: _Node, left: float) -> float:
 def _draw_branch(axes: Axes, parent: _Node, node: _Node, depth: int, colour: str) -> None:
     axes.plot([parent.place, node.place], [-depth, -depth - 1], color="#999999", linewidth=1)
     axes.text(
-        # Nearer to the child, where lines stand further apart.
+        # Lines are further apart near the child, so the label stands there.
         parent.place + 0.7 * (node.place - parent.place), -depth - 0.7, node.relation,
         fontsize=6.5, ha="center", va="center", color="#333333",
         bbox={"color": "white", "pad": 0.6},

@@ -1,4 +1,4 @@
-"""How often rows are read, counted by sampling before training (Heta, section 6)."""
+"""Counts how often rows are read, by sampling before training (Heta, section 6)."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 
 FIRST_EPOCH: Final = 1 << 31
-"""of presampling: an epoch that no training has, so that its draws are others"""
+"""The first epoch of presampling, which no training reaches, so that its draws differ."""
 _TIMES: Final = 3
 
 
 class Visited(NamedTuple):
-    """Rows that were read, ascending, and in how many iterations each was."""
+    """The rows that were read, ascending, and the number of iterations that read each."""
 
     ids: Ids
     visits: Ids
 
 
 class VisitCounter:
-    """Counts, by node type as stored, in how many iterations a row is read.
+    """Counts in how many iterations each row is read, by stored node type.
 
     Parameters
     ----------
-    counts: by type, its nodes; four bytes each are held.
+    counts: by type, its number of nodes. The counter takes four bytes for each node.
     """
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        self._visits = {each: np.zeros(count, np.int32) for each, count in counts.items()}
+        self._visits = {name: np.zeros(count, np.int32) for name, count in counts.items()}
         self.iterations = 0
 
     def add(self, read: Mapping[str, Ids]) -> None:
-        """Count one iteration's rows: by type, [n] int64 distinct global ids."""
+        """Count the rows of one iteration, given as distinct global ids [n], int64, by type."""
         self.iterations += 1
-        for each, ids in read.items():
-            self._visits[each][ids] += 1
+        for name, ids in read.items():
+            self._visits[name][ids] += 1
 
     def visited(self, node_type: str) -> Visited:
-        """What was read of a type."""
+        """Return the rows of a type that were read, with their counts."""
         ids = np.flatnonzero(self._visits[node_type])
         return Visited(ids, self._visits[node_type][ids].astype(np.int64))
 
@@ -50,16 +50,17 @@ class VisitCounter:
 def miss_penalty(
     fetch: Callable[[Ids], object], visited: Visited, iterations: int, row_bytes: int
 ) -> float:
-    """Seconds that a missing byte costs: as many rows are fetched as an iteration reads, three
-    times after a first one that is not counted; the median. Each time other rows, as far as there
-    are enough of them: what was just read may be in a page cache.
+    """Measure the seconds that a missing byte costs.
 
-    A type of which an iteration reads few rows pays much for each: what a request costs besides its
-    rows is part of the penalty.
+    It fetches as many rows as an iteration reads, once to warm up and three times to measure, and
+    takes the median. If there are enough rows, each fetch reads different ones, because the page
+    cache may still hold those of the last fetch. The fixed cost of a request is part of the
+    penalty. It weighs most for types of which an iteration reads few rows.
 
     Parameters
     ----------
-    fetch: reads rows of [n] int64 ids from where missing ones come from.
+    fetch: reads the rows of ids [n], int64, from their source.
+    visited: the rows that were read, from which those to fetch are taken.
     """
     if not visited.ids.size:
         return 0.0
@@ -70,7 +71,7 @@ def miss_penalty(
     for turn in range(times):
         shift = turn * visited.ids.size // (count * times)
         ids = visited.ids[firsts.astype(np.int64) + shift]
-        began = perf_counter()
+        start = perf_counter()
         fetch(ids)
-        seconds.append(perf_counter() - began)
+        seconds.append(perf_counter() - start)
     return float(np.median(seconds[1:])) / (count * row_bytes)

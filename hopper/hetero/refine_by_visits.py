@@ -1,8 +1,7 @@
-"""Nodes move to the servers whose roots read them, by what presampled epochs read.
+"""Moves nodes to the servers whose roots read them, as counted in presampled epochs.
 
-A method divides by edges, which all weigh the same; training reads over few of them often and over
-others never. Draws do not depend on the division, so what each root will read is known before
-there is any.
+Other methods weigh all edges alike, but training reads over some edges often and over others never.
+Draws do not depend on the division, so the reads of each root are known before there is one.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ _MOST_ROUNDS: Final = 8
 
 @dataclass(frozen=True)
 class VisitRefiner:
-    """Moves nodes round by round, for as long as roots read fewer rows of other servers.
+    """Moves nodes round by round, while this reduces the remote rows that roots read.
 
-    A node is pulled to a server by the roots there that read it and, if it is a root, by the rows
-    there that it reads. No server gets more than 5 % above the mean of what is balanced, nor of
-    the rows that are read of it. Moves follow the counted epochs; whether they help is measured in
-    one more.
+    A server pulls a node by the number of its roots that read the node. If the node is a root, the
+    server also pulls it by the number of its rows that the root reads. No server gets more than 5 %
+    above the mean of any balanced quantity, or of the visits of its rows. Moves follow the counted
+    epochs, and one more epoch measures whether they help.
 
     Attributes
     ----------
     fanouts: in-neighbours per relation, first hop first; -1 = all.
-    seed: of the order of roots and of the draws.
-    epochs: of training roots that are counted.
+    seed: the seed of the order of roots and of the draws.
+    epochs: the number of epochs of training roots that are counted.
     """
 
     fanouts: tuple[int, ...]
@@ -50,7 +49,7 @@ class VisitRefiner:
     epochs: int = 2
 
     def check(self, graph: GraphDirectory, servers: int) -> None:
-        """See :class:`hopper.partition.refine.Refiner`."""
+        """Refuse a graph without training roots, or no epoch to count."""
         if self.epochs < 1:
             raise RequestError(f"--refine-epochs: expected at least 1, given {self.epochs}")
         if not training_roots(graph).any():
@@ -60,9 +59,9 @@ class VisitRefiner:
             )
 
     def memory(self, schema: GraphSchema, servers: int, balance: Sequence[str]) -> int:
-        """See :class:`hopper.partition.refine.Refiner`."""
+        """Estimate the bytes of memory that refining needs."""
         nodes = sum(kind.count for kind in schema.node_types.values())
-        # Pulls; weights, twice while visits join them; the sampler's, homes and orders.
+        # Pulls; weights, which exist twice while visits are added; the sampler, homes and orders.
         constraints = 2 * number_of_constraints(schema, balance) + 1
         return nodes * (4 * servers + 8 * constraints + 72)
 
@@ -74,7 +73,7 @@ class VisitRefiner:
         servers: int,
         phases: Phases,
     ) -> Refinement:
-        """See :class:`hopper.partition.refine.Refiner`."""
+        """Move nodes, and describe how many remote rows this saves."""
         schema = graph.schema
         reads = RootReads(graph, self.fanouts, self.epochs, self.seed)
         with phases.phase("count visits"):
@@ -93,7 +92,7 @@ class VisitRefiner:
                 if read.remote >= after.remote:
                     break
                 best, after = moved, read
-        loads = [server_loads(each, visits[:, np.newaxis], servers)[:, 0] for each in (start, best)]
+        loads = [server_loads(home, visits[:, np.newaxis], servers)[:, 0] for home in (start, best)]
         description: dict[str, Any] = {
             "by": "visits",
             "fanouts": list(self.fanouts),
@@ -106,5 +105,8 @@ class VisitRefiner:
             "moved": int((start != best).sum()),
         }
         starts = type_starts(schema)
-        refined = {t: best[starts[t] : starts[t] + own.size] for t, own in homes.items()}
+        refined = {
+            name: best[starts[name] : starts[name] + servers_of.size]
+            for name, servers_of in homes.items()
+        }
         return Refinement(refined, description)

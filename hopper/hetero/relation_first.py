@@ -1,8 +1,8 @@
 """Relation-aggregation-first computation (Heta, section 4, Algorithm 1).
 
-Each rank aggregates the relations that its server stores, for its part of the roots, and fetches no
-feature. What travels is one partial aggregation per root and group of servers, its gradient, and,
-for layers that read their destination, the roots' finished rows.
+Each rank aggregates the relations that its server stores, for its part of the roots. It fetches no
+features. One partial for each root and group of servers travels, and its gradient. If layers read
+their destinations, the roots' finished rows travel as well.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from hopper.run_log import RunLog
 
 @dataclass(frozen=True)
 class Roots:
-    """What a rank reads of the roots of a type.
+    """The roots of a type that a rank reads.
 
     Attributes
     ----------
-    plan: its part of them.
-    original: [k] int64, the original ids of ``plan.rows``. x: [k, in], their input rows.
+    plan: this rank's part of the roots.
+    original: [k] int64, the original ids of ``plan.rows``.
+    x: [k, in], their input rows; None if the type has none.
     """
 
     plan: RootPlan
@@ -41,12 +42,12 @@ class Roots:
 
 
 class RelationFirst:
-    """One rank's forward pass, together with the others.
+    """One rank's part of a forward pass that all ranks make together.
 
     Parameters
     ----------
-    model: on every rank the same.
-    shares: by type of the roots, how they are divided.
+    model: the model, which is equal on every rank.
+    shares: by type of the roots, their division over ranks.
     """
 
     def __init__(
@@ -56,15 +57,15 @@ class RelationFirst:
         self._log = log
         self._model = model
         self.types = tuple(sorted(shares))
-        """of the roots, in the order in which ranks hand each other what is made of them"""
-        self._of = {each: RootLayers(cluster, log, model, each, shares[each]) for each in shares}
+        """the types of roots, in the order in which ranks exchange their partials"""
+        self._of = {name: RootLayers(cluster, log, model, name, shares[name]) for name in shares}
 
     def plan(self, counts: Mapping[str, int]) -> dict[str, RootPlan]:
-        """By type, this rank's part of a batch of so many roots, the same for all of that size."""
-        return {each: self._of[each].plan(counts.get(each, 0)) for each in self.types}
+        """Return this rank's part of a batch, by type. It depends only on the numbers of roots."""
+        return {name: self._of[name].plan(counts.get(name, 0)) for name in self.types}
 
     def finishers(self, node_type: str, count: int) -> NDArray[np.int64]:
-        """[count] int64: the rank that finishes each root of a type."""
+        """Return the rank [count], int64, that finishes each root of a type."""
         return self._of[node_type].shares.deal(count)[1]
 
     def rows(
@@ -75,61 +76,64 @@ class RelationFirst:
         x: Mapping[str, Tensor],
         where: str,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """By type, [f, width]: the last layer's rows of the roots that this rank finishes, which
-        the model's head makes logits of; and a zero that a loss has to add.
-
-        The zero depends on all that was received: the gradients' way back is an exchange, which no
-        rank may leave out.
+        """Compute the last layer's rows of the roots that this rank finishes.
 
         Parameters
         ----------
-        roots: by type, what it reads of them.
-        subgraph: of what their plans say are ``mine``, as
-            :func:`hopper.hetero.rooted.make_rooted_sampler` samples it.
-        edges: by relation, features of its edges, as of :meth:`Subgraph.typed_blocks`.
-        x: by type, input rows of the subgraph's nodes.
+        roots: by type, the roots that this rank reads.
+        subgraph: the subgraph of the roots that the plans call ``mine``, from the sampler of
+            :func:`hopper.hetero.rooted.make_rooted_sampler`.
+        edges: features of edges by relation, as :meth:`Subgraph.typed_blocks` takes them.
+        x: by type, the input rows of the subgraph's nodes.
+
+        Returns
+        -------
+        By type, the rows [f, width], from which the model's head makes logits. And a zero that the
+        loss must add. It depends on all received rows, because the backward pass is an exchange in
+        which every rank must take part.
         """
         model, device = self._model, self._cluster.device
         hops = subgraph.typed_blocks(device, edges)
-        nodes, own = {}, {}
-        for each in self.types:
-            original = to_device(roots[each].original, device)
-            nodes[each] = Nodes(each, original, None, subgraph.iteration_key)
+        nodes, root_rows = {}, {}
+        for name in self.types:
+            original = to_device(roots[name].original, device)
+            nodes[name] = Nodes(name, original, None, subgraph.iteration_key)
         first = hops[0].sources
         h = {
-            each: model.first_rows(each, x.get(each), first[each])
-            for each in model.reading_order(x)
-            if each in first
+            name: model.first_rows(name, x.get(name), first[name])
+            for name in model.reading_order(x)
+            if name in first
         }
-        for each, of in roots.items():
-            own[each] = model.first_rows(each, of.x, len(of.original))
-        tie = own[self.types[0]].new_zeros(())
+        for name, roots_of_type in roots.items():
+            root_rows[name] = model.first_rows(name, roots_of_type.x, len(roots_of_type.original))
+        tie = root_rows[self.types[0]].new_zeros(())
         for index, hop in enumerate(hops):
             layer = model.relation_layer(index)
             h = model.drop_all(index, hop, h)
             is_last = index + 1 == len(hops)
-            at = f"{where}, layer {index}"
-            made = [each for each in self.types if index >= len(hops) - self._of[each].layers]
-            under_way, below = {}, h
-            for each in made:
-                own[each] = model.drop(index, nodes[each], own[each])
-                under_way[each] = self._of[each].send_partials(
-                    layer, hop, h, own[each], roots[each].plan, at
+            moment = f"{where}, layer {index}"
+            computed = [name for name in self.types if index >= len(hops) - self._of[name].layers]
+            exchanges, below = {}, h
+            for name in computed:
+                root_rows[name] = model.drop(index, nodes[name], root_rows[name])
+                exchanges[name] = self._of[name].send_partials(
+                    layer, hop, h, root_rows[name], roots[name].plan, moment
                 )
             if not is_last:
-                # While partials travel, and on the way back while their gradients do.
+                # This runs while partials travel, and its backward pass while their gradients do.
                 below = self._inner(layer, hop, h)
-            for each in made:
-                own[each], received = self._of[each].finish(
-                    layer, under_way[each], own[each], roots[each].plan, at, is_last=is_last
+            for name in computed:
+                root_rows[name], received = self._of[name].finish(
+                    *(layer, exchanges[name], root_rows[name], roots[name].plan, moment),
+                    is_last=is_last,
                 )
                 tie = tie + received
             h = below
-        return own, tie
+        return root_rows, tie
 
     def _inner(
         self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """New rows of the nodes below the roots, of the types that this server stores."""
+        """Compute new rows of the nodes below the roots, of the types that this server stores."""
         with self._log.stage("compute", operation="below the roots"):
-            return layer(hop, h, [each for each in layer.types if each in h])
+            return layer(hop, h, [name for name in layer.types if name in h])

@@ -1,5 +1,7 @@
-"""What is made of the roots of one type, where their relations are divided over servers (Heta,
-section 4)."""
+"""Layers of the roots of one type, where their relations are divided over servers.
+
+Heta, section 4.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ from hopper.run_log import RunLog
 
 
 class RootLayers:
-    """What a rank makes of the roots of one type in a layer, together with the others.
+    """Computes the rows of the roots of one type in a layer, together with the other ranks.
 
     Attributes
     ----------
-    shares: the division of these roots.
-    layers: how many layers, the last ones, make rows of them.
+    shares: the division of these roots over ranks.
+    layers: how many of the last layers compute rows of roots.
     """
 
     def __init__(
@@ -39,25 +41,25 @@ class RootLayers:
         self._group = shares.group_of(cluster.rank)
         layers = model.root_layers(node_type)
         self.layers = len(layers)
-        self._reads = any(each.aggregations_read(node_type) for each in layers)
-        """whether aggregations of the roots read them, so that who aggregates needs their rows"""
+        self._reads = any(layer.aggregations_read(node_type) for layer in layers)
+        """whether aggregations read the roots' own rows, which aggregating ranks then need"""
         self._divided = sorted(
             {
-                each
+                relation
                 for relations, (_, parts) in zip(shares.relations, shares.parts, strict=True)
                 if parts > 1
-                for each in relations
+                for relation in relations
             }
         )
         self._plan: tuple[int, RootPlan] | None = None
 
     def plan(self, count: int) -> RootPlan:
-        """This rank's part of a batch of ``count`` roots."""
+        """Return this rank's part of a batch of ``count`` roots."""
         if self._plan is None or self._plan[0] != count:
-            made = self.shares.plan(
+            plan = self.shares.plan(
                 self._cluster.rank, count, reads=self._reads, device=self._cluster.device
             )
-            self._plan = count, made
+            self._plan = count, plan
         return self._plan[1]
 
     def finish(
@@ -70,8 +72,13 @@ class RootLayers:
         *,
         is_last: bool,
     ) -> tuple[Tensor, Tensor]:
-        """New rows of the roots that this rank finishes, or, where other layers follow, of those
-        that it reads; and a zero that depends on all that was received."""
+        """Combine partials, and compute new rows of roots.
+
+        Returns
+        -------
+        The rows of the roots that this rank finishes, in the last layer, or otherwise of those that
+        it reads. And a zero that depends on all received rows.
+        """
         rows = own.index_select(0, plan.finishing_in_rows)
         if under_way is None:
             combined = rows.new_zeros(len(rows), *layer.nothing)
@@ -92,8 +99,12 @@ class RootLayers:
         plan: RootPlan,
         where: str,
     ) -> RowExchange | None:
-        """Begin to exchange the partials of root relations with whoever finishes the roots; None
-        where there are none."""
+        """Aggregate root relations, and begin to send the partials to the finishing ranks.
+
+        Returns
+        -------
+        The exchange; None if there are no root relations.
+        """
         if not self.shares.relations[0]:
             return None
         apart = layer.combination.algebra == "other"
@@ -113,7 +124,12 @@ class RootLayers:
     def _combined(
         self, layer: RelationLayer, under_way: RowExchange, plan: RootPlan
     ) -> tuple[Tensor, Tensor]:
-        """[f, ...]: AGG_all over all servers' partials of the roots that this rank finishes."""
+        """Receive partials, and combine the relations of the roots that this rank finishes.
+
+        Returns
+        -------
+        The combined rows [f, ...] (Heta's AGG_all), and a zero that depends on all received rows.
+        """
         received = under_way.finish()
         with self._log.stage("compute", operation="combine"):
             groups = [received.index_select(0, order) for order in plan.by_group]
@@ -129,84 +145,93 @@ class RootLayers:
         h: Mapping[str, Tensor],
         h_dst: Tensor,
     ) -> list[Tensor]:
-        """[m, ...] of every relation of the group, or of the part of one that it has; one for all
-        where the layer aggregates them at once."""
+        """Aggregate the relations of a group, or the part of a relation that it has.
+
+        Returns
+        -------
+        Partials [m, ...], one for each relation, or one for all if the layer merges relations.
+        """
         place, parts = self.shares.parts[group]
         relations, roots = self.shares.relations[group], roots_of(self._type)
         if parts == 1 and layer.merges():
-            merged = merge_relations(hop, [of_roots(each) for each in relations], (roots,))
+            merged = merge_relations(hop, [of_roots(relation) for relation in relations], (roots,))
             return [layer.merged(merged, relations, h, {roots: h_dst})]
-        read = [(each, hop.blocks[of_roots(each)], h[each.src], h_dst) for each in relations]
+        inputs = [
+            (relation, hop.blocks[of_roots(relation)], h[relation.src], h_dst)
+            for relation in relations
+        ]
         if parts == 1:
-            return [layer.partial(*own) for own in read]
-        return [layer.part(*own, place) for own in read]
+            return [layer.partial(*arguments) for arguments in inputs]
+        return [layer.part(*arguments, place) for arguments in inputs]
 
     def _partials_of_nothing(
         self, layer: RelationLayer, hop: TypedBlocks, nobody: Tensor
     ) -> list[Tensor]:
-        """[0, ...]: what a rank sends whose server has no relation into the roots, since all take
-        part in exchanges, and in their way back.
+        """Return empty partials for a rank whose server has no relation into the roots.
+
+        It must take part in exchanges and in their backward pass like any other rank.
 
         Parameters
         ----------
-        nobody: [0, in], which gradients go back to.
+        nobody: [0, in], the empty rows that the partials depend on.
         """
         relation = self.shares.relations[0][0]
         none = torch.empty(0, dtype=torch.int64, device=nobody.device)
         key = next(iter(hop.nodes.values())).iteration_key
-        src, dst = (Nodes(each, none, none, key) for each in (relation.src, relation.dst))
+        src, dst = (Nodes(name, none, none, key) for name in (relation.src, relation.dst))
         block = Block(0, 0, none.new_zeros(1), none, relation, none, src, dst)
         block.edge_features = nobody.new_empty(0, layer.aggregation(relation).edge_dim)
         return [layer.partial(relation, block, nobody, nobody)]
 
     def _as_sent(self, layer: RelationLayer, rows: Tensor) -> Tensor:
-        """Rows as wide as any group's, where parts are wider than what they are parts of."""
+        """Pad rows to the width of the widest group, as partials of parts may be wider."""
         widths = self._part_widths(layer)
         if not widths:
             return rows
         return functional.pad(rows, (0, max(*widths, *layer.nothing) - rows.shape[1]))
 
     def _part_widths(self, layer: RelationLayer) -> list[int]:
-        """Of the relations that are divided, where it is another than a whole relation's."""
-        widths = [layer.aggregation(each).part_width() for each in self._divided]
+        """Return the widths of partials of divided relations that differ from whole ones."""
+        widths = [layer.aggregation(relation).part_width() for relation in self._divided]
         return [width for width in widths if width is not None]
 
     def _whole(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
-        """Partials of whole relations, from those of groups."""
+        """Join the partials of groups to partials of whole relations."""
         widths = self._part_widths(layer)
-        found: list[Tensor] = []
-        parts_of: dict[Relation, list[Tensor]] = {}
+        whole: list[Tensor] = []
+        parts_by_relation: dict[Relation, list[Tensor]] = {}
         for relations, (_, parts), rows in zip(
             self.shares.relations, self.shares.parts, groups, strict=True
         ):
             if parts == 1:
-                found.append(rows[:, : layer.nothing[0]] if widths else rows)
+                whole.append(rows[:, : layer.nothing[0]] if widths else rows)
                 continue
             if widths:
                 rows = rows[:, : layer.aggregation(relations[0]).part_width() or layer.nothing[0]]
-            parts_of.setdefault(relations[0], []).append(rows)
-        return [*found, *(layer.joined(each, rows) for each, rows in parts_of.items())]
+            parts_by_relation.setdefault(relations[0], []).append(rows)
+        joined = (layer.joined(relation, rows) for relation, rows in parts_by_relation.items())
+        return [*whole, *joined]
 
     def _side_by_side(self, partials: Sequence[Tensor]) -> Tensor:
-        """[m, relations, ...]: as many as the group with the most relations has."""
+        """Stack partials to [m, relations, ...], padded to the largest group's relations."""
         most = max(len(relations) for relations in self.shares.relations)
         return torch.stack(
             [*partials, *[torch.zeros_like(partials[0])] * (most - len(partials))], 1
         )
 
     def _in_order(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
-        """Every relation's partials, in canonical order, from those of groups side by side."""
-        found: dict[Relation, list[Tensor]] = {}
+        """Return every relation's partial, in canonical order, from the stacks of groups."""
+        by_relation: dict[Relation, list[Tensor]] = {}
         for relations, rows in zip(self.shares.relations, groups, strict=True):
-            for place, relation in enumerate(relations):
-                found.setdefault(relation, []).append(rows[:, place])
+            for index, relation in enumerate(relations):
+                by_relation.setdefault(relation, []).append(rows[:, index])
         return [
-            rows[0] if len(rows) == 1 else layer.joined(each, rows)
-            for each, rows in sorted(found.items())
+            rows[0] if len(rows) == 1 else layer.joined(relation, rows)
+            for relation, rows in sorted(by_relation.items())
         ]
 
     def _handed_out(self, finished: Tensor, plan: RootPlan, where: str) -> tuple[Tensor, Tensor]:
-        """[k, ...]: finished rows, from whoever finished them."""
+        """Exchange finished rows, and return those [k, ...] that this rank reads."""
         sent = finished.index_select(0, plan.finished.chosen)
         received = self._exchange(
             sent, plan.finished, f"handing out finished rows, {where}"

@@ -1,6 +1,6 @@
-"""Which rows the roots of presampled epochs read, and on which servers these lie.
+"""Counts which rows the roots of presampled epochs read, and from which servers.
 
-Draws are keyed by original ids, so those of an undivided graph are those of any division of it.
+Draws are keyed by original ids, so those of an undivided graph hold for any division of it.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from hopper.phases import Progress
 Ids = NDArray[np.int64]
 
 BATCH: Final = 1024
-"""roots an iteration; what a root reads does not depend on it"""
+"""The roots of an iteration. The reads of a root do not depend on it."""
 
 
 class Read(NamedTuple):
-    """Rows that roots read, each row once a root, the root's own among them."""
+    """The rows that roots read, each row counted once for each root, with the root's own row."""
 
     rows: int
     remote: int
-    """of them, rows whose server is not the root's"""
+    """the rows among them whose server is not the root's"""
 
     @property
     def remote_share(self) -> float:
-        """In [0, 1]."""
+        """The share of remote rows, in [0, 1]."""
         return self.remote / self.rows if self.rows else 0.0
 
 
 class RootReads:
-    """The rows that every training root reads in some epochs which no training has.
+    """Samples what training roots read, in epochs that no training reaches.
 
     Parameters
     ----------
-    graph: undivided. Where edges are predicted, roots are the destinations of training edges.
+    graph: the undivided graph. Where edges are predicted, roots are the destinations of training
+        edges.
     fanouts: in-neighbours per relation, first hop first; -1 = all.
-    epochs: that are counted; one more is left to measure by.
-    seed: of the order of roots and of the draws.
+    epochs: the number of counted epochs. One more epoch is sampled to measure with.
+    seed: the seed of the order of roots and of the draws.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class RootReads:
         self._starts = type_starts(schema)
         self._counts = {name: kind.count for name, kind in schema.node_types.items()}
         self._sampler = NeighborSampler(
-            {each: graph.topology(each) for each in schema.relations},
+            {relation: graph.topology(relation) for relation in schema.relations},
             {name: np.arange(count) for name, count in self._counts.items()},
             schema.target_type(),
             fanouts,
@@ -69,25 +70,25 @@ class RootReads:
 
     @property
     def iterations(self) -> int:
-        """Of one :meth:`run`."""
+        """The number of iterations of one :meth:`run`."""
         return (self._epochs + 1) * -(-self._roots.size // BATCH)
 
     def visits(self) -> Ids:
-        """[nodes] int64, by stacked id: in how many counted iterations each row is read."""
+        """Return in how many counted iterations each row is read: [nodes] int64, by stacked id."""
         counter = VisitCounter(self._counts)
         for subgraph, is_counted in self._subgraphs():
             if is_counted:
                 counter.add(subgraph.nodes)
-        found = np.zeros(sum(self._counts.values()), np.int64)
+        stacked = np.zeros(sum(self._counts.values()), np.int64)
         for name, start in self._starts.items():
             ids, visits = counter.visited(name)
-            found[start + ids] = visits
-        return found
+            stacked[start + ids] = visits
+        return stacked
 
     def run(
         self, homes: NDArray[np.int32], servers: int, progress: Progress
     ) -> tuple[NDArray[np.int32], Read]:
-        """What pulls nodes to servers, and what is read under a division.
+        """Count what pulls nodes to servers, and what roots read under a division.
 
         Parameters
         ----------
@@ -95,9 +96,9 @@ class RootReads:
 
         Returns
         -------
-        [nodes, servers] int32, of the counted epochs: how many roots of a server read a node, and,
-        if it is a root, how many rows it reads there; and what is read in the epoch that is not
-        counted.
+        The pull [nodes, servers], int32, over the counted epochs: how many roots of a server read a
+        node, plus, if the node is a root, how many rows it reads there. And the rows that are read
+        in the epoch that is not counted.
         """
         pull = np.zeros((homes.size, servers), np.int32)
         uncounted = np.empty((0, servers), np.int32)
@@ -110,19 +111,19 @@ class RootReads:
         return pull, Read(rows, remote)
 
     def _subgraphs(self) -> Iterator[tuple[Subgraph, bool]]:
-        """Every iteration's subgraph, and whether its epoch is counted."""
+        """Yield every iteration's subgraph, and whether its epoch is counted."""
         for epoch in range(self._epochs + 1):
             for iteration, first in enumerate(range(0, self._roots.size, BATCH)):
-                places = np.arange(first, min(first + BATCH, self._roots.size))
+                positions = np.arange(first, min(first + BATCH, self._roots.size))
                 moment = FIRST_EPOCH + epoch
-                order = permute(self._sampler.seed, moment, self._roots.size, places)
+                order = permute(self._sampler.seed, moment, self._roots.size, positions)
                 subgraph = self._sampler.sample(self._roots[order], moment, iteration)
                 yield subgraph, epoch < self._epochs
 
     def _count(
         self, subgraph: Subgraph, homes: NDArray[np.int32], pull: NDArray[np.int32]
     ) -> tuple[int, int]:
-        """Rows that a batch's roots read, and how many of them are remote; ``pull`` is added to."""
+        """Count the rows that a batch's roots read and the remote ones, and add to ``pull``."""
         offsets, rows = {}, 0
         for name, nodes in subgraph.nodes.items():
             offsets[name] = rows
@@ -139,13 +140,13 @@ class RootReads:
             into = np.concatenate(heads)
             np.cumsum(np.bincount(into, minlength=rows), out=bounds[hop, 1:])
             sources.append(np.concatenate(tails)[np.argsort(into, kind="stable")])
-            bounds[hop] += sum(each.size for each in sources[:-1])
+            bounds[hop] += sum(hop_sources.size for hop_sources in sources[:-1])
         first = offsets[subgraph.target]
         roots = np.arange(first, first + subgraph.num_roots)
-        found: tuple[int, int] = _count_rows(
+        counts_of_rows: tuple[int, int] = _count_rows(
             bounds, np.concatenate(sources), roots, stacked, homes, pull
         )
-        return found
+        return counts_of_rows
 
 
 @kernel
@@ -161,29 +162,29 @@ def _count_rows(
 
     Parameters
     ----------
-    bounds: [hops, rows + 1] int64: where in ``sources`` each row's drawn in-neighbours are.
+    bounds: [hops, rows + 1] int64: the range of each row's drawn in-neighbours in ``sources``.
     ids: [rows] int64 stacked ids.
     """
-    met = np.full(ids.size, -1, np.int64)
+    root_of = np.full(ids.size, -1, np.int64)
     micrograph = np.empty(ids.size, np.int64)
     rows = remote = 0
     for root in roots:
-        micrograph[0], met[root], size = root, root, 1
+        micrograph[0], root_of[root], size = root, root, 1
         for hop in range(bounds.shape[0]):
-            for place in range(size):
-                row = micrograph[place]
+            for index in range(size):
+                row = micrograph[index]
                 for edge in range(bounds[hop, row], bounds[hop, row + 1]):
                     source = sources[edge]
-                    if met[source] != root:
-                        met[source] = root
+                    if root_of[source] != root:
+                        root_of[source] = root
                         micrograph[size] = source
                         size += 1
-        own, home = ids[root], homes[ids[root]]
+        root_id, home = ids[root], homes[ids[root]]
         rows += size
-        for place in range(1, size):
-            node = ids[micrograph[place]]
+        for index in range(1, size):
+            node = ids[micrograph[index]]
             remote += homes[node] != home
             if pull.shape[0]:
                 pull[node, home] += 1
-                pull[own, homes[node]] += 1
+                pull[root_id, homes[node]] += 1
     return rows, remote

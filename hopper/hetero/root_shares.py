@@ -1,9 +1,9 @@
-"""Who aggregates and who finishes which roots, where relations are divided over servers.
+"""The division of roots over ranks, where relations are divided over servers.
 
-Every root meets all root relations: one rank of every group of servers with the same relations (or
-the same part of one's edges) aggregates them for it. One of these ranks finishes it: it combines
-the groups' partials and makes the new row. All ranks derive the same answers from the holdings
-alone: no communication.
+A group is the servers that store the same root relations, or the same part of one's edges. For
+every root, one rank of each group aggregates the group's relations. One of these ranks finishes the
+root: it combines the groups' partials and computes the new row. All ranks derive the same division
+from the holdings, without messages.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ Places = NDArray[np.int64]
 
 
 class Route(NamedTuple):
-    """Rows that every rank sends and receives.
+    """The rows that a rank sends and receives.
 
-    chosen: [n] int64, which of its rows this rank sends, those for rank 0 first. lengths, counts:
-    rows for, and from, every rank.
+    Attributes
+    ----------
+    chosen: [n] int64, the indices of the rows to send, those for rank 0 first.
+    lengths: the number of rows for every rank.
+    counts: the number of rows from every rank.
     """
 
     chosen: Tensor
@@ -39,20 +42,20 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True)
 class RootPlan:
-    """One rank's part of a batch; a place is a root's number in the batch.
+    """One rank's part of a batch. A place is a root's number in the batch.
 
     Attributes
     ----------
-    mine: [m] places of the roots whose relations it aggregates.
-    finishing: [f] places of those that it finishes.
-    rows: [k] places of those whose own rows it reads: what it finishes, and, where aggregations
-        read their destination, what it aggregates.
-    mine_in_rows, finishing_in_rows: where they are among these; ``mine_in_rows`` is None where
-        aggregations do not read.
-    partials: the way of partials; chosen among ``mine``.
-    by_group: per group, [f] int64, its partials among those received.
-    finished: the way of finished rows; chosen among ``finishing``.
-    rows_in: [k] int64, ``rows`` among the finished rows received.
+    mine: [m] places of the roots whose relations this rank aggregates.
+    finishing: [f] places of the roots that this rank finishes.
+    rows: [k] places of the roots whose own rows this rank reads: those that it finishes and, if
+        aggregations read their destination, those that it aggregates.
+    mine_in_rows, finishing_in_rows: the indices of ``mine`` and ``finishing`` in ``rows``.
+        ``mine_in_rows`` is None if aggregations do not read their destination.
+    partials: the route of partials; ``chosen`` are indices of ``mine``.
+    by_group: by group, [f] int64, the indices of its partials among the received ones.
+    finished: the route of finished rows; ``chosen`` are indices of ``finishing``.
+    rows_in: [k] int64, the indices of ``rows`` among the received finished rows.
     """
 
     mine: Places
@@ -67,15 +70,15 @@ class RootPlan:
 
 
 class RootShares:
-    """The division of the roots of a type.
+    """The division of the roots of a type over ranks.
 
     Parameters
     ----------
-    holdings: by server.
-    node_type: of the roots; None = all root relations lead to them. Where none does, every server
-        finishes some.
-    designated: whether one server finishes all roots (the designated worker of Heta, Algorithm 1),
-        instead of every group an equal part of them.
+    holdings: what each server stores.
+    node_type: the type of the roots; None = all root relations lead to it. If no relation leads to
+        it, every server finishes some roots.
+    designated: whether one server finishes all roots (the designated worker of Heta, Algorithm 1).
+        Otherwise every group finishes an equal part.
     """
 
     def __init__(
@@ -90,44 +93,51 @@ class RootShares:
         self._world = len(holdings) * ranks_per_server
         self._designated = designated
         by_roots: dict[tuple[tuple[Relation, ...], Part], list[tuple[int, int]]] = {}
-        for server, held in enumerate(holdings):
-            own = tuple(each for each in held.roots if node_type in (None, each.dst))
-            if own:
-                by_roots.setdefault((own, held.part), []).append((held.place, server))
+        for server, holding in enumerate(holdings):
+            roots = tuple(root for root in holding.roots if node_type in (None, root.dst))
+            if roots:
+                by_roots.setdefault((roots, holding.part), []).append((holding.place, server))
         if not by_roots:
             by_roots[(), WHOLE] = [(server, server) for server in range(len(holdings))]
         self.groups = [[server for _, server in sorted(group)] for group in by_roots.values()]
-        """servers with the same edges of the same root relations, in order of place"""
+        """by group, its servers in order of ``Holding.place``"""
         self.relations = [relations for relations, _ in by_roots]
         """by group, its root relations"""
         self.parts = [part for _, part in by_roots]
-        """by group, which part of their edges"""
+        """by group, which part of the edges of its relations it stores"""
         self._turn = math.lcm(*(len(group) for group in self.groups))
 
     def group_of(self, rank: int) -> int | None:
-        """The group that a rank is in; None where its server aggregates nothing for these roots."""
+        """Return the group of a rank; None if its server aggregates nothing for these roots."""
         server, groups = rank // self._per_server, enumerate(self.groups)
         return next((index for index, group in groups if server in group), None)
 
     def deal(self, count: int) -> tuple[NDArray[np.int64], Places]:
-        """[groups, count] the rank of every group that aggregates a root, and [count] the rank that
-        finishes it."""
+        """Return which ranks aggregate and finish each root.
+
+        Returns
+        -------
+        [groups, count]: the rank of every group that aggregates the root.
+        [count]: the rank that finishes the root.
+        """
         turn, part = np.divmod(np.arange(count), self._per_server)
         ranks = np.stack(
             [np.array(group)[turn % len(group)] * self._per_server + part for group in self.groups]
         )
         if self._designated:
             return ranks, self.groups[0][0] * self._per_server + part
-        # Whole turns of all replicas, so that each of them finishes some.
+        # A group finishes roots for a full round of all replicas, so that each replica finishes
+        # some.
         chosen = turn // self._turn % len(self.groups)
         return ranks, ranks[chosen, np.arange(count)]
 
     def plan(self, rank: int, count: int, *, reads: bool, device: torch.device) -> RootPlan:
-        """A rank's part of a batch of ``count`` roots.
+        """Return a rank's part of a batch of ``count`` roots.
 
         Parameters
         ----------
         reads: whether aggregations read the roots' own rows.
+        device: the device of the plan's tensors.
         """
         ranks, finisher = self.deal(count)
         finishing = np.flatnonzero(finisher == rank)
@@ -137,38 +147,38 @@ class RootShares:
             return np.zeros(count, np.bool_) if group is None else ranks[group] == other
 
         def rows_of(other: int) -> Places:
-            own = finisher == other
+            is_read = finisher == other
             if reads:
-                own = own | aggregated_by(other)
-            return np.flatnonzero(own)
+                is_read = is_read | aggregated_by(other)
+            return np.flatnonzero(is_read)
 
         mine = np.flatnonzero(aggregated_by(rank))
 
         rows = rows_of(rank)
-        # Partials come rank by rank, each rank's in order of place.
+        # Partials arrive rank by rank, each rank's in the order of roots.
         senders = ranks[:, finishing]
         arrival = np.full(senders.shape, -1, np.int64)
-        counts, at = [], 0
+        counts, offset = [], 0
         for other in range(self._world):
             group = self.group_of(other)
             if group is None:
                 counts.append(0)
                 continue
             sent = np.flatnonzero(senders[group] == other)
-            arrival[group, sent] = at + np.arange(sent.size)
+            arrival[group, sent] = offset + np.arange(sent.size)
             counts.append(int(sent.size))
-            at += sent.size
+            offset += sent.size
         order = np.argsort(finisher[mine], kind="stable")
         partials = Route(_to(order, device), _counts(finisher[mine], self._world), counts)
-        wanted = [np.flatnonzero(np.isin(finishing, rows_of(each))) for each in range(self._world)]
+        wanted = [np.flatnonzero(np.isin(finishing, rows_of(r))) for r in range(self._world)]
         finished = Route(
             _to(np.concatenate(wanted), device),
-            [int(each.size) for each in wanted],
+            [int(indices.size) for indices in wanted],
             _counts(finisher[rows], self._world),
         )
-        from_whom = np.argsort(finisher[rows], kind="stable")
+        by_sender = np.argsort(finisher[rows], kind="stable")
         rows_in = np.empty(rows.size, np.int64)
-        rows_in[from_whom] = np.arange(rows.size)
+        rows_in[by_sender] = np.arange(rows.size)
         return RootPlan(
             mine,
             finishing,
@@ -176,14 +186,14 @@ class RootShares:
             _to(np.searchsorted(rows, mine), device) if reads else None,
             _to(np.searchsorted(rows, finishing), device),
             partials,
-            [_to(each, device) for each in arrival],
+            [_to(indices, device) for indices in arrival],
             finished,
             _to(rows_in, device),
         )
 
 
 def _counts(ranks: Places, world: int) -> list[int]:
-    return [int(each) for each in np.bincount(ranks, minlength=world)]
+    return [int(count) for count in np.bincount(ranks, minlength=world)]
 
 
 def _to(places: Places, device: torch.device) -> Tensor:

@@ -1,5 +1,7 @@
-"""Sampling where relations are divided over servers: each draws what it stores, for the roots their
-root relations alone (Heta, section 4)."""
+"""Sampling where relations are divided over servers (Heta, section 4).
+
+Each server draws the relations that it stores. For roots it draws only their root relations.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,20 @@ from hopper.partition import PartitionedGraph
 from hopper.partition.layouts import Holding
 
 _AS_ROOTS: Final = " as roots"
-"""no type's name has a space in it"""
+"""A suffix that no node type has, since names have no spaces."""
 
 
 def roots_of(node_type: str) -> str:
-    """The roots of a type as a type of their own: unlike other nodes of it, which may be met deeper
-    in a sub-metatree, a server draws for them its root relations alone."""
+    """Return the name under which the roots of a type are sampled, as a type of their own.
+
+    A server draws only its root relations for roots. For other nodes of the same type, which hops
+    reach deeper in a sub-metatree, it draws all relations that it follows there.
+    """
     return node_type + _AS_ROOTS
 
 
 def of_roots(relation: Relation) -> Relation:
-    """A root relation under the name that it has in blocks, where it ends in the roots."""
+    """Return a root relation with :func:`roots_of` its destination type, as blocks name it."""
     return Relation(relation.src, relation.rel, roots_of(relation.dst))
 
 
@@ -43,32 +48,33 @@ def make_rooted_sampler(
     root_hops: Mapping[str, int] | None = None,
     whole_lists: bool = False,
 ) -> NeighborSampler:
-    """A sampler over what one server stores, which draws for :func:`roots_of` a type its root
-    relations.
+    """Make a sampler of what one server stores, with roots as types of their own.
 
     Parameters
     ----------
-    kind: of sampler. sizes, seed, dropout_seed: as it takes them.
-    held: what the server stores of what is read, under the names of this.
-    names: what these stand for.
-    root_hops: by type, at how many hops, the first ones, roots are drawn for; None = at all.
-    whole_lists: whether draws depend on all edges of a list, also on those stored elsewhere.
+    kind: the sampler's class. It takes ``sizes``, ``seed`` and ``dropout_seed``.
+    held: what the server stores, under the model's names.
+    names: the stored types and relations of these names.
+    root_hops: by type, at how many of the first hops roots are drawn for; None = at all hops.
+    whole_lists: whether draws depend on all edges of a neighbour list, also on those that other
+        servers store.
     """
-    relations = {each: names.relation(each) for each in held.relations}
-    relations |= {of_roots(each): names.relation(each) for each in held.roots}
-    types = {each: names.node_type(each) for each in held.node_types}
-    # Each once, whatever the number of its names.
-    below = {own: graph.topology(own, server) for own in _of(relations, is_root=False)}
-    of_root = graph.root_lists if whole_lists else graph.root_topology
-    first = {own: of_root(own, server) for own in _of(relations, is_root=True)}
+    relations = {relation: names.relation(relation) for relation in held.relations}
+    relations |= {of_roots(root): names.relation(root) for root in held.roots}
+    types = {name: names.node_type(name) for name in held.node_types}
+    # Several names may share a stored relation, whose topology is opened once.
+    below = {stored: graph.topology(stored, server) for stored in _of(relations, is_root=False)}
+    root_topology = graph.root_lists if whole_lists else graph.root_topology
+    first = {stored: root_topology(stored, server) for stored in _of(relations, is_root=True)}
     topologies = {
-        each: first[own] if _is_root(each.dst) else below[own] for each, own in relations.items()
+        relation: first[stored] if _is_root(relation.dst) else below[stored]
+        for relation, stored in relations.items()
     }
-    roots = {roots_of(each): each for each in graph.schema.root_types}
-    # What links compare nodes with may be of types that the server stores nothing of.
-    types |= {each: each for each in roots.values()} | roots
-    originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
-    hops = {of_roots(each): root_hops[each.dst] for each in held.roots} if root_hops else {}
+    roots = {roots_of(name): name for name in graph.schema.root_types}
+    # Negatives of links may be of types of which the server stores nothing.
+    types |= {name: name for name in roots.values()} | roots
+    originals = {name: graph.original_ids(types[name]) for name in sorted(types)}
+    hops = {of_roots(root): root_hops[root.dst] for root in held.roots} if root_hops else {}
     return kind(
         topologies,
         originals,
@@ -82,8 +88,8 @@ def make_rooted_sampler(
 
 
 def _of(relations: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:
-    """What is stored of relations into the roots, or of the others."""
-    return {own for each, own in relations.items() if _is_root(each.dst) == is_root}
+    """Return the stored relations of names that end in roots, or of those that do not."""
+    return {stored for name, stored in relations.items() if _is_root(name.dst) == is_root}
 
 
 def _is_root(name: str) -> bool:
@@ -91,16 +97,19 @@ def _is_root(name: str) -> bool:
 
 
 def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:
-    """By type, the nodes below the roots; types without any are missing."""
-    return {each: ids for each, ids in subgraph.nodes.items() if not _is_root(each) and ids.size}
+    """Return the nodes below the roots, by type; types without such nodes are missing."""
+    return {name: ids for name, ids in subgraph.nodes.items() if not _is_root(name) and ids.size}
 
 
 def nodes_read(
     subgraph: Subgraph, roots: Mapping[str, NDArray[np.int64]]
 ) -> dict[str, list[NDArray[np.int64]]]:
-    """By type, in groups, the nodes whose input rows a pass reads: those below the roots, and
-    roots; and by relation the edges whose features it reads."""
-    read = {each: [ids] for each, ids in nodes_below(subgraph).items()}
-    for each, ids in roots.items():
-        read.setdefault(each, []).append(ids)
-    return read | subgraph.edge_tables()
+    """Return the nodes whose input rows a pass reads, by type, in groups.
+
+    They are the nodes below the roots, and the given roots. Edges whose features the pass reads are
+    added by relation.
+    """
+    reads = {name: [ids] for name, ids in nodes_below(subgraph).items()}
+    for name, ids in roots.items():
+        reads.setdefault(name, []).append(ids)
+    return reads | subgraph.edge_tables()

@@ -1,6 +1,7 @@
-"""Rows of some nodes, found by id: in host memory by NumPy, in device memory by CuPy.
+"""Caches of rows of some nodes, which are looked up by id.
 
-The same code serves both; what it needs of an array module is what they have in common.
+The same code works in host memory with NumPy and in device memory with CuPy, because it uses only
+what both modules have in common.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from hopper.features.copy_rows import copy_rows
 class RowCache:
     """A fixed set of rows of one type.
 
-    A map of four bytes a node tells where a row is, whatever the number of rows.
+    A map finds a row by its id. It takes four bytes for each node of the type.
 
     Parameters
     ----------
-    nodes: of the type, over all servers. room: rows, 0 is ordinary.
-    dim, dtype: of a row.
+    nodes: the number of nodes of the type, over all servers.
+    room: the number of rows that the cache has room for; may be 0.
+    dim, dtype: the width and the dtype of a row.
     """
 
     evicts = False
@@ -40,37 +42,39 @@ class RowCache:
 
     @property
     def dim(self) -> int:
-        """Of a row."""
+        """The width of a row."""
         return int(self._rows.shape[1])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a row."""
+        """The dtype of a row."""
         return np.dtype(self._rows.dtype)
 
     @property
     def held(self) -> Array:
-        """[n] int64: the ids that it has rows of."""
+        """The ids [n], int64, whose rows are cached."""
         return self._id_in[: self._used]
 
     @property
     def rows(self) -> Array:
-        """[n, dim]: their rows, in the same order, to be changed in place."""
+        """The cached rows [n, dim], in the order of :attr:`held`. They may be changed in place."""
         return self._rows[: self._used]
 
     def find(self, ids: Array) -> Array:
-        """[n] int32: where the rows of [n] int64 ids are; -1 = not here."""
+        """Return the slot [n], int32, of the row of each id [n], int64; -1 = not cached."""
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self._slot_of)):
-            # Whoever is asked for such rows says what is wrong.
+            # The source of the missing rows reports ids that are out of range.
             return self._np.full(len(ids), -1, np.int32)
         return self._slot_of[ids]
 
     def copy(self, slots: Array, out: Array, places: Array) -> None:
-        """``out[places]`` become the rows in [n] ``slots``, all of which hold one.
+        """Copy rows from ``slots`` [n] to ``out[places]``.
 
         Parameters
         ----------
-        out: [rows, dim], C-contiguous, of the cache's dtype. places: [n] int64, distinct.
+        slots: occupied slots.
+        out: [rows, dim], C-contiguous, of the cache's dtype.
+        places: [n] int64, distinct.
         """
         if self._np is np:
             copy_rows(self._rows, slots, out, places)
@@ -78,11 +82,13 @@ class RowCache:
             out[places] = self._rows[slots]
 
     def change(self, slots: Array, rows: Array, places: Array) -> None:
-        """The rows in [n] ``slots``, distinct ones that hold one, become ``rows[places]``.
+        """Overwrite the rows in ``slots`` [n] with ``rows[places]``.
 
         Parameters
         ----------
-        rows: [m, dim], C-contiguous, of the cache's dtype. places: [n] int64.
+        slots: occupied slots, distinct.
+        rows: [m, dim], C-contiguous, of the cache's dtype.
+        places: [n] int64.
         """
         if self._np is np:
             copy_rows(rows, places, self._rows, slots)
@@ -90,11 +96,11 @@ class RowCache:
             self._rows[slots] = rows[places]
 
     def put(self, ids: Array, rows: Array) -> None:
-        """Add [n, dim] rows of [n] int64 distinct ids that are not here yet.
+        """Add rows [n, dim] of distinct ids [n], int64, that are not cached yet.
 
         Raises
         ------
-        ValueError: there is no room for as many.
+        ValueError: there is not enough room.
         """
         first, last = self._used, self._used + len(ids)
         if last > self._room:
@@ -103,8 +109,10 @@ class RowCache:
         self._used = last
 
     def missed(self, ids: Array, table: Array, places: Array) -> None:
-        """Take note of [n] int64 ids whose rows were asked for, are not here, and now stand in
-        ``table[places]``."""
+        """Report ids [n], int64, that :meth:`find` missed, and whose rows are ``table[places]``.
+
+        A fixed set of rows ignores them.
+        """
 
     def _place(self, slots: Array, ids: Array, rows: Array) -> None:
         self._id_in[slots] = ids
@@ -113,11 +121,12 @@ class RowCache:
 
 
 class RecentRows(RowCache):
-    """The rows that were asked for last: the least recently used ones make room.
+    """A cache that keeps the rows that were read last, and evicts the least recently used ones.
 
     Parameters
     ----------
-    evicted: is given the [n] int64 ids and [n, dim] rows of those that do; None = they are copies.
+    evicted: called with the ids [n], int64, and the rows [n, dim] before they are evicted; None =
+        rows are only copies, and may be dropped.
     """
 
     evicts = True
@@ -137,13 +146,13 @@ class RecentRows(RowCache):
         self._moment = 0
 
     def copy(self, slots: Array, out: Array, places: Array) -> None:
-        """See :class:`RowCache`; these rows were asked for."""
+        """Copy rows as :class:`RowCache` does, and mark them as just used."""
         self._moment += 1
         self._asked_at[slots] = self._moment
         super().copy(slots, out, places)
 
     def missed(self, ids: Array, table: Array, places: Array) -> None:
-        """See :class:`RowCache`: they are kept, or as many of them as there is room for."""
+        """Cache missed rows, or as many of them as there is room for."""
         ids, first = self._np.unique(ids, return_index=True)
         ids, places = ids[: self._room], places[first][: self._room]
         rows = table[places]
@@ -153,7 +162,7 @@ class RecentRows(RowCache):
             self._asked_at[self._used - free : self._used] = self._moment
         ids, rows = ids[free:], rows[free:]
         if len(ids):
-            # Ties by slot, so that a run evicts the same rows every time.
+            # Ties are broken by slot, so that a repeated run evicts the same rows.
             ages = self._asked_at * self._room + self._np.arange(self._room)
             oldest = self._np.sort(self._np.argpartition(ages, len(ids) - 1)[: len(ids)])
             if self._evicted is not None:

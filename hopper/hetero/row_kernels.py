@@ -1,9 +1,8 @@
-"""The numba kernels of learnable rows: reading rows out of records, adding gradients up, and which
-records several ranks read.
+"""The numba kernels of learnable rows.
 
-Threads write only rows of their own, and a row's gradients are added in one order, so results
-depend neither on the number of threads nor on their timing. Tensors on a device take torch's
-operations instead.
+They read rows from records, sum gradients, and merge the records that several ranks read. A row is
+written by one thread, and its gradients are added in one order, so results depend neither on the
+number of threads nor on their timing. Tensors on a device use torch's operations instead.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ Array = NDArray[Any]
 
 
 def gather_rows(records: Tensor, places: Ids, out: Tensor) -> None:
-    """Copy the first part of records, their row, in any places.
+    """Copy the rows of records, which are their first part.
 
     Parameters
     ----------
-    records: [records, parts, dim]. places: [n] int64. out: [n, dim] of the records' dtype.
-        All but ``places`` are on one device, and contiguous.
+    records: [records, parts, dim], contiguous.
+    places: [n] int64, the indices of records, in any order.
+    out: [n, dim], contiguous, of the records' dtype and device.
     """
     if out.device.type != "cpu":
         torch.index_select(records[:, 0], 0, to_device(places, out.device), out=out)
@@ -41,7 +41,7 @@ def gather_rows(records: Tensor, places: Ids, out: Tensor) -> None:
 
 
 def put_rows(rows: Tensor, places: Ids, out: Tensor) -> None:
-    """``out[places] = rows``, in distinct places; shapes and devices as of :func:`add_rows`."""
+    """Set ``out[places] = rows`` for distinct places; arguments as in :func:`add_rows`."""
     if out.device.type != "cpu":
         out.index_copy_(0, to_device(places, out.device), rows)
         return
@@ -50,11 +50,13 @@ def put_rows(rows: Tensor, places: Ids, out: Tensor) -> None:
 
 
 def add_rows(rows: Tensor, places: Ids, out: Tensor) -> None:
-    """``out[places] += rows``, in distinct places.
+    """Add ``rows`` to ``out[places]`` for distinct places.
 
     Parameters
     ----------
-    rows: [n, dim]. places: [n] int64. out: [m, dim] of the rows' dtype and device, contiguous.
+    rows: [n, dim].
+    places: [n] int64.
+    out: [m, dim], contiguous, of the rows' dtype and device.
     """
     if out.device.type != "cpu":
         out.index_add_(0, to_device(places, out.device), rows)
@@ -64,7 +66,7 @@ def add_rows(rows: Tensor, places: Ids, out: Tensor) -> None:
 
 
 def zero_rows(places: Ids, out: Tensor) -> None:
-    """``out[places] = 0``; shapes and devices as of :func:`add_rows`."""
+    """Set ``out[places] = 0``; arguments as in :func:`add_rows`."""
     if out.device.type != "cpu":
         out.index_fill_(0, to_device(places, out.device), 0)
         return
@@ -73,19 +75,19 @@ def zero_rows(places: Ids, out: Tensor) -> None:
 
 
 def merge_places(groups: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
-    """The distinct places of several groups.
+    """Merge groups of places.
 
     Parameters
     ----------
-    groups: [n] int64 each, distinct and ascending.
+    groups: arrays [n], int64, distinct and ascending.
 
     Returns
     -------
-    [m] int64, ascending: the places that are in any group; and, for each group, [n] int64: where
-    its places are among these.
+    The places [m], int64, ascending, that are in any group. And for each group, the indices [n],
+    int64, of its places among these.
     """
     sizes = [group.size for group in groups]
-    # Often one rank alone reads a table's rows.
+    # Often only one rank reads a table's rows.
     for number, group in enumerate(groups):
         if group.size == sum(sizes):
             within = [np.empty(0, np.int64)] * len(groups)
@@ -99,7 +101,7 @@ def merge_places(groups: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
 
 
 def mark(flags: Tensor, places: Ids) -> None:
-    """``flags[places] = True``: [rows] bool on the CPU and [n] int64."""
+    """Set ``flags[places] = True`` for flags [rows], bool, on the CPU and places [n], int64."""
     _mark(flags.numpy(), places)
 
 
@@ -139,23 +141,23 @@ def _merge(groups: Ids, stops: Ids) -> tuple[Ids, Ids]:
     within = np.empty(groups.size, np.int64)
     heads = np.zeros(stops.size, np.int64)
     heads[1:] = stops[:-1]
-    found = 0
+    count = 0
     while True:
         smallest = np.iinfo(np.int64).max
-        is_left = False
+        has_more = False
         for group in range(stops.size):
             if heads[group] < stops[group]:
                 smallest = min(smallest, groups[heads[group]])
-                is_left = True
-        if not is_left:
-            return places[:found].copy(), within
+                has_more = True
+        if not has_more:
+            return places[:count].copy(), within
         for group in range(stops.size):
             head = heads[group]
             if head < stops[group] and groups[head] == smallest:
-                within[head] = found
+                within[head] = count
                 heads[group] = head + 1
-        places[found] = smallest
-        found += 1
+        places[count] = smallest
+        count += 1
 
 
 @kernel

@@ -1,8 +1,8 @@
-"""Learnable rows beside their optimiser's state: a record a node.
+"""Records of learnable rows: each row is stored together with its optimiser's state.
 
-An update reads and writes a row and its state together, so they lie together: [rows, parts, dim],
-of which the first part is the row. Where records are on disk some of them can be held in memory,
-for reading and for writing: such a record has no other place until it is written back.
+An update reads and writes a row and its state together. Records are [rows, parts, dim], and the
+first part is the row. If records are on disk, some of them can be cached in memory for reading and
+writing. The stored copy of a cached record is out of date until the record is written back.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PickedRows:
-    """Some rows of a table, where a copy of them would be too large.
+    """Selected rows of a table, which are copied in pieces because a whole copy may be too large.
 
     Attributes
     ----------
-    table: [rows, ...]. places: [n] int64.
+    table: [rows, ...].
+    places: [n] int64, the indices of the selected rows.
     """
 
     table: Tensor
@@ -42,30 +43,30 @@ class PickedRows:
 
     @property
     def shape(self) -> torch.Size:
-        """Of a copy."""
+        """The shape of a whole copy."""
         return torch.Size((len(self.places), *self.table.shape[1:]))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the table."""
+        """The dtype of the table."""
         return self.table.dtype
 
     def split(self, size: int) -> Iterator[Tensor]:
-        """[m, ...] copies, ``size`` rows each but the last."""
-        for part in self.places.split(size):
-            yield self.table.index_select(0, part)
+        """Yield copies of ``size`` rows each; the last may have fewer."""
+        for places in self.places.split(size):
+            yield self.table.index_select(0, places)
 
 
 @dataclass(frozen=True)
 class LentRecords:
-    """Records that are read, to be updated later.
+    """Records that were read and will be updated later.
 
     Attributes
     ----------
-    places: [n] int64 distinct: of the records in the table.
-    records: [n, parts, dim], contiguous, on the device, a copy of them; or [rows, parts, dim], the
-        table itself.
-    in_table: whether they are the table itself.
+    places: [n] int64, distinct: the indices of the records in the table.
+    records: a contiguous copy [n, parts, dim] on the device, or the table itself [rows, parts,
+        dim].
+    in_table: whether ``records`` is the table itself.
     """
 
     places: Ids
@@ -73,11 +74,11 @@ class LentRecords:
     in_table: bool
 
     def gather(self, which: Ids | None, out: Tensor) -> None:
-        """Copy rows to [m, dim] ``out``.
+        """Copy rows to ``out`` [m, dim].
 
         Parameters
         ----------
-        which: [m] int64 below n; None = all, in order.
+        which: [m] int64, indices into :attr:`places`; None = all, in order.
         """
         if self.in_table:
             gather_rows(self.records, self.places if which is None else self.places[which], out)
@@ -87,7 +88,10 @@ class LentRecords:
             gather_rows(self.records, which, out)
 
     def update(self, optimizer: SparseOptimizer, gradient: Tensor, factors: Factors) -> None:
-        """Update them by the gradients [n, dim] of their rows; see :meth:`RowRecords.take_back`."""
+        """Update the records by the gradients [n, dim] of their rows.
+
+        :meth:`RowRecords.take_back` stores the result.
+        """
         optimizer.step(self.records, gradient, factors, self.places if self.in_table else None)
 
 
@@ -97,7 +101,7 @@ class RowRecords:
     Parameters
     ----------
     stored: [rows, parts, dim], contiguous, read and written in place.
-    device: on which records are updated.
+    device: the device on which records are updated.
     """
 
     def __init__(self, stored: Tensor, device: torch.device) -> None:
@@ -106,35 +110,37 @@ class RowRecords:
 
     @property
     def rows(self) -> Tensor:
-        """[rows, dim]: all rows, as they are stored; see :meth:`write_back`."""
+        """All stored rows [rows, dim]. They are up to date after :meth:`write_back`."""
         return self.stored[:, 0]
 
     @property
     def record_bytes(self) -> int:
-        """Of a row and its state."""
+        """The bytes of a row and its state."""
         return self.stored.shape[1:].numel() * self.stored.element_size()
 
     def read(self, places: Tensor) -> Tensor:
-        """[n, parts, dim], on the device: a copy of the records in [n] int64 distinct places."""
+        """Copy records [n, parts, dim] in distinct places [n], int64, to the device."""
         return to_device(self.stored.index_select(0, places), self._device)
 
     def read_rows(self, places: Ids, out: Tensor) -> None:
-        """Copy rows alone, in [n] int64 places, to [n, dim] on the device; no update follows."""
+        """Copy rows in places [n], int64, to ``out`` [n, dim], for reading only."""
         if self.stored.device == out.device:
             gather_rows(self.stored, places, out)
         else:
             out.copy_(to_device(self.rows.index_select(0, torch.from_numpy(places)), out.device))
 
     def lend(self, places: Ids) -> LentRecords:
-        """The records in [n] int64 distinct places, on the device, each read once for handing its
-        row out and for its update. Nothing else may change them before :meth:`take_back`, which
-        need not follow."""
+        """Lend the records in distinct places [n], int64, for reading rows and for one update.
+
+        Each record is read once for both. Nothing else may change the records before
+        :meth:`take_back`, which is optional.
+        """
         if self.stored.device.type == self._device.type == "cpu":
             return LentRecords(places, self.stored, in_table=True)
         return self._lend_copy(places)
 
     def take_back(self, lent: LentRecords) -> None:
-        """Store records that were lent and updated."""
+        """Store records that were lent and then updated."""
         if not lent.in_table:
             self.write(self._as_places(lent.places), lent.records)
 
@@ -145,32 +151,36 @@ class RowRecords:
         return torch.from_numpy(places).to(self.stored.device)
 
     def write(self, places: Tensor, records: Tensor) -> None:
-        """Store [n, parts, dim] records in [n] int64 distinct places."""
+        """Store records [n, parts, dim] in distinct places [n], int64."""
         self.stored.index_copy_(0, places, records.to(self.stored.device))
 
     def write_rows(self, places: Tensor, rows: Tensor) -> None:
-        """Store [n, dim] rows alone in [n] int64 distinct places; see :meth:`read_again`."""
+        """Store only rows [n, dim] in distinct places [n], int64.
+
+        Call :meth:`read_again` afterwards, which updates cached records.
+        """
         self.stored[places.to(self.stored.device), 0] = rows.to(self.stored)
 
     def write_back(self) -> None:
-        """Let ``stored`` be true."""
+        """Bring :attr:`stored` up to date. Here it always is."""
 
     def read_again(self) -> None:
-        """Take note that ``stored`` was changed by others."""
+        """Take over changes that others made to :attr:`stored`. Here there is nothing to do."""
 
     def take_lookups(self) -> Lookups | None:
-        """Records that were looked for in memory since the last call; None where none is held."""
+        """Return the cache lookups since the last call; None if there is no cache."""
         return None
 
 
 class HeldRecords(RowRecords):
-    """Records of which some are in the device's memory, in a cache, and there alone.
+    """Records of which some are cached in the device's memory, where only they are up to date.
 
     Parameters
     ----------
-    stored: as of :class:`RowRecords`, in host memory or on disk.
-    room: for how many.
-    places: [n] int64 distinct, n at most ``room``: whose; None = those that were read last.
+    stored: as in :class:`RowRecords`, in host memory or on disk.
+    room: the number of records that the cache has room for.
+    places: the records to cache: [n] int64, distinct, n at most ``room``; None = the records that
+        were read last.
     """
 
     def __init__(
@@ -185,75 +195,75 @@ class HeldRecords(RowRecords):
         self._shape = stored.shape[1:]
         self._table = stored.view(len(stored), self._shape.numel())
         self._lookups = Lookups()
-        made = (len(stored), room, self._shape.numel(), self._table[:0].numpy().dtype, self._np)
+        dtype = self._table[:0].numpy().dtype
+        arguments = (len(stored), room, self._shape.numel(), dtype, self._np)
         if places is None:
-            self._cache: RowCache = RecentRows(*made, evicted=self._put_back)
+            self._cache: RowCache = RecentRows(*arguments, evicted=self._put_back)
             return
-        self._cache = RowCache(*made)
-        wanted = np.sort(places)
-        for first in range(0, wanted.size, _ROWS_AT_ONCE):
-            part = wanted[first : first + _ROWS_AT_ONCE]
-            self._cache.put(self._np.asarray(part), self._stored_at(part))
+        self._cache = RowCache(*arguments)
+        ordered = np.sort(places)
+        for first in range(0, ordered.size, _ROWS_AT_ONCE):
+            ids = ordered[first : first + _ROWS_AT_ONCE]
+            self._cache.put(self._np.asarray(ids), self._stored_at(ids))
 
     def read(self, places: Tensor) -> Tensor:
-        """See :class:`RowRecords`."""
+        """Read records from the cache, and missing ones from the stored table."""
         ids = self._np.asarray(places.numpy())
         out = self._np.empty((ids.size, self._shape.numel()), self._cache.dtype)
-        found = look_up(self._cache, ids, out, self._np.arange(ids.size), self._fetch)
-        self._lookups = self._lookups.plus(found)
+        lookups = look_up(self._cache, ids, out, self._np.arange(ids.size), self._fetch)
+        self._lookups = self._lookups.plus(lookups)
         return torch.as_tensor(out, device=self._device).view(ids.size, *self._shape)
 
     def read_rows(self, places: Ids, out: Tensor) -> None:
-        """See :class:`RowRecords`; what is held stays what it is."""
+        """Copy cached and stored rows, without changing what is cached."""
         slots = on_host(self._cache.find(self._np.asarray(places)))
-        here, dim = torch.from_numpy(slots >= 0), self._shape[1]
-        held = self._cache.rows[self._np.asarray(slots[slots >= 0])][:, :dim]
-        out[here.to(self._device)] = torch.as_tensor(held, device=self._device)
+        is_cached, dim = torch.from_numpy(slots >= 0), self._shape[1]
+        cached = self._cache.rows[self._np.asarray(slots[slots >= 0])][:, :dim]
+        out[is_cached.to(self._device)] = torch.as_tensor(cached, device=self._device)
         missing = self.rows.index_select(0, torch.from_numpy(places[slots < 0]))
-        out[(~here).to(self._device)] = to_device(missing, self._device)
+        out[(~is_cached).to(self._device)] = to_device(missing, self._device)
 
     def lend(self, places: Ids) -> LentRecords:
-        """See :class:`RowRecords`."""
+        """Lend a copy of the records, never the table itself."""
         return self._lend_copy(places)
 
     def write(self, places: Tensor, records: Tensor) -> None:
-        """See :class:`RowRecords`."""
+        """Overwrite cached records in the cache, and all others in the stored table."""
         ids = self._np.asarray(places.numpy())
         rows = self._np.asarray(records.view(len(records), self._shape.numel()))
         slots = self._cache.find(ids)
-        here = slots >= 0
-        self._cache.change(slots[here], rows, self._np.flatnonzero(here))
-        missing = ~here
-        found = torch.from_numpy(on_host(rows[missing]))
-        self._table.index_copy_(0, torch.from_numpy(on_host(ids[missing])), found)
+        is_cached = slots >= 0
+        self._cache.change(slots[is_cached], rows, self._np.flatnonzero(is_cached))
+        missing = torch.from_numpy(on_host(rows[~is_cached]))
+        self._table.index_copy_(0, torch.from_numpy(on_host(ids[~is_cached])), missing)
 
     def write_back(self) -> None:
-        """See :class:`RowRecords`."""
+        """Write all cached records to the stored table."""
         self._put_back(self._cache.held, self._cache.rows)
 
     def read_again(self) -> None:
-        """See :class:`RowRecords`."""
-        held, rows = self._cache.held, self._cache.rows
-        for first in range(0, len(held), _ROWS_AT_ONCE):
+        """Read all cached records again from the stored table."""
+        ids, rows = self._cache.held, self._cache.rows
+        for first in range(0, len(ids), _ROWS_AT_ONCE):
             part = slice(first, first + _ROWS_AT_ONCE)
-            rows[part] = self._stored_at(on_host(held[part]))
+            rows[part] = self._stored_at(on_host(ids[part]))
 
     def take_lookups(self) -> Lookups | None:
-        """See :class:`RowRecords`."""
+        """Return the cache lookups since the last call."""
         taken, self._lookups = self._lookups, Lookups()
         return taken
 
     def _stored_at(self, ids: NDArray[np.int64]) -> Array:
-        found = self._table.index_select(0, torch.from_numpy(ids))
-        return self._np.asarray(to_device(found, self._device))
+        records = self._table.index_select(0, torch.from_numpy(ids))
+        return self._np.asarray(to_device(records, self._device))
 
     def _fetch(self, ids: Array, out: Array, places: Array) -> None:
         out[places] = self._stored_at(on_host(ids))
 
     def _put_back(self, ids: Array, records: Array) -> None:
-        # In order, as a disk likes it.
+        # Sequential writes are faster on a disk.
         order = self._np.argsort(ids)
         for first in range(0, len(order), _ROWS_AT_ONCE):
-            part = order[first : first + _ROWS_AT_ONCE]
-            found = torch.from_numpy(on_host(records[part]))
-            self._table.index_copy_(0, torch.from_numpy(on_host(ids[part])), found)
+            piece = order[first : first + _ROWS_AT_ONCE]
+            rows = torch.from_numpy(on_host(records[piece]))
+            self._table.index_copy_(0, torch.from_numpy(on_host(ids[piece])), rows)

@@ -1,8 +1,8 @@
-"""Where learnable rows and their optimiser's state live while a run trains them.
+"""Storage of learnable rows and their optimiser's state while a run trains them.
 
-In memory, or in files that are mapped: then the kernel writes rows out when memory is short, and
-reads them again when they are met. Such a file is no record of anything: it has no name any more
-once it is mapped, and is gone with its process, however that ends. What lasts is checkpoints.
+Rows are stored in memory or in mapped files. The kernel writes rows of a mapped file out when
+memory is short, and reads them when they are accessed. The file loses its name as soon as it is
+mapped, so it disappears with its process. Only checkpoints are permanent.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from hopper.errors import StorageError
 
 
 class RowStorage(Protocol):
-    """Makes tables."""
+    """Makes tables for learnable rows."""
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """[rows, dim] of zeros, to be read and written in place."""
+        """Make a table [rows, dim] of zeros, which is read and written in place."""
 
     def write_out(self, table: Tensor) -> None:
-        """Let what is read next of a table come from where it is kept: it is written there, and no
-        longer in memory."""
+        """Write a table to its file and drop it from memory, so that later reads use the file."""
 
 
 class MemoryStorage:
@@ -39,19 +38,19 @@ class MemoryStorage:
         self._device = device
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """See :class:`RowStorage`."""
+        """Make a table of zeros on the device."""
         return torch.zeros(rows, dim, dtype=dtype, device=self._device)
 
     def write_out(self, table: Tensor) -> None:
-        """See :class:`RowStorage`: it is kept in memory."""
+        """Do nothing: the table has no file."""
 
 
 class MappedStorage:
-    """Tables in nameless files, on the CPU; a :class:`RowStorage`.
+    """Tables in mapped files without a name, on the CPU; a :class:`RowStorage`.
 
     Parameters
     ----------
-    folder: on whose disk; made where it is missing.
+    folder: the folder on whose disk the files are; it is made if it is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,11 +60,11 @@ class MappedStorage:
         weakref.finalize(self, self._files.close)
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
-        """See :class:`RowStorage`.
+        """Make a table of zeros in a new file.
 
         Raises
         ------
-        StorageError: the disk has too little space, or the folder cannot be written to.
+        StorageError: the disk has too little space, or the folder is not writable.
         """
         size = rows * dim * dtype.itemsize
         if not size:
@@ -74,10 +73,10 @@ class MappedStorage:
             self._folder.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as failing:
                 file = failing.enter_context(tempfile.TemporaryFile(dir=self._folder))
-                # A hole that the disk cannot fill later would kill the process.
+                # If the disk could not fill a hole later, the process would be killed.
                 os.posix_fallocate(file.fileno(), 0, size)
                 mapped = mmap.mmap(file.fileno(), size)
-                # Rows are met in no order: what lies beside them would be read in vain.
+                # Rows are accessed at random, so reading ahead would be wasted.
                 mapped.madvise(mmap.MADV_RANDOM)
                 table = torch.frombuffer(mapped, dtype=dtype)
                 self._files.push(failing.pop_all())
@@ -90,12 +89,12 @@ class MappedStorage:
         return table.view(rows, dim)
 
     def write_out(self, table: Tensor) -> None:
-        """See :class:`RowStorage`."""
-        kept = self._mapped.get(table.data_ptr())
-        if kept is None:
+        """Flush a table to its file, and drop its pages from memory."""
+        entry = self._mapped.get(table.data_ptr())
+        if entry is None:
             return
-        mapped, file = kept
+        mapped, file = entry
         mapped.flush()
-        # The kernel drops no page that is mapped.
+        # The page cache keeps a page for as long as it is mapped, so unmap pages first.
         mapped.madvise(mmap.MADV_DONTNEED)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,7 +1,8 @@
-"""Optimisers of learnable rows: an update of the rows that an iteration read, and of no others.
+"""Optimisers of learnable rows, which update only the rows that an iteration read.
 
-On the CPU a numba kernel reads and writes each record once. It computes what torch's operations do,
-which update records on other devices, but for square roots: torch's are not all rounded correctly.
+On the CPU a numba kernel reads and writes each record once. On other devices torch's operations
+update records. Both compute the same, except for square roots, which torch does not always round
+correctly.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Factors:
-    """What multiplies a part of an update.
+    """The factors of an update.
 
     Attributes
     ----------
-    rate: the learning rate. gradient: the gradients, as those of all parameters are. l2: the row,
-        and is added to its gradient.
+    rate: the factor of the learning rate.
+    gradient: the factor of gradients, the same as for all other parameters.
+    l2: the factor of the row that is added to its gradient.
     """
 
     rate: float = 1.0
@@ -44,10 +46,10 @@ _UNCHANGED: Final = Factors()
 
 
 class SparseOptimizer(ABC):
-    """Updates the rows of one table that were read, and leaves all else as it is."""
+    """Updates the rows of one table that were read, and leaves all other rows as they are."""
 
     parts: ClassVar[int] = 0
-    """what it keeps of a row: so many more of the row's width"""
+    """the size of a row's state, in multiples of the row's width"""
 
     def __init__(self, learning_rate: float) -> None:
         self._rate = learning_rate
@@ -59,13 +61,14 @@ class SparseOptimizer(ABC):
         factors: Factors = _UNCHANGED,
         places: Ids | None = None,
     ) -> None:
-        """Update records in place, a row and what is kept of it each; what is kept begins as zero.
+        """Update records in place. A record is a row and its state, which begins as zero.
 
         Parameters
         ----------
         records: [m, 1 + parts, dim], contiguous.
-        gradient: [n, dim], of their rows; n may be 0.
-        places: [n] int64 distinct: of which records, on the CPU; None = of all, in order.
+        gradient: [n, dim], the gradients of rows; n may be 0.
+        places: [n] int64, distinct: the indices of the records to update, for records on the CPU
+            only. None = all records, in order.
         """
         if records.device.type == "cpu":
             if places is None:
@@ -86,16 +89,21 @@ class SparseOptimizer(ABC):
 
     @abstractmethod
     def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
-        """Update all records; ``factor`` is what multiplies the learning rate."""
+        """Update all records, with ``factor`` times the learning rate."""
 
     def state(self) -> dict[str, Tensor]:
-        """What the next update depends on besides the records; its own tensors."""
+        """Return the tensors, by name, on which the next update depends besides records.
+
+        Filling them in place restores the optimiser.
+        """
         return {}
 
 
 class SparseAdam(SparseOptimizer):
-    """``torch.optim.SparseAdam``: moments of rows that were not read stand still, the number of
-    steps is that of all."""
+    """``torch.optim.SparseAdam``: the moments of rows change only when the rows are read.
+
+    The number of steps counts all updates of the table.
+    """
 
     parts: ClassVar[int] = 2
 
@@ -104,11 +112,11 @@ class SparseAdam(SparseOptimizer):
         self._steps = torch.zeros(1, dtype=torch.int64)
 
     def state(self) -> dict[str, Tensor]:
-        """See :class:`SparseOptimizer`."""
+        """Return the number of updates so far."""
         return {"steps": self._steps}
 
     def _begin(self, factor: float) -> float:
-        """Count a step; its size."""
+        """Count a step, and return its size."""
         self._steps += 1
         steps, (first, second) = int(self._steps), _BETAS
         return self._rate * factor * (1 - second**steps) ** 0.5 / (1 - first**steps)
@@ -116,7 +124,7 @@ class SparseAdam(SparseOptimizer):
     def _update(self, records: Array, gradient: Array, factors: Factors, places: Ids) -> None:
         size, number = self._begin(factors.rate), records.dtype.type
         numbers = (factors.gradient, factors.l2, size, 1 - _BETAS[0], 1 - _BETAS[1], 1e-8)
-        _adam(records, gradient, places, *(number(each) for each in numbers))
+        _adam(records, gradient, places, *(number(value) for value in numbers))
 
     def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
         size = self._begin(factor)
@@ -134,7 +142,7 @@ class SparseAdagrad(SparseOptimizer):
     def _update(self, records: Array, gradient: Array, factors: Factors, places: Ids) -> None:
         size, number = self._rate * factors.rate, records.dtype.type
         numbers = (factors.gradient, factors.l2, size, 1e-10)
-        _adagrad(records, gradient, places, *(number(each) for each in numbers))
+        _adagrad(records, gradient, places, *(number(value) for value in numbers))
 
     def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
         rows, total = records.unbind(1)
@@ -148,7 +156,7 @@ class SparseSGD(SparseOptimizer):
     def _update(self, records: Array, gradient: Array, factors: Factors, places: Ids) -> None:
         size, number = self._rate * factors.rate, records.dtype.type
         numbers = (factors.gradient, factors.l2, size)
-        _sgd(records, gradient, places, *(number(each) for each in numbers))
+        _sgd(records, gradient, places, *(number(value) for value in numbers))
 
     def _update_by_torch(self, records: Tensor, gradient: Tensor, factor: float) -> None:
         records[:, 0] -= self._rate * factor * gradient
@@ -161,7 +169,7 @@ OPTIMIZERS: Final[dict[str, type[SparseOptimizer]]] = {
 }
 
 
-# Scalars are of the records' dtype, so that nothing is computed in a wider one.
+# Scalars have the records' dtype, so that no kernel computes in a wider one.
 
 
 @kernel(parallel=True, error_model="numpy")
@@ -180,10 +188,10 @@ def _adam(
         place = places[i]
         for j in range(gradient.shape[1]):
             row = records[place, 0, j]
-            given = gradient[i, j] * scale + l2 * row
+            total_gradient = gradient[i, j] * scale + l2 * row
             mean, square = records[place, 1, j], records[place, 2, j]
-            mean += (given - mean) * first
-            square += (given * given - square) * second
+            mean += (total_gradient - mean) * first
+            square += (total_gradient * total_gradient - square) * second
             records[place, 0, j] = row - size * mean / (np.sqrt(square) + smallest)
             records[place, 1, j] = mean
             records[place, 2, j] = square
@@ -197,9 +205,9 @@ def _adagrad(
         place = places[i]
         for j in range(gradient.shape[1]):
             row = records[place, 0, j]
-            given = gradient[i, j] * scale + l2 * row
-            total = records[place, 1, j] + given * given
-            records[place, 0, j] = row - size * given / (np.sqrt(total) + smallest)
+            total_gradient = gradient[i, j] * scale + l2 * row
+            total = records[place, 1, j] + total_gradient * total_gradient
+            records[place, 0, j] = row - size * total_gradient / (np.sqrt(total) + smallest)
             records[place, 1, j] = total
 
 

@@ -1,9 +1,10 @@
-"""Node types and relations under a name for every place in the metatree that they are met at.
+"""Names for node types and relations that depend on their place in the metatree.
 
-Ordinarily a type is one, wherever hops find it. Where metapaths say what is followed at which depth
-(Heta, section 5), or every sub-metatree has learnable rows of its own (section 6), or every
-relation has (as R-GCN's on one-hot vectors), a node found at another place is another node: of a
-type that goes by another name, but has the same features, draws and parameters.
+Usually a node type has one name, wherever hops reach it. Three settings distinguish places:
+metapaths that follow other relations at other depths (Heta, section 5), learnable rows for each
+sub-metatree (section 6), and learnable rows for each relation (as in R-GCN on one-hot vectors). A
+node that hops reach at two such places is then two nodes, of types with different names but with
+the same features, draws and parameters.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unrolling:
-    """Names of places, and what is stored for them.
+    """The names of places, with the stored types and relations that they stand for.
 
     Attributes
     ----------
-    types: by name, the node type that is stored; the roots' keeps its name.
-    tables: by name, that of the table of learnable rows, where places have tables of their own.
-    relations: by name, the relation that is stored.
-    roots: by root relation as stored, its name.
-    below: by root relation as stored, the names of all relations of its sub-metatree.
-    depths: by name of a type, at how many hops it is first met.
+    types: the stored node type, by name. Types of roots keep their names.
+    tables: the table of learnable rows, by name of a type.
+    relations: the stored relation, by name.
+    roots: the name of each stored root relation.
+    below: by stored root relation, the names of all relations of its sub-metatree.
+    depths: by name of a type, the number of hops after which it is first reached.
     """
 
     types: Mapping[str, str]
@@ -42,15 +43,17 @@ class Unrolling:
     depths: Mapping[str, int]
 
     def read_at(self, hop: int) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
-        """What is drawn at a hop and by which types, as of
-        :meth:`hopper.hetero.metatree.Metatree.read_at`."""
-        types = sorted(each for each, depth in self.depths.items() if depth <= hop)
-        return tuple(sorted(each for each in self.relations if each.dst in types)), tuple(types)
+        """Return the relations that are drawn at a hop, and the types that draw them.
+
+        It is :meth:`hopper.hetero.metatree.Metatree.read_at` under these names.
+        """
+        types = sorted(name for name, depth in self.depths.items() if depth <= hop)
+        relations = sorted(relation for relation in self.relations if relation.dst in types)
+        return tuple(relations), tuple(types)
 
 
 By = Literal["root", "relation"]
-"""what tells rows of a type apart: the sub-metatree that meets them, or the relation that reads
-them"""
+"""What distinguishes places of a type: the sub-metatree, or the relation that reads the type."""
 
 
 def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling:
@@ -58,12 +61,12 @@ def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling
 
     Parameters
     ----------
-    by_depth: whether another depth is another place.
-    by: what else tells places apart; None = nothing.
+    by_depth: whether places at different depths are distinguished.
+    by: what else distinguishes places; None = nothing.
     """
 
     def table(node_type: str, root: Relation | None, reader: Relation | None) -> str:
-        # No type's name has an @ or a slash in it.
+        # Names of types contain neither @ nor a slash.
         if root is None or reader is None or by is None:
             return node_type
         if by == "root":
@@ -71,41 +74,41 @@ def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling
         return f"{node_type}@{reader.rel}/{reader.dst}"
 
     def name(node_type: str, root: Relation, reader: Relation | None, depth: int) -> str:
-        own = table(node_type, root, reader)
-        return f"{own}@{depth}" if by_depth and depth else own
+        place = table(node_type, root, reader)
+        return f"{place}@{depth}" if by_depth and depth else place
 
-    types = {each: each for each in tree.root_types}
+    types = {node_type: node_type for node_type in tree.root_types}
     tables, depths = dict(types), dict.fromkeys(types, 0)
     relations: dict[Relation, Relation] = {}
     roots: dict[Relation, Relation] = {}
     below: dict[Relation, tuple[Relation, ...]] = {}
     for root in tree.roots:
-        found: dict[Relation, None] = {}
+        names: dict[Relation, None] = {}
         for relation, reader, depth in tree.read_from(root):
             source = name(relation.src, root, relation, depth + 1)
-            own = Relation(source, relation.rel, name(relation.dst, root, reader, depth))
-            relations[own], found[own] = relation, None
+            named = Relation(source, relation.rel, name(relation.dst, root, reader, depth))
+            relations[named], names[named] = relation, None
             types[source] = relation.src
             tables[source] = table(relation.src, root, relation)
             depths[source] = min(depth + 1, depths.get(source, depth + 1))
             if depth == 0:
-                roots[root] = own
-        below[root] = tuple(found)
+                roots[root] = named
+        below[root] = tuple(names)
     return Unrolling(types, tables, relations, roots, below, depths)
 
 
 def rename_holdings(holdings: Sequence[Holding], unrolling: Unrolling) -> list[Holding]:
-    """What servers hold of what is followed, under its names."""
+    """Return what servers hold of the relations that are followed, under their names."""
     renamed = []
-    for held in holdings:
-        followed = [each for each in held.roots if each in unrolling.roots]
-        relations = frozenset(each for root in followed for each in unrolling.below[root])
+    for holding in holdings:
+        followed = [root for root in holding.roots if root in unrolling.roots]
+        relations = frozenset(name for root in followed for name in unrolling.below[root])
         renamed.append(
             replace(
-                held,
-                roots=tuple(sorted(unrolling.roots[each] for each in followed)),
+                holding,
+                roots=tuple(sorted(unrolling.roots[root] for root in followed)),
                 relations=relations,
-                node_types=frozenset(end for each in relations for end in (each.src, each.dst)),
+                node_types=frozenset(end for name in relations for end in (name.src, name.dst)),
             )
         )
     return renamed

@@ -1,9 +1,9 @@
-"""Cut a sub-metatree that is too large for a server, by its root relation's edges.
+"""Cuts a sub-metatree that is too large for a server, by the edges of its root relation.
 
-Every part has some of the edges into roots, and what the sources of these read below. Roots meet
-all servers anyway, so cutting them costs nothing: only copies of sources do. Under HDRF's rule
-(Petroni et al., CIKM 2015) with copies of sources alone counted, an edge goes where its source is
-already; so sources are dealt whole, those with most bytes first, each to the part with fewest.
+Every part has some of the edges into roots, and what the sources of these edges read below. All
+servers aggregate for all roots anyway, so copies of roots cost nothing, and only copies of sources
+count. HDRF's rule (Petroni et al., CIKM 2015) then puts all edges of a source into one part.
+Sources are dealt in order of their bytes, most first, each to the part with fewest bytes so far.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ Mask = NDArray[np.bool_]
 
 _NUMBER_BYTES: Final = 8
 _EDGE_BYTES: Final = 3 * _NUMBER_BYTES
-"""source, edge id, position"""
+"""The bytes of an edge's source, edge id and position."""
 
 
 @dataclass(frozen=True)
 class CutPart:
-    """What one part has.
+    """One part of a sub-metatree.
 
     Attributes
     ----------
-    root: the relation whose edges into roots are divided.
-    relations: of its sub-metatree.
-    sources: [sources] bool, whose edges into roots it has.
+    root: the root relation, whose edges are divided over parts.
+    relations: the relations of the sub-metatree.
+    sources: [sources] bool, the sources whose edges into roots the part has.
     root_nodes: [destinations] bool, the nodes of any split.
-    expanded: by type, [nodes] bool, the nodes below the roots all of whose in-edges it has.
-    nodes: by type, [nodes] bool, those whose rows it has.
-    edges: by relation, how many it has below the roots.
-    root_edges: how many it has into roots.
-    list_edges: how many all parts have into roots.
+    expanded: by type, [nodes] bool, the nodes below the roots all of whose in-edges the part has.
+    nodes: by type, [nodes] bool, the nodes whose rows the part has.
+    edges: by relation, the number of the part's edges below the roots.
+    root_edges: the number of the part's edges into roots.
+    list_edges: the number of all parts' edges into roots.
     """
 
     root: Relation
@@ -61,9 +61,10 @@ class CutPart:
 
 
 def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> list[CutPart]:
-    """Divide a root relation's edges into so many parts, and find what each reads below.
+    """Divide a root relation's edges into parts, and find what each part reads below.
 
-    Memory holds two bytes a part and node of the sub-metatree's types, and forty a source once.
+    It takes two bytes of memory for each part and node of the sub-metatree's types, and forty bytes
+    for each source.
     """
     topology = graph.topology(root)
     root_nodes = np.zeros(graph.schema.node_types[tree.target].count, np.bool_)
@@ -72,50 +73,50 @@ def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> li
     degrees = np.zeros(graph.schema.node_types[root.src].count, np.int64)
     for edges in edges_into(topology, root_nodes):
         degrees += np.bincount(topology.indices[edges], minlength=degrees.size)
-    dealt = _dealt(degrees, row_bytes(graph, root.src), parts)
-    chosen = [dealt == place for place in range(parts)]
+    part_of = _dealt(degrees, row_bytes(graph, root.src), parts)
+    sources = [part_of == part for part in range(parts)]
     total = int(degrees.sum())
     return [
-        _make_part(graph, tree, root, own, root_nodes, int(degrees[own].sum()), total)
-        for own in chosen
+        _make_part(graph, tree, root, mask, root_nodes, int(degrees[mask].sum()), total)
+        for mask in sources
     ]
 
 
 def edges_into(topology: Topology, destinations: Mask) -> Iterator[NDArray[np.int64]]:
-    """Numbers of the in-edges of some destinations, ascending, piece by piece."""
+    """Yield the numbers of the in-edges of some destinations, ascending, piece by piece."""
     for first, last in row_ranges(topology.indptr, 0, destinations.size):
         counts = np.diff(topology.indptr[first : last + 1])
-        chosen = np.repeat(destinations[first:last], counts)
-        yield np.flatnonzero(chosen) + int(topology.indptr[first])
+        is_chosen = np.repeat(destinations[first:last], counts)
+        yield np.flatnonzero(is_chosen) + int(topology.indptr[first])
         release_pages(topology.indptr, topology.indices)
 
 
 def row_bytes(graph: GraphDirectory, node_type: str) -> int:
-    """Bytes of a node's features and label."""
-    found = _feature_bytes(graph.schema.node_types[node_type])
+    """Return the bytes of a node's features and label."""
+    size = _feature_bytes(graph.schema.node_types[node_type])
     if node_type in graph.schema.labels:
         labels = graph.labels(node_type)
-        found += labels.dtype.itemsize * int(np.prod(labels.shape[1:]))
-    return found
+        size += labels.dtype.itemsize * int(np.prod(labels.shape[1:]))
+    return size
 
 
 def root_edges(graph: GraphDirectory, part: CutPart) -> Iterator[NDArray[np.int64]]:
-    """Numbers of the root relation's edges that a part has, ascending, piece by piece."""
+    """Yield the numbers of a part's edges into roots, ascending, piece by piece."""
     topology = graph.topology(part.root)
     for edges in edges_into(topology, part.root_nodes):
         yield edges[part.sources[topology.indices[edges]]]
 
 
 def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
-    """Bytes of a part's rows (features, edge features, labels, ids) and of its topology."""
+    """Return the bytes of a part's rows (features, edge features, labels, ids) and topology."""
     schema = graph.schema
     rows = sum(
-        int(mask.sum()) * (row_bytes(graph, each) + _NUMBER_BYTES)
-        for each, mask in part.nodes.items()
+        int(mask.sum()) * (row_bytes(graph, node_type) + _NUMBER_BYTES)
+        for node_type, mask in part.nodes.items()
     )
     stored = [*part.edges.items(), (part.root, part.root_edges)]
-    rows += sum(_feature_bytes(schema.relations[each]) * count for each, count in stored)
-    numbers = part.root_edges  # their positions
+    rows += sum(_feature_bytes(schema.relations[relation]) * count for relation, count in stored)
+    numbers = part.root_edges  # the positions of edges into roots
     for relation, count in stored:
         sources = schema.node_types[relation.src].count
         destinations = schema.node_types[relation.dst].count
@@ -141,29 +142,29 @@ def _make_part(
     list_edges: int,
 ) -> CutPart:
     kinds, relations = graph.schema.node_types, tree.relations_of([root])
-    found = {each: np.zeros(kinds[each].count, np.bool_) for each in tree.types_of([root])}
-    expanded = {each: mask.copy() for each, mask in found.items()}
+    nodes = {name: np.zeros(kinds[name].count, np.bool_) for name in tree.types_of([root])}
+    expanded = {name: mask.copy() for name, mask in nodes.items()}
     edges_below = dict.fromkeys(relations, 0)
-    found[root.src] |= sources
+    nodes[root.src] |= sources
     for _ in range(tree.layers - 1):
-        # Frontiers are cumulative: what one hop found, all later hops expand.
-        expanded = {each: mask.copy() for each, mask in found.items()}
+        # Frontiers are cumulative: later hops expand all nodes that earlier hops reached.
+        expanded = {name: mask.copy() for name, mask in nodes.items()}
         for relation in relations:
             topology, count = graph.topology(relation), 0
             if expanded[relation.dst].any():
                 for edges in edges_into(topology, expanded[relation.dst]):
-                    found[relation.src][topology.indices[edges]] = True
+                    nodes[relation.src][topology.indices[edges]] = True
                     count += edges.size
             edges_below[relation] = count
-    found[tree.target] |= root_nodes
+    nodes[tree.target] |= root_nodes
     return CutPart(
-        *(root, relations, sources, root_nodes, expanded, found),
+        *(root, relations, sources, root_nodes, expanded, nodes),
         *(edges_below, edges_into_roots, list_edges),
     )
 
 
 def _dealt(degrees: NDArray[np.int64], bytes_of_a_row: int, parts: int) -> NDArray[np.int64]:
-    """[sources] int64: the part of every source; -1 = no root reads it."""
+    """Return the part of every source: [sources] int64; -1 = no root reads the source."""
     loads = np.where(degrees > 0, bytes_of_a_row + degrees * _EDGE_BYTES, 0)
     return _deal_to_least(np.argsort(-loads, kind="stable"), loads, parts)
 
@@ -173,11 +174,11 @@ def _deal_to_least(
     order: NDArray[np.int64], loads: NDArray[np.int64], parts: int
 ) -> NDArray[np.int64]:
     totals = np.zeros(parts, np.int64)
-    dealt = np.full(loads.size, -1, np.int64)
-    for each in order:
-        if loads[each] == 0:
+    part_of = np.full(loads.size, -1, np.int64)
+    for source in order:
+        if loads[source] == 0:
             break
-        place = np.argmin(totals)
-        dealt[each] = place
-        totals[place] += loads[each]
-    return dealt
+        part = np.argmin(totals)
+        part_of[source] = part
+        totals[part] += loads[source]
+    return part_of

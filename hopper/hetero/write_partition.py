@@ -1,9 +1,9 @@
-"""Write a graph divided by relation: each server's folder is all that it needs (Heta, section 5).
+"""Writes a graph that is divided by relation, with one complete folder per server.
 
-Nodes keep their original ids. A server stores every node of the types that its sub-metatrees read,
-and their relations whole: links to the graph's files, or copies made piece by piece, so memory does
-not grow with the graph. Of a sub-metatree that is too large for a server it stores a part
-(:mod:`hopper.hetero.vertex_cut`).
+Heta, section 5. Nodes keep their original ids. A server stores all nodes of the types that its
+sub-metatrees read, and their relations whole. The files are links to the graph's files, or copies
+that are made piece by piece, so memory does not grow with the graph. If a sub-metatree is too large
+for a server, the server stores a part of it (:mod:`hopper.hetero.vertex_cut`).
 """
 
 from __future__ import annotations
@@ -70,23 +70,25 @@ def partition_by_relation(
 
     Parameters
     ----------
-    out: destination; must not exist, or be an empty directory. It appears when it is complete.
-    layers: hops that models trained on it read at most.
+    out: the destination, which must not exist or must be an empty directory. It appears when it is
+        complete.
+    layers: the most hops that models trained on it read.
     target: the type of the roots; None = the graph's. Where edges are predicted, roots are of the
-        types of all their ends, and what links of validation and test tell is stored nowhere.
-    metapaths: what these hops follow, as of :func:`hopper.hetero.metatree.make_metatree`.
-    weights_fanouts: weigh sub-metatrees by what sampling with these fanouts meets of them, instead
-        of by what is stored.
-    server_memory: bytes that a server may store; a sub-metatree with more is cut, and others are
-        dealt by their bytes, unless there are ``weights_fanouts``.
-    tables: "link": whole files are links to the graph's where its file system allows it; "copy":
-        none is.
-    feature_dtypes, memory_limit, on_estimate: as of :func:`hopper.partition.partition_graph`.
+        types of all their ends, and edges of validation and test links are not stored.
+    metapaths: the relations that hops follow, as in
+        :func:`hopper.hetero.metatree.make_metatree`.
+    weights_fanouts: weigh sub-metatrees by what sampling with these fanouts reads of them; None =
+        by what is stored.
+    server_memory: the bytes that a server may store. A larger sub-metatree is cut. The others are
+        weighed by their bytes, unless ``weights_fanouts`` are given.
+    tables: "link" makes whole files links to the graph's files where the file system allows it;
+        "copy" copies all files.
+    feature_dtypes, memory_limit, on_estimate: as in :func:`hopper.partition.partition_graph`.
 
     Raises
     ------
-    RequestError: an impossible request, too little disk space, an occupied destination; more than
-        ``server_memory`` on a server, however cut.
+    RequestError: the request is impossible, disk space is too small, the destination is occupied,
+        or a server would store more than ``server_memory`` however sub-metatrees are cut.
     GraphError: the graph directory is damaged.
     """
     if tables not in get_args(Tables):
@@ -108,8 +110,8 @@ def partition_by_relation(
         message_edges(stored, reverses, parent) as messages,
     ):
         metagraph = make_metagraph(messages.schema)
-        own = graph.schema.target_type()
-        tree = make_metatree(metagraph, own, layers, metapaths, others)
+        target_type = graph.schema.target_type()
+        tree = make_metatree(metagraph, target_type, layers, metapaths, others)
         _partition(
             *(messages, out, servers, metagraph, tree, reverses, phases),
             metapaths=metapaths,
@@ -134,16 +136,16 @@ def _partition(
     server_memory: int | None,
     tables: Tables,
 ) -> None:
-    """Divide and write a graph of message edges; other parameters and errors as of
-    :func:`partition_by_relation`.
+    """Divide and write a graph of message edges; errors as in :func:`partition_by_relation`.
 
     Parameters
     ----------
-    metagraph, tree: of the graph. reverses: as of :func:`find_reverses`.
+    metagraph, tree: the graph's metagraph and metatree.
+    reverses: the reverse relations that :func:`find_reverses` returned.
     """
     weights = None
     if weights_fanouts is not None:
-        # It needs torch, which takes longer to load than most graphs to divide.
+        # Sampling needs torch, whose import takes longer than dividing most graphs.
         from hopper.hetero.sampled_weights import sampled_weights
 
         divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
@@ -155,9 +157,9 @@ def _partition(
         bytes_of = {share.roots[0]: sum(whole_bytes(graph, share)) for share in alone}
         with phases.phase("cut what is too large for a server"):
             parts = _cuts(graph, tree, bytes_of, servers, server_memory)
-        # What is limited is what is balanced.
+        # The bytes that are limited are also balanced, unless other weights are given.
         weights = weights or bytes_of
-    cuts = {root: len(made) for root, made in parts.items()}
+    cuts = {root: len(root_parts) for root, root_parts in parts.items()}
     partition = divide(metagraph, tree, servers, weights, cuts)
     if parts:
         partition = _with_parts(graph, partition, parts)
@@ -186,34 +188,34 @@ def _partition(
         }
         if reverses:
             description["reverse_relations"] = {
-                str(each): list(map(str, own)) for each, own in reverses.items()
+                str(relation): list(map(str, reverse)) for relation, reverse in reverses.items()
             }
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
 
 
 def _check_target(schema: GraphSchema, target: str | None, *, cuts: bool) -> tuple[str, ...]:
-    """The types of roots besides the target type.
+    """Return the types of roots besides the target type, and refuse a target that does not fit.
 
     Parameters
     ----------
-    cuts: whether what is too large for a server is cut.
+    cuts: whether sub-metatrees that are too large for a server are cut.
     """
     if isinstance(schema.target, str) and target not in (None, schema.target):
         raise RequestError(
             f"--target: expected {schema.target!r}, whose splits the graph has; given {target!r}"
         )
     if not isinstance(schema.target, str):
-        told = ", ".join(map(str, schema.target_relations))
+        predicted = ", ".join(map(str, schema.target_relations))
         if target is not None:
             raise RequestError(
-                f"--target: edges of {told} are predicted, whose ends are roots; expected none, "
-                f"given {target!r}"
+                f"--target: edges of {predicted} are predicted, whose ends are roots; expected "
+                f"none, given {target!r}"
             )
         if cuts:
             raise RequestError(
-                "--server-memory: what is cut is what hops from a split's nodes read, and edges "
-                f"of {told} are predicted, of which any node may be an end; expected none"
+                "--server-memory: only graphs whose nodes are predicted can be cut; expected none, "
+                f"as edges of {predicted} are predicted and any node may be an end"
             )
     return schema.root_types[1:]
 
@@ -225,26 +227,28 @@ def _cuts(
     servers: int,
     memory: int,
 ) -> dict[Relation, list[CutPart]]:
-    """By root relation, the parts of sub-metatrees that a server cannot store, as few as will do;
-    more where nothing else needs a server.
+    """Cut the sub-metatrees that are too large for a server, by root relation.
+
+    Each is cut into as few parts as possible, or into more if servers would have nothing else to
+    store.
 
     Parameters
     ----------
-    sizes: bytes of the whole sub-metatrees.
+    sizes: the bytes of the whole sub-metatrees.
     """
     large = sorted((r for r in tree.roots if sizes[r] > memory), key=lambda r: (-sizes[r], r))
     free = servers - (len(large) < len(sizes))
-    found: dict[Relation, list[CutPart]] = {}
+    parts_by_root: dict[Relation, list[CutPart]] = {}
     largest: dict[Relation, int] = {}
 
     def cut_into(root: Relation, parts: int) -> tuple[list[CutPart], int]:
-        made = cut(graph, tree, root, parts)
-        return made, max(sum(part_bytes(graph, part)) for part in made)
+        cut_parts = cut(graph, tree, root, parts)
+        return cut_parts, max(sum(part_bytes(graph, part)) for part in cut_parts)
 
     for root in large:
         largest[root] = sizes[root]
         while largest[root] > memory:
-            parts = len(found.get(root, [None])) + 1
+            parts = len(parts_by_root.get(root, [None])) + 1
             if parts > free:
                 cut_so_far = f" when it is cut into {parts - 1}" if parts > 2 else ""
                 raise RequestError(
@@ -252,22 +256,23 @@ def _cuts(
                     f"server{cut_so_far}; expected at most {format_bytes(memory)}; take more "
                     "servers, or more memory"
                 )
-            found[root], largest[root] = cut_into(root, parts)
-        free -= len(found[root])
+            parts_by_root[root], largest[root] = cut_into(root, parts)
+        free -= len(parts_by_root[root])
     while free and large and len(large) == len(sizes):
-        # More parts may share more: those with most bytes first, as far as they stay small enough.
-        for root in sorted(large, key=lambda each: -largest[each]):
-            made, most = cut_into(root, len(found[root]) + 1)
+        # Cut the largest parts further. More parts can also store more copies, so check the size.
+        for root in sorted(large, key=lambda root: -largest[root]):
+            finer, most = cut_into(root, len(parts_by_root[root]) + 1)
             if most <= memory:
-                found[root], largest[root] = made, most
+                parts_by_root[root], largest[root] = finer, most
                 break
         else:
             raise RequestError(
-                f"--servers: with {format_bytes(memory)} a server what is cut takes "
-                f"{servers - free}, and no finer cut fits; given {servers}"
+                f"--servers: with {format_bytes(memory)} a server the cut sub-metatrees take "
+                f"{servers - free}, and no finer cut fits; expected {servers - free}, given "
+                f"{servers}"
             )
         free -= 1
-    return found
+    return parts_by_root
 
 
 def _part_of(share: Share, parts: Mapping[Relation, Sequence[CutPart]]) -> CutPart | None:
@@ -277,19 +282,19 @@ def _part_of(share: Share, parts: Mapping[Relation, Sequence[CutPart]]) -> CutPa
 def _with_parts(
     graph: GraphDirectory, partition: MetaPartition, parts: Mapping[Relation, Sequence[CutPart]]
 ) -> MetaPartition:
-    """The partition with what its parts really have instead of whole sub-metatrees."""
+    """Return the partition with the numbers of its parts instead of whole sub-metatrees."""
     shares = []
-    held: dict[str, NDArray[np.bool_]] = {
-        each: np.zeros(kind.count, np.bool_) for each, kind in graph.schema.node_types.items()
+    is_stored: dict[str, NDArray[np.bool_]] = {
+        name: np.zeros(kind.count, np.bool_) for name, kind in graph.schema.node_types.items()
     }
     for share in partition.shares:
         part = _part_of(share, parts)
-        for each in share.node_types:
-            held[each] |= True if part is None else part.nodes[each]
+        for name in share.node_types:
+            is_stored[name] |= True if part is None else part.nodes[name]
         if part is None:
             shares.append(share)
             continue
-        counts = {each: int(mask.sum()) for each, mask in part.nodes.items()}
+        counts = {name: int(mask.sum()) for name, mask in part.nodes.items()}
         shares.append(
             replace(
                 share,
@@ -298,7 +303,7 @@ def _with_parts(
                 held=counts,
             )
         )
-    distinct = sum(int(mask.sum()) for mask in held.values())
+    distinct = sum(int(mask.sum()) for mask in is_stored.values())
     return replace(partition, shares=tuple(shares), distinct_nodes=distinct)
 
 
@@ -313,7 +318,7 @@ def _check_sizes(partition: MetaPartition, sizes: Sequence[tuple[int, int]], mem
 
 
 def _sizes(graph: GraphDirectory, share: Share, part: CutPart | None) -> tuple[int, int]:
-    """Bytes of a server's rows and of its topology."""
+    """Return the bytes of a server's rows and of its topology."""
     return whole_bytes(graph, share) if part is None else part_bytes(graph, part)
 
 
@@ -328,19 +333,21 @@ def _name_files(
 
     Returns
     -------
-    What writes those that are neither links nor copies, and the tables of every ``shard.json``.
+    Functions that write the files which are neither links nor copies, and the tables of every
+    ``shard.json``.
     """
     writes: list[Write] = []
     tables_of: list[list[TableSpec]] = []
     for relation in graph.schema.target_relations:
-        # Wherever a link is ranked, its known ones have to be told.
+        # Every server may rank links, for which it needs all known links.
         writes += name_topology(graph, work, relation, files)
     for server, share in enumerate(partition.shares):
         folder, part = server_folder(work, server), _part_of(share, parts)
         folder.mkdir()
         specs: list[TableSpec] = []
         if part is not None:
-            # A feature server finds a row by its id's distance from a first one: here it cannot.
+            # Feature servers compute a row's index from its id. A part's ids are not contiguous,
+            # so it has no tables for them.
             name_degrees(graph, folder, part, files)
             files.bytes_to_write += written_bytes(graph, part)
             writes.append(partial(write_part, graph, folder, part))
@@ -354,13 +361,14 @@ def _name_files(
 def _describe(
     graph: GraphDirectory, partition: MetaPartition, sizes: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
-    """The content of partition.json, without times."""
+    """Return the content of partition.json, without times."""
     schema, shares = graph.schema, partition.shares
     servers = len(shares)
     nodes = np.array([share.nodes for share in shares])
     edges = np.array([share.edges for share in shares])
     roots = int(count_roots(graph, "train", 1, np.zeros_like).sum())
-    # Groups (servers with the same edges of the same root relations) finish as many roots each.
+    # A group is the servers with the same edges of the same root relations. All groups finish
+    # equally many roots.
     groups = len({(share.roots, share.part) for share in shares})
     train = [roots // (groups * share.replica.copies) for share in shares]
     return {
@@ -375,21 +383,21 @@ def _describe(
             name: _offsets(schema, partition, name) for name in schema.node_types
         },
         "edge_offsets": {
-            # All of it lies on every server that stores any.
+            # A server that stores the relation stores all features of its edges.
             str(relation): [0] + [kind.count] * servers
             for relation, kind in schema.relations.items()
             if kind.feature_dim is not None
         },
-        # No hop leaves the server that it began on.
+        # Hops never leave the server on which they began.
         "edge_cut": 0.0,
         "balance": {
             name: round(float(values.max() / max(1e-9, values.mean())), 6) if values.any() else 1.0
             for name, values in (("nodes", nodes), ("edges", edges), ("train", np.array(train)))
         },
         "per_server": [
-            {"nodes": share.nodes, "edges": share.edges, "train": own,
+            {"nodes": share.nodes, "edges": share.edges, "train": trained,
              "feature_bytes": rows, "topology_bytes": topology}
-            for share, own, (rows, topology) in zip(shares, train, sizes, strict=True)
+            for share, trained, (rows, topology) in zip(shares, train, sizes, strict=True)
         ],
         "topology": "by_relation",
         "meta": partition.as_json(),
@@ -397,22 +405,24 @@ def _describe(
 
 
 def _offsets(schema: GraphSchema, partition: MetaPartition, node_type: str) -> list[int]:
-    """Who owns which nodes: those of roots' types are dealt evenly, another type's belong to the
-    server that stores it and follows most edges out of it; one that no server stores, to the first.
+    """Return the offsets that say which server owns which nodes of a type.
+
+    Nodes of roots' types are dealt evenly. Those of another type belong to the server that stores
+    it and follows most edges out of it, or to the first server if none stores it.
     """
     count, servers = schema.node_types[node_type].count, len(partition.shares)
     if node_type in partition.tree.root_types:
         return [count * server // servers for server in range(servers + 1)]
     followed = [
-        sum(schema.relations[each].count for each in share.relations if each.src == node_type)
+        sum(schema.relations[r].count for r in share.relations if r.src == node_type)
         if node_type in share.node_types
         else -1
         for share in partition.shares
     ]
     owner = partition.shares[followed.index(max(followed))]
-    # Where it has a part, the others of the same sub-metatree own as many.
+    # If the owner has a part, all parts of the same sub-metatree own equally many nodes.
     owners = [
         share == owner or (owner.part.parts > 1 and share.roots == owner.roots)
         for share in partition.shares
     ]
-    return [count * places // sum(owners) for places in accumulate(owners, initial=0)]
+    return [count * before // sum(owners) for before in accumulate(owners, initial=0)]

@@ -1,4 +1,4 @@
-"""Write what a server has of a sub-metatree that is cut: some edges, some rows, and which."""
+"""Writes a server's part of a sub-metatree that is cut: its edges, its rows and their ids."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ DEGREES: Final[tuple[layout.TopologyArray, ...]] = ("in_degrees", "out_degrees")
 
 
 def name_degrees(graph: GraphDirectory, folder: Path, part: CutPart, files: StoredFiles) -> None:
-    """Store the degrees that nodes have in whole relations, which a part has whole."""
-    stored = [(folder, each) for each in part.relations] + [(folder / ROOTS_FOLDER, part.root)]
+    """Name the files of degrees, which a part stores for all nodes of its relations."""
+    stored = [(folder, relation) for relation in part.relations]
+    stored.append((folder / ROOTS_FOLDER, part.root))
     for where, relation in stored:
         whole = graph.topology_folder(relation)
         for name in DEGREES:
@@ -37,9 +38,9 @@ def name_degrees(graph: GraphDirectory, folder: Path, part: CutPart, files: Stor
 
 
 def written_bytes(graph: GraphDirectory, part: CutPart) -> int:
-    """Bytes that :func:`write_part` writes."""
-    topologies = [graph.topology(each) for each in (*part.relations, part.root)]
-    degrees = sum(each.in_degrees.nbytes + each.out_degrees.nbytes for each in topologies)
+    """Return the bytes that :func:`write_part` writes."""
+    topologies = [graph.topology(relation) for relation in (*part.relations, part.root)]
+    degrees = sum(t.in_degrees.nbytes + t.out_degrees.nbytes for t in topologies)
     return sum(part_bytes(graph, part)) - degrees
 
 
@@ -49,16 +50,18 @@ def write_part(
     part: CutPart,
     progress: Progress,
 ) -> None:
-    """Write the topology, rows and ids of a part into a server's folder, where its degrees
-    are; progress advances by bytes."""
+    """Write the topology, rows and ids of a part into a server's folder.
+
+    Its degrees are there already. ``progress`` advances by bytes.
+    """
     for relation in part.relations:
         expanded = part.expanded[relation.dst]
         below = partial(edges_into, graph.topology(relation), expanded)
         _write_edges(graph, folder, relation, below, progress)
         write_draw_arrays_into(graph, folder, relation, expanded, progress)
-    roots, own = folder / ROOTS_FOLDER, partial(root_edges, graph, part)
-    _write_edges(graph, roots, part.root, own, progress, with_positions=True)
-    # Of the whole lists: what is drawn of them depends on all of their edges.
+    roots, into_roots = folder / ROOTS_FOLDER, partial(root_edges, graph, part)
+    _write_edges(graph, roots, part.root, into_roots, progress, with_positions=True)
+    # These cover the whole neighbour lists, since draws depend on all edges of a list.
     write_draw_arrays_into(graph, roots, part.root, part.root_nodes, progress)
     _write_rows(graph, folder, part.nodes, progress)
 
@@ -76,7 +79,7 @@ def _write_edges(
 
     Parameters
     ----------
-    chosen: numbers of the edges, ascending, piece by piece; called twice.
+    chosen: yields the numbers of the edges, ascending, piece by piece. It is called twice.
     """
     whole = graph.topology(relation)
     nodes = whole.in_degrees.size
@@ -93,32 +96,32 @@ def _write_edges(
     total = int(indptr[-1])
     indices, edge_ids = create("indices", total), create("edge_ids", total)
     positions = create("positions", total) if with_positions else None
-    at = 0
+    offset = 0
     for edges in chosen():
-        place = slice(at, at + edges.size)
-        indices[place], edge_ids[place] = whole.indices[edges], whole.edge_ids[edges]
+        piece = slice(offset, offset + edges.size)
+        indices[piece], edge_ids[piece] = whole.indices[edges], whole.edge_ids[edges]
         if positions is not None:
-            positions[place] = edges - whole.indptr[_rows_of(whole, edges)]
+            positions[piece] = edges - whole.indptr[_rows_of(whole, edges)]
             release_pages(positions)
         release_pages(indices, edge_ids, whole.edge_ids)
-        at += edges.size
+        offset += edges.size
         progress.advance((3 if with_positions else 2) * edges.nbytes)
     progress.advance(indptr.nbytes)
     if graph.schema.relations[relation].feature_dim is not None:
-        # In order of the topology, as in every partitioned directory.
+        # Features follow the order of the topology, as in every partitioned directory.
         file = layout.edge_features_file(folder, relation)
         write_rows(graph.edge_features(relation), edge_ids, file, progress)
 
 
 def _rows_of(topology: Topology, edges: Edges) -> Edges:
-    """[n] int64: the destinations of edges, by their numbers."""
+    """Return the destinations [n], int64, of edges, which are given by their numbers."""
     return np.searchsorted(topology.indptr, edges, side="right") - 1
 
 
 def _write_rows(
     graph: GraphDirectory, folder: Path, nodes: Mapping[str, Any], progress: Progress
 ) -> None:
-    """Write features and labels of some nodes of each type, and their ids."""
+    """Write features, labels and ids of some nodes of each type."""
     for node_type, mask in nodes.items():
         ids = np.flatnonzero(mask)
         save_array(held_file(folder, node_type), ids)

@@ -1,6 +1,6 @@
-"""Store what a server has of whole relations: links, copies, and what is made of them.
+"""Stores a server's whole relations as links, copies and derived files.
 
-Files get their names first, and what is not a link is written afterwards
+Files are named first. Files that are no links are written afterwards
 (:class:`hopper.partition.stored_files.StoredFiles`).
 """
 
@@ -24,15 +24,15 @@ from hopper.partition.write import table_spec, write_rows
 from hopper.phases import Progress
 
 Write = Callable[[Progress], object]
-"""writes some files; progress advances by bytes"""
+"""A function that writes files, and advances the progress by bytes."""
 
 
 def whole_bytes(graph: GraphDirectory, share: Share) -> tuple[int, int]:
-    """Bytes of a share's rows (features, edge features, labels) and of its topology."""
-    tables = [graph.features(each) for each in _with_features(graph, share)]
-    tables += [graph.labels(each) for each in _labelled(graph, share)]
-    tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
-    topology = sum(_topology_bytes(graph, each) for each in share.relations)
+    """Return the bytes of a share's rows (features, edge features, labels) and topology."""
+    tables = [graph.features(node_type) for node_type in _with_features(graph, share)]
+    tables += [graph.labels(node_type) for node_type in _labelled(graph, share)]
+    tables += [graph.edge_features(relation) for relation in _edge_tables(graph, share)]
+    topology = sum(_topology_bytes(graph, relation) for relation in share.relations)
     return sum(table.nbytes for table in tables), topology
 
 
@@ -43,7 +43,8 @@ def name_share(
 
     Returns
     -------
-    What writes those that are neither links nor copies, and the tables of ``shard.json``.
+    Functions that write the files which are neither links nor copies, and the tables of
+    ``shard.json``.
     """
     writes: list[Write] = []
     for relation in share.relations:
@@ -55,8 +56,12 @@ def name_share(
 def name_topology(
     graph: GraphDirectory, folder: Path, relation: Relation, files: StoredFiles
 ) -> list[Write]:
-    """Name the files of a whole relation, and of what draws by weight and in time read of it;
-    returns as :func:`name_share`."""
+    """Name the files of a whole relation, with the arrays of draws by weight and in time.
+
+    Returns
+    -------
+    Functions that write the files which are neither links nor copies.
+    """
     source = _topology_files(graph.topology_folder(relation), relation)
     for file, target in zip(source, _topology_files(folder, relation), strict=True):
         files.store(file, target)
@@ -64,7 +69,7 @@ def name_topology(
     for name, dtype in layout.draw_arrays(graph.schema, relation).items():
         file = layout.topology_file(folder, relation, name)
         if files.reserve((name, relation), file, edges * np.dtype(dtype).itemsize):
-            # They are written together.
+            # One call writes all of these arrays.
             writes = [partial(write_draw_arrays_into, graph, folder, relation, None)]
     return writes
 
@@ -72,7 +77,7 @@ def name_topology(
 def _name_tables(
     graph: GraphDirectory, folder: Path, share: Share, files: StoredFiles
 ) -> list[TableSpec]:
-    """Features and labels of whole types."""
+    """Name the files of features and labels of whole types."""
     specs = []
     for node_type in _with_features(graph, share):
         rows, file = graph.features(node_type), layout.features_file(folder, node_type)
@@ -88,7 +93,7 @@ def _name_tables(
 def _name_edge_features(
     graph: GraphDirectory, folder: Path, share: Share, files: StoredFiles
 ) -> list[Write]:
-    """In order of the topology, as in every partitioned directory."""
+    """Name the files of edges' features, which follow the order of the topology."""
     writes: list[Write] = []
     for relation in _edge_tables(graph, share):
         rows, file = graph.edge_features(relation), layout.edge_features_file(folder, relation)
@@ -100,17 +105,17 @@ def _name_edge_features(
 
 
 def _labelled(graph: GraphDirectory, share: Share) -> list[str]:
-    return [each for each in share.node_types if each in graph.schema.labels]
+    return [node_type for node_type in share.node_types if node_type in graph.schema.labels]
 
 
 def _with_features(graph: GraphDirectory, share: Share) -> list[str]:
     types = graph.schema.node_types
-    return [each for each in share.node_types if types[each].feature_dim is not None]
+    return [name for name in share.node_types if types[name].feature_dim is not None]
 
 
 def _edge_tables(graph: GraphDirectory, share: Share) -> list[Relation]:
     relations = graph.schema.relations
-    return [each for each in share.relations if relations[each].feature_dim is not None]
+    return [name for name in share.relations if relations[name].feature_dim is not None]
 
 
 def _topology_files(folder: Path, relation: Relation) -> list[Path]:
@@ -118,9 +123,9 @@ def _topology_files(folder: Path, relation: Relation) -> list[Path]:
 
 
 def _topology_bytes(graph: GraphDirectory, relation: Relation) -> int:
-    """With what draws by weight and in time read."""
+    """Return the bytes of a relation's topology, with the arrays of draws by weight and in time."""
     files = _topology_files(graph.topology_folder(relation), relation)
     arrays = layout.draw_arrays(graph.schema, relation).values()
     shape = (graph.schema.relations[relation].count,)
-    found = sum(array_bytes(dtype, shape) for dtype in arrays)
-    return found + sum(file.stat().st_size for file in files)
+    draw_bytes = sum(array_bytes(dtype, shape) for dtype in arrays)
+    return draw_bytes + sum(file.stat().st_size for file in files)

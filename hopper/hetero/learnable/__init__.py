@@ -1,8 +1,8 @@
 """Learnable input rows of nodes (Heta, sections 2.2 and 6).
 
-Each row has one home, the rank that owns its node ("tied"): others fetch the rows that an iteration
-reads and send their gradients back, and the owner updates every row that anybody has read, once an
-iteration. So all exact engines train the same rows.
+Each row has one home, which by default is the rank that owns its node. Other ranks fetch the rows
+that an iteration reads, and send their gradients back. The owner updates each of these rows once an
+iteration, so all exact engines train the same rows.
 """
 
 from hopper.hetero.learnable.description import LearnableTable, Learning, first_rows

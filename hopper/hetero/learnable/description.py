@@ -1,4 +1,4 @@
-"""What a table of learnable rows is, what its rows begin with, and how they are learned."""
+"""Descriptions of tables of learnable rows: their nodes, their first rows, and their training."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LearnableTable:
-    """A row for every node of a type, whether or not the type has features besides.
+    """A table with a learnable row for every node of a type, which may have features as well.
 
     Attributes
     ----------
-    name: of the table, which is that of the type where it has no other.
+    name: the table's name, which is the type's unless places have tables of their own.
     node_type: the type's name in the graph.
     offsets: [servers + 1] int64: server s has the rows from ``offsets[s]`` to ``offsets[s + 1]``.
-    read_as: the names that the type has in subgraphs where this table is read.
-    initial: a file of the rows to begin with, [count, dim] by original id; None = random rows.
-    frozen: whether the rows stay what they are.
+    read_as: the names of the type, in subgraphs, that read this table.
+    initial: a file of the first rows, [count, dim] by original id; None = random rows.
+    frozen: whether training leaves the rows as they are.
     deviation: the standard deviation of random rows; 0 = one over the root of their width.
     """
 
@@ -42,11 +42,11 @@ class LearnableTable:
     deviation: float = 0.0
 
     def first_rows(self, seed: int, original_ids: Ids, dim: int) -> NDArray[np.float64]:
-        """[n, dim] float64: the rows that learning begins with."""
+        """Return the rows [n, dim], float64, with which training begins."""
         if self.initial is None:
             return first_rows(seed, self.name, original_ids, dim, self.deviation)
-        given = np.load(self.initial, mmap_mode="r", allow_pickle=False)
-        rows: NDArray[np.float64] = given[original_ids].astype(np.float64)
+        initial = np.load(self.initial, mmap_mode="r", allow_pickle=False)
+        rows: NDArray[np.float64] = initial[original_ids].astype(np.float64)
         return rows
 
 
@@ -57,9 +57,9 @@ class Learning:
     Attributes
     ----------
     dim: the width of a row.
-    seed: random rows are a function of it, of the table's name and of the original id.
+    seed: the seed of random rows, which also depend on the table's name and on original ids.
     optimizer: a name in :data:`hopper.hetero.sparse_optimizers.OPTIMIZERS`.
-    l2: times the row, is added to its gradient in an update.
+    l2: the factor of the row that an update adds to its gradient.
     keeps: whether :meth:`TableShare.keep` will be called.
     """
 
@@ -75,11 +75,11 @@ class Learning:
 def first_rows(
     seed: int, table: str, original_ids: Ids, dim: int, deviation: float = 0.0
 ) -> NDArray[np.float64]:
-    """[n, dim] float64, uniform: random rows to begin with, a function of the arguments alone.
+    """Return random rows [n, dim], float64, uniform, that depend on the arguments alone.
 
     Parameters
     ----------
-    deviation: their standard deviation; 0 = one over the root of ``dim``.
+    deviation: the standard deviation; 0 = one over the root of ``dim``.
     """
     out = np.empty((original_ids.size, dim), np.float64)
     _fill(np.uint64(key_of(LEARNABLE, seed, *table.encode())), original_ids, out)

@@ -1,4 +1,7 @@
-"""The learnable rows of an iteration: fetched, their gradients summed at their owners, updated."""
+"""The learnable rows of an iteration, from fetching them to their update.
+
+Ranks fetch rows from their owners, owners sum the gradients of all ranks, and update the rows.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from hopper.hetero.row_kernels import add_rows, merge_places
 from hopper.hetero.sparse_optimizers import Factors
 
 PREFIX: Final = "learnable."
-"""what precedes a table's name among the names of parameters"""
+"""The prefix of a table's name among the names of parameters."""
 
 
 class FetchedTable:
-    """The rows of a table that any rank has read of this one in an iteration, to be learned."""
+    """The rows of a table that any rank reads from this one in an iteration."""
 
     def __init__(self, routes: Routes) -> None:
         self._share = routes.share
@@ -30,25 +33,25 @@ class FetchedTable:
         places, self._within = merge_places(routes.asked)
         self._lent = self._share.records.lend(places)
         self.total = self._new_rows(0)
-        """[n, dim]: the gradient of each of these rows, once it was pushed"""
+        """the gradients [n, dim] of these rows, summed over ranks by :meth:`add_up`"""
 
     def gather(self, rank: int, out: Tensor) -> None:
-        """Copy the rows that a rank reads to [m, dim] ``out``."""
+        """Copy the rows that a rank reads to ``out`` [m, dim]."""
         self._lent.gather(self._within[rank], out)
 
     def add_up(self, gradients: Sequence[Tensor], scale: float) -> None:
-        """Add ranks' gradients up, in order of rank.
+        """Sum the gradients of all ranks, in order of rank.
 
         Parameters
         ----------
-        gradients: by rank, [m, dim] of the rows that it reads; they may be altered.
-        scale: what their sum is divided by.
+        gradients: by rank, [m, dim] of the rows that it reads. They may be changed.
+        scale: the divisor of the sum.
         """
         count = self._lent.places.size
-        given = [each for each in gradients if len(each)]
-        if len(given) == 1 and len(given[0]) == count:
-            # One rank alone reads these rows.
-            self.total = given[0]
+        nonempty = [gradient for gradient in gradients if len(gradient)]
+        if len(nonempty) == 1 and len(nonempty[0]) == count:
+            # Only one rank reads these rows.
+            self.total = nonempty[0]
         else:
             self.total = self._new_rows(count).zero_()
             for within, gradient in zip(self._within, gradients, strict=True):
@@ -57,16 +60,16 @@ class FetchedTable:
             self.total.div_(scale)
 
     def step(self, scale: float, factor: float) -> None:
-        """See :class:`FetchedRows`."""
+        """Update the rows by their summed gradients; arguments as in :meth:`FetchedRows.step`."""
         self._share.update(self._lent, self.total, Factors(rate=factor, gradient=scale))
 
     def collect(self) -> dict[str, Tensor]:
-        """See :class:`FetchedRows`."""
+        """Collect the table's rows on rank 0; returns as :meth:`FetchedRows.collect`."""
         share, name = self._share, f"{PREFIX}{self._share.name}"
         cluster, operation = share.cluster, f"collecting rows of {share.name}"
         places = self._lent.places
-        told = cluster.all_gather(torch.tensor([places.size]), "control", operation)
-        counts = told[:, 0].tolist() if cluster.rank == 0 else [0] * cluster.world
+        sizes = cluster.all_gather(torch.tensor([places.size]), "control", operation)
+        counts = sizes[:, 0].tolist() if cluster.rank == 0 else [0] * cluster.world
         rows = self._new_rows(places.size)
         self._lent.gather(None, rows)
         ids_key, ids = f"model.{name}{IDS}", torch.from_numpy(share.owned()[places])
@@ -86,15 +89,16 @@ class FetchedTable:
 
 
 class FetchedRows(LeafRows):
-    """The rows that an iteration fetches of all tables; every rank has to make it. Those of other
-    ranks are waited for when rows are first read.
+    """The rows of all tables that an iteration fetches.
+
+    Every rank must construct it. The first read waits for the rows of other ranks.
 
     Parameters
     ----------
-    routes: of all tables, in the same order on every rank.
-    tables: by name of a type in subgraphs, the table that is read there.
-    where: names the moment in errors.
-    waiting: makes what is entered while rows of other ranks are waited for.
+    routes: the routes of all tables, in the same order on every rank.
+    tables: by name of a type in subgraphs, the table that it reads.
+    where: the moment, for errors.
+    waiting: makes a context that is entered while this rank waits for rows of others.
     """
 
     def __init__(
@@ -106,82 +110,87 @@ class FetchedRows(LeafRows):
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._cluster, self._where, self._waiting = cluster, where, waiting
-        self._coming: Exchange | None = None
+        self._arriving: Exchange | None = None
         self._pushes_early = False
-        # What is learned stands first in messages, since its gradients go back and others' do not.
-        routes = sorted(routes, key=lambda each: not each.share.learns)
-        self._fetched = [FetchedTable(each) for each in routes]
+        # Learned tables come first in messages, because only their gradients are sent back.
+        routes = sorted(routes, key=lambda route: not route.share.learns)
+        self._fetched = [FetchedTable(route) for route in routes]
         self._learned = [table for table in self._fetched if table.learns]
         self._on_their_way: tuple[Exchange | None] | None = None
         leaves = {}
         if routes:
             messages = RowMessages(cluster, routes, len(self._learned))
-            rows, self._coming = messages.start_fetch(
+            rows, self._arriving = messages.start_fetch(
                 lambda table, rank, out: self._fetched[table].gather(rank, out), where
             )
             self._messages, self._gradient = messages, torch.empty_like(rows)
             leaves = {
-                each.share.name: Leaf(
-                    each.wanted.nodes,
+                route.share.name: Leaf(
+                    route.wanted.nodes,
                     rows,
-                    each.share.learns,
+                    route.share.learns,
                     messages.places(number),
                     self._gradient,
                 )
-                for number, each in enumerate(routes)
+                for number, route in enumerate(routes)
             }
         super().__init__(leaves, tables)
 
     def of(self, node_type: str, ids: Ids) -> Tensor:
-        """See :class:`LeafRows`; waits for rows that are under way."""
+        """Wait for rows of other ranks, and return those [m, dim] of distinct nodes of a type."""
         self.arrive()
         return super().of(node_type, ids)
 
     def arrive(self) -> None:
-        """Wait for rows that are under way, if there are any."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
+        """Wait for the rows of other ranks, if they have not arrived yet."""
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None:
             with self._waiting():
-                coming.finish()
+                arriving.finish()
         if self._pushes_early:
-            # Made now, it is met on the way back before what was computed until now: the gradients
-            # leave before those of layers that need no learnable row are made.
+            # The backward pass runs operations in reverse order. It therefore meets this one, which
+            # sends the gradients, before the layers that were computed without learnable rows.
             self._pushes_early = False
             reached: Tensor = _StartPush.apply(torch.empty(0, requires_grad=True), self)
             self._reach_through(reached)
 
     def push_early(self) -> None:
-        """Let gradients leave as soon as they are complete, which they are after the one backward
-        pass that will reach any of the rows."""
+        """Send gradients as soon as they are complete, during the next backward pass.
+
+        Only that backward pass may make gradients of the rows.
+        """
         self._pushes_early = bool(self._learned)
 
     def start_push(self) -> None:
-        """Begin to send gradients to the rows' owners, to be waited for by :meth:`push`, unless
-        that was begun; every rank has to call it, or none. Those of frozen rows stay away."""
+        """Begin to send gradients of learned rows to their owners, unless that has begun.
+
+        Either every rank or no rank must call it. :meth:`push` waits for the gradients.
+        """
         self.arrive()
         if not self._learned or self._on_their_way is not None:
             return
         for leaf in self._leaves.values():
             if leaf.learns:
                 leaf.gradient()
-        # The operation knows these rows, and they know it no more: what nobody needs goes at once.
+        # Drop the reference to the operation, which refers to these rows, to free memory at once.
         self._reach_through(torch.empty(0, requires_grad=True))
         self._on_their_way = (self._messages.start_back(self._gradient, self._where),)
 
     def push(self, scale: float = 1.0) -> None:
-        """Send gradients to the rows' owners, who add them up in order of rank; every rank has to
-        call it.
+        """Send gradients to the owners of the rows, and sum them there in order of rank.
+
+        Every rank must call it.
 
         Parameters
         ----------
-        scale: what gradients are divided by.
+        scale: the divisor of gradients.
         """
         if not self._learned:
             return
         self.start_push()
         assert self._on_their_way is not None
-        (under_way,), self._on_their_way = self._on_their_way, None
-        received = None if under_way is None else under_way.finish()
+        (exchange,), self._on_their_way = self._on_their_way, None
+        received = None if exchange is None else exchange.finish()
         for number, table in enumerate(self._learned):
             table.add_up(self._messages.returned(number, self._gradient, received), scale)
 
@@ -190,15 +199,15 @@ class FetchedRows(LeafRows):
             leaf.reach_through(reached)
 
     def is_finite(self) -> bool:
-        """Whether all gradients that were pushed to this rank are numbers."""
+        """Whether all gradients that were sent to this rank are finite."""
         return all(bool(table.total.isfinite().all()) for table in self._learned)
 
     def squares(self, operation: str) -> float:
-        """The sum of squares of all pushed gradients, added up per row; every rank has to call it.
+        """Return the sum of squares of all rows' summed gradients. Every rank must call it.
 
         Parameters
         ----------
-        operation: names it in errors.
+        operation: the name of the operation, for errors.
         """
         if not self._learned:
             return 0.0
@@ -208,24 +217,24 @@ class FetchedRows(LeafRows):
         return float(total)
 
     def step(self, scale: float = 1.0, factor: float = 1.0) -> None:
-        """Update every row that any rank has fetched.
+        """Update every row of this rank that any rank has fetched.
 
         Parameters
         ----------
-        scale: what gradients are multiplied by, as those of all parameters are.
-        factor: what the learning rate is multiplied by, as that of all parameters is.
+        scale: the factor of gradients, the same as for all other parameters.
+        factor: the factor of the learning rate, the same as for all other parameters.
         """
         for table in self._learned:
             table.step(scale, factor)
 
     def collect(self) -> dict[str, Tensor]:
-        """On rank 0, the rows that any rank has fetched and their pushed gradients; every rank has
-        to call it.
+        """Collect, on rank 0, all fetched rows and their gradients. Every rank must call it.
 
         Returns
         -------
-        For each table "t": "model.learnable.t", [n, dim] rows; "model.learnable.t.ids", [n] int64
-        ascending, their global ids; and, where it is not frozen, "gradient.learnable.t", [n, dim].
+        On rank 0, for each table "t": "model.learnable.t", the rows [n, dim];
+        "model.learnable.t.ids", their global ids [n], int64, ascending; and, unless the table is
+        frozen, "gradient.learnable.t" [n, dim]. On other ranks, nothing.
         """
         collected: dict[str, Tensor] = {}
         for table in self._fetched:
@@ -234,8 +243,10 @@ class FetchedRows(LeafRows):
 
 
 class _StartPush(torch.autograd.Function):
-    """What every read row was reached through: the way back meets it when all of their gradients
-    are there."""
+    """Sends gradients of learnable rows during the backward pass.
+
+    All reads of rows depend on it, so its backward runs when the gradients of all rows are there.
+    """
 
     @staticmethod
     def forward(ctx: Any, start: Tensor, fetched: FetchedRows) -> Tensor:

@@ -1,4 +1,4 @@
-"""Learnable rows that were read, and where their gradients are added up."""
+"""Learnable rows that were read, with the sums of their gradients."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ Ids = NDArray[np.int64]
 
 
 class Leaf:
-    """Rows of one table, and their gradient.
+    """Rows of one table, and the sum of their gradients.
 
     Parameters
     ----------
-    ids: [n] int64, distinct: whose.
-    rows: [m, dim], contiguous: a tensor that has them.
-    learns: whether gradients are wanted.
-    places: [n] int64: where in ``rows`` they are; None = there are no others, in the ids' order.
-    gradient: [m, dim], contiguous, uninitialised: where their gradient is added up; None = in a new
-        tensor.
+    ids: [n] int64, distinct: the ids of the rows.
+    rows: [m, dim], contiguous: a tensor that contains the rows.
+    learns: whether gradients are summed.
+    places: [n] int64: the indices of the rows in ``rows``; None = all rows, in the ids' order.
+    gradient: [m, dim], contiguous, uninitialised: the tensor for the sum; None = a new one.
     """
 
     def __init__(
@@ -43,28 +42,27 @@ class Leaf:
         self._places = np.arange(ids.size) if places is None else places
         self._gradient = gradient
         self._is_begun = False
-        """whether all of these rows' gradients are initialised"""
+        """whether the gradients of all these rows are initialised"""
         self._reached = torch.empty(0, requires_grad=learns)
         self.learns = learns
 
     def of(self, ids: Ids) -> Tensor:
-        """[m, dim]: the rows of some of the ids, which have to be distinct."""
+        """Return the rows [m, dim] of some of the ids, which must be distinct."""
         rows: Tensor = _ReadRows.apply(self._reached, self, self._places[self._index.find(ids)])
         return rows
 
     def reach_through(self, reached: Tensor) -> None:
-        """Let an operation be met on the way back, once the gradients of all rows that are read
-        from now on are there.
+        """Make the backward pass run an operation after the gradients of all rows read from now on.
 
         Parameters
         ----------
-        reached: its result, which says nothing.
+        reached: the operation's result, of which only the autograd graph matters.
         """
         if self.learns:
             self._reached = reached
 
     def gradient(self) -> Tensor:
-        """[m, dim]: what was accumulated, or zero; of the tensor's other rows it says nothing."""
+        """Return the summed gradients [m, dim]; rows of other leaves are undefined."""
         gradient = self._room()
         if not self._is_begun:
             self._is_begun = True
@@ -72,13 +70,13 @@ class Leaf:
         return gradient
 
     def gather(self, places: Ids) -> Tensor:
-        """[k, dim]: a copy of the tensor's rows in some places."""
+        """Copy the tensor's rows [k, dim] in some places."""
         out = self._rows.new_empty(places.size, self._rows.shape[1])
         gather_rows(self._rows[:, None], places, out)
         return out
 
     def accumulate(self, places: Ids, gradient: Tensor) -> None:
-        """Add [k, dim] gradients of rows in distinct places."""
+        """Add gradients [k, dim] of rows in distinct places."""
         if not self._is_begun and places.size == self._places.size:
             self._is_begun = True
             put_rows(gradient, places, self._room())
@@ -92,8 +90,11 @@ class Leaf:
 
 
 class _ReadRows(torch.autograd.Function):
-    """Rows of a leaf, whose gradients are added where the leaf keeps them: torch would make a
-    gradient of all its rows at each reading, and add these up."""
+    """Reads rows of a leaf, and adds their gradients to the leaf's sum in place.
+
+    Plain indexing in torch would make a gradient of all the leaf's rows at each read, and add these
+    up.
+    """
 
     @staticmethod
     def forward(ctx: Any, reached: Tensor, leaf: Leaf, places: Ids) -> Tensor:
@@ -104,7 +105,7 @@ class _ReadRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ctx.leaf.accumulate(ctx.places, gradient)
-        # Of what it was reached through, which is on the CPU wherever the rows are.
+        # This is the gradient of ``reached``, which is on the CPU wherever the rows are.
         return torch.empty(0), None, None
 
 
@@ -113,8 +114,8 @@ class LeafRows:
 
     Parameters
     ----------
-    leaves: by table.
-    tables: by name of a type in subgraphs, the table that is read there.
+    leaves: the rows of each table.
+    tables: by name of a type in subgraphs, the table that it reads.
     """
 
     def __init__(self, leaves: Mapping[str, Leaf], tables: Mapping[str, str]) -> None:
@@ -122,5 +123,5 @@ class LeafRows:
         self._tables = tables
 
     def of(self, node_type: str, ids: Ids) -> Tensor:
-        """[m, dim]: the rows of distinct nodes of a type, by its name in subgraphs."""
+        """Return the rows [m, dim] of distinct nodes of a type, given its name in subgraphs."""
         return self._leaves[self._tables[node_type]].of(ids)

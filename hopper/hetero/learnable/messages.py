@@ -1,4 +1,4 @@
-"""What ranks send each other of the learnable rows of an iteration: one message a pair of ranks."""
+"""Messages with the learnable rows of an iteration, one for each pair of ranks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Routes:
-    """Which rows of a table ranks read of each other.
+    """The rows of a table that ranks read from each other.
 
     Attributes
     ----------
-    share: what this rank owns of the table.
+    share: this rank's share of the table.
     wanted: the ids that this rank reads.
-    asked: by rank, [m] int64, ascending: the places, among this rank's rows, of those it reads.
+    asked: by rank, [m] int64, ascending: the indices of this rank's rows that the other rank reads.
     """
 
     share: TableShare
@@ -34,12 +34,13 @@ class Routes:
 
 
 class Layout:
-    """Where the rows of tables lie in a message: those of rank 0 first, of each rank one table
-    behind another. A rank sends itself none.
+    """The order of rows in a message: by rank, and within a rank by table.
+
+    A rank sends no rows to itself.
 
     Parameters
     ----------
-    counts: [tables, ranks]: the rows of each table and rank; those of rank ``own`` are passed over.
+    counts: [tables, ranks]: the rows of each table and rank. Those of rank ``own`` are ignored.
     """
 
     def __init__(self, counts: Sequence[Sequence[int]], world: int, own: int) -> None:
@@ -49,49 +50,52 @@ class Layout:
         self._starts = (np.cumsum(by_rank) - by_rank.ravel()).reshape(by_rank.shape)
         self._sizes = by_rank
         self.by_rank: list[int] = by_rank.sum(1).tolist()
-        """by rank, all its rows"""
+        """the number of rows of each rank"""
         self.total = int(sizes.sum())
 
     def part(self, table: int, rank: int) -> slice:
-        """The rows of a table and a rank."""
+        """Return the range of the rows of a table and a rank."""
         start = int(self._starts[rank, table])
         return slice(start, start + int(self._sizes[rank, table]))
 
 
 class RowMessages:
-    """The way of rows to their readers, and of their gradients back, in one iteration.
+    """Sends rows to their readers, and gradients back, in one iteration.
 
-    What a rank reads lies in one tensor: the rows of others as they are received, then its own,
-    which are sent nowhere, one table behind another. So does the gradient.
+    One tensor holds all rows that a rank reads: first those that it receives from other ranks, then
+    its own, table by table. The gradient has the same order.
 
     Parameters
     ----------
-    routes: of all tables, those that are learned first, of one dtype and width.
-    learned: how many tables are.
+    routes: the routes of all tables, those that are learned first. All have one dtype and width.
+    learned: the number of tables that are learned.
     """
 
     def __init__(self, cluster: Cluster, routes: Sequence[Routes], learned: int) -> None:
         self._cluster, self._learned = cluster, learned
         world, own = cluster.world, cluster.rank
-        wanted = [each.wanted.counts for each in routes]
-        asked = [[places.size for places in each.asked] for each in routes]
+        wanted = [route.wanted.counts for route in routes]
+        asked = [[places.size for places in route.asked] for route in routes]
         self._wanted, self._asked = Layout(wanted, world, own), Layout(asked, world, own)
         self._returning = Layout(asked[:learned], world, own)
         stored = routes[0].share.records.stored
         self._like = torch.empty(0, stored.shape[2], dtype=stored.dtype, device=cluster.device)
-        self._own_starts = self._wanted.total + np.cumsum([0, *(each[own] for each in wanted)])
+        own_counts = [counts[own] for counts in wanted]
+        self._own_starts = self._wanted.total + np.cumsum([0, *own_counts])
 
     def new_rows(self) -> Tensor:
-        """[n, dim], uninitialised: for what is read."""
+        """Return an uninitialised tensor [n, dim] for all rows that this rank reads."""
         return self._like.new_empty(int(self._own_starts[-1]), self._like.shape[1])
 
     def own_rows(self, table: int) -> slice:
-        """Where this rank's own rows of a table lie in what is read."""
+        """Return the range, among the rows that this rank reads, of its own rows of a table."""
         return slice(int(self._own_starts[table]), int(self._own_starts[table + 1]))
 
     def places(self, table: int) -> Ids:
-        """[n] int64: where the rows of a table that this rank reads, by rank, lie in what is
-        read."""
+        """Return the indices [n], int64, of a table's rows among all rows that this rank reads.
+
+        They are in the order of the ranks that own the rows.
+        """
         cluster = self._cluster
         parts = [self._wanted.part(table, rank) for rank in range(cluster.world)]
         parts[cluster.rank] = self.own_rows(table)
@@ -100,15 +104,19 @@ class RowMessages:
     def start_fetch(
         self, gather: Callable[[int, int, Tensor], None], where: str
     ) -> tuple[Tensor, Exchange | None]:
-        """[n, dim]: all rows that this rank reads, those of others once the exchange has been
-        waited for; None where there is no other rank. Every rank has to call it.
+        """Begin to fetch all rows that this rank reads. Every rank must call it.
 
         Parameters
         ----------
-        gather: copies the rows of a table (by number) that a rank reads of this one to a tensor.
-        where: names the moment in errors.
+        gather: copies the rows of a table (by number) that a rank reads from this one to a tensor.
+        where: the moment, for errors.
+
+        Returns
+        -------
+        The rows [n, dim], and the exchange after which those of other ranks are complete. It is
+        None if there is no other rank.
         """
-        cluster, rows, under_way = self._cluster, self.new_rows(), None
+        cluster, rows, exchange = self._cluster, self.new_rows(), None
         if cluster.world > 1:
             sent = self._like.new_empty(self._asked.total, self._like.shape[1])
             for table in range(len(self._own_starts) - 1):
@@ -116,24 +124,27 @@ class RowMessages:
                     part = sent[self._asked.part(table, rank)]
                     if len(part):
                         gather(table, rank, part)
-            under_way = cluster.start_exchange(
+            exchange = cluster.start_exchange(
                 *(sent, self._asked.by_rank, self._wanted.by_rank, "feature"),
                 f"fetching learnable rows, {where}",
                 into=rows[: self._wanted.total],
             )
-        # Own rows are read while the others travel.
+        # This rank's own rows are read while those of others travel.
         for table in range(len(self._own_starts) - 1):
             gather(table, cluster.rank, rows[self.own_rows(table)])
-        return rows, under_way
+        return rows, exchange
 
     def start_back(self, gradient: Tensor, where: str) -> Exchange | None:
-        """Begin to send the gradient of others' rows back, but that of tables that are not learned;
-        every rank has to call it. None where there is no other rank.
+        """Begin to send gradients back to the owners of learned rows. Every rank must call it.
 
         Parameters
         ----------
-        gradient: [n, dim], as :meth:`start_fetch` returned the rows; not to be changed before it
-            arrived.
+        gradient: [n, dim], in the order of the rows of :meth:`start_fetch`. It must not change
+            before the exchange has finished.
+
+        Returns
+        -------
+        The exchange; None if there is no other rank.
         """
         cluster = self._cluster
         if cluster.world == 1 or not self._learned:
@@ -151,16 +162,17 @@ class RowMessages:
         return cluster.start_exchange(sent, lengths, self._returning.by_rank, "gradient", operation)
 
     def returned(self, table: int, gradient: Tensor, received: Tensor | None) -> list[Tensor]:
-        """By rank, [m, dim]: the gradients of those rows of a table that it has read of this one.
+        """Return the gradients [m, dim] of a table's rows, by the rank that read them.
 
         Parameters
         ----------
-        gradient: as of :meth:`start_back`. received: what came of it.
+        gradient: the argument of :meth:`start_back`.
+        received: what its exchange received; None if there was no exchange.
         """
         cluster = self._cluster
-        own = gradient[self.own_rows(table)]
+        own_gradient = gradient[self.own_rows(table)]
         if received is None:
-            return [own]
+            return [own_gradient]
         parts = [received[self._returning.part(table, rank)] for rank in range(cluster.world)]
-        parts[cluster.rank] = own
+        parts[cluster.rank] = own_gradient
         return parts

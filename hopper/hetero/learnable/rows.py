@@ -1,4 +1,4 @@
-"""All tables of learnable rows that a rank has a share of."""
+"""A rank's share of all tables of learnable rows."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hopper.hetero.learnable.table import TableShare
 
 
 class LearnableRows:
-    """One rank's share of every table, in order of name.
+    """One rank's share of every table, sorted by name.
 
-    Where nothing is learned there is no table: then nothing is done, and nobody is talked to.
+    Without learnable rows there are no tables, and no method sends a message.
 
     Parameters
     ----------
-    shares: of the same tables on every rank.
+    shares: this rank's share of each table. All ranks have the same tables.
     """
 
     def __init__(self, cluster: Cluster, shares: Iterable[TableShare] = ()) -> None:
         self._tables = {share.name: share for share in sorted(shares, key=lambda share: share.name)}
         self._read_as = {name: share.name for share in self for name in share.read_as}
-        # Rows and gradients leave when they are there, whatever else ranks say to each other then.
+        # Rows and gradients travel beside other messages, so they have their own connections.
         self._cluster = cluster.second_channel() if self._tables else cluster
 
     def close(self) -> None:
-        """Let go of connections; every rank has to call it."""
+        """Close connections. Every rank must call it."""
         if self._tables:
             self._cluster.close()
 
@@ -50,32 +50,32 @@ class LearnableRows:
     def ask(
         self, wanted: Mapping[str, Sequence[Ids]], where: str, through: Cluster | None = None
     ) -> list[Routes]:
-        """Tell rows' owners who reads them; every rank has to call it.
+        """Tell the owners of rows which ranks read them. Every rank must call it.
 
         Parameters
         ----------
-        wanted: by name of a type in subgraphs, ids in any number of groups. A type may be missing,
-            and types that read no table are passed over.
-        where: names the moment in errors.
-        through: a channel of the same ranks, if this is called beside what else they do.
+        wanted: by name of a type in subgraphs, the ids that this rank reads, in any number of
+            groups. Types may be missing, and types that read no table are ignored.
+        where: the moment, for errors.
+        through: other connections between the same ranks, for a call during other messages.
 
         Returns
         -------
-        For each table.
+        The routes of each table.
         """
         cluster = through or self._cluster
         ids = distinct_by_table(wanted, self._read_as)
         dealt = [share.placement.deal(share.name, ids[share.name]) for share in self]
         parts = [by_owner.parts() for by_owner in dealt]
-        own = [by_rank[cluster.rank] for by_rank in parts]
+        own_ids = [by_rank[cluster.rank] for by_rank in parts]
         for by_rank in parts:
             by_rank[cluster.rank] = np.empty(0, np.int64)
         operation = f"asking for learnable rows, {where}"
         asked = exchange_arrays(cluster, parts, "feature", operation)
-        for by_reader, ids_here in zip(asked, own, strict=True):
-            by_reader[cluster.rank] = ids_here
+        for by_reader, table_ids in zip(asked, own_ids, strict=True):
+            by_reader[cluster.rank] = table_ids
         return [
-            Routes(share, by_owner, [share.places_of(read) for read in by_reader])
+            Routes(share, by_owner, [share.places_of(reader_ids) for reader_ids in by_reader])
             for share, by_owner, by_reader in zip(self, dealt, asked, strict=True)
         ]
 
@@ -85,18 +85,23 @@ class LearnableRows:
         where: str,
         waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> FetchedRows:
-        """Read rows that were asked for, wherever they are, to learn them; every rank has to call
-        it.
+        """Begin to fetch the rows of an iteration, which will be trained. Every rank must call it.
 
         Parameters
         ----------
-        routes: as of :meth:`ask`. where: names the moment in errors.
-        waiting: makes what is entered while those of other ranks are waited for.
+        routes: the routes that :meth:`ask` returned.
+        where: the moment, for errors.
+        waiting: makes a context that is entered while this rank waits for rows of others.
         """
         return FetchedRows(self._cluster, routes, self._read_as, where, waiting)
 
     def read(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> LeafRows:
-        """Read rows as they are, of which no gradient is wanted; as :meth:`fetch`."""
+        """Read rows without training them. Every rank must call it.
+
+        Parameters
+        ----------
+        wanted, where: as in :meth:`ask`.
+        """
         routes = self.ask(wanted, where)
         if not routes:
             return LeafRows({}, self._read_as)
@@ -105,30 +110,34 @@ class LearnableRows:
             routes[table].share.records.read_rows(routes[table].asked[rank], out)
 
         messages = RowMessages(self._cluster, routes, 0)
-        rows, under_way = messages.start_fetch(gather, where)
-        if under_way is not None:
-            under_way.finish()
+        rows, exchange = messages.start_fetch(gather, where)
+        if exchange is not None:
+            exchange.finish()
         leaves = {
-            each.share.name: Leaf(each.wanted.nodes, rows, False, messages.places(number))
-            for number, each in enumerate(routes)
+            route.share.name: Leaf(route.wanted.nodes, rows, False, messages.places(number))
+            for number, route in enumerate(routes)
         }
         return LeafRows(leaves, self._read_as)
 
     def take_lookups(self) -> dict[str, Lookups]:
-        """By table, how many records were looked for in memory since the last call; of tables that
-        hold some there."""
-        taken = {share.name: share.records.take_lookups() for share in self}
-        return {name: lookups for name, lookups in taken.items() if lookups is not None}
+        """Return the cache lookups since the last call, by table that caches records."""
+        by_table = {share.name: share.records.take_lookups() for share in self}
+        return {name: lookups for name, lookups in by_table.items() if lookups is not None}
 
 
 def distinct_by_table(
     wanted: Mapping[str, Sequence[Ids]], tables: Mapping[str, str]
 ) -> dict[str, Ids]:
-    """By table, in order of name, [n] ascending: the ids that any type that reads it wants.
+    """Merge the ids that types read into the distinct ids of each table, ascending.
 
     Parameters
     ----------
-    wanted: by name of a type, ids in groups. tables: by name of a type, its table.
+    wanted: by name of a type, ids in groups.
+    tables: by name of a type, its table.
+
+    Returns
+    -------
+    Ids [n] by table, sorted by the table's name.
     """
     groups: dict[str, list[Ids]] = {table: [] for table in sorted(set(tables.values()))}
     for name, ids in wanted.items():
@@ -138,10 +147,10 @@ def distinct_by_table(
 
 
 def distinct(groups: Sequence[Ids]) -> Ids:
-    """[n] ascending: the ids that are in any group."""
+    """Return the distinct ids [n] of all groups, ascending."""
     if not groups:
         return np.empty(0, np.int64)
-    # np.unique takes five times as long: it hashes them first.
+    # np.unique hashes the ids first, which takes five times as long.
     ids = np.sort(np.concatenate(groups))
     is_new = np.ones(ids.size, np.bool_)
     np.not_equal(ids[1:], ids[:-1], out=is_new[1:])

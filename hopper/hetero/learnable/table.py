@@ -20,7 +20,7 @@ from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
 from hopper.partition.placement import Placement
 
 IDS: Final = ".ids"
-"""what follows a table's name in the name of its rows' ids"""
+"""The suffix of a table's name in the name of its rows' ids."""
 _ROWS_AT_ONCE: Final = 1 << 16
 _UNCHANGED: Final = Factors()
 
@@ -33,13 +33,13 @@ class TableShare:
     Parameters
     ----------
     originals: [nodes] int64: the original ids of all nodes of the type.
-    placement: of nodes. The table's rows are dealt to ranks by the same rule.
-    storage: makes what rows and the optimiser's state are kept in.
+    placement: the placement of nodes. The table's rows are dealt to ranks by the same rule.
+    storage: makes the storage of rows and of the optimiser's state.
 
     Attributes
     ----------
-    learns: whether the rows are updated.
-    records: the rows, and the optimiser's state of each.
+    learns: whether training updates the rows.
+    records: the rows, each with its optimiser's state.
     """
 
     def __init__(
@@ -64,33 +64,35 @@ class TableShare:
         self.records = RowRecords(stored.view(rows, parts, learning.dim), cluster.device)
         for first in range(0, rows, _ROWS_AT_ONCE):
             part = slice(first, first + _ROWS_AT_ONCE)
-            begun = table.first_rows(learning.seed, self._originals[part], learning.dim)
-            self.records.rows[part] = torch.from_numpy(begun)
-        # Of each row: whether it changed since rows were saved; and since they were kept; and
-        # whether the one that is kept changed since rows were saved.
-        learned = rows if self.learns else 0
-        kept = learned if learning.keeps else 0
-        self._changed = torch.zeros(learned, dtype=torch.bool)
-        self._changed_since_kept = torch.ones(kept, dtype=torch.bool)
-        self._changed_in_kept = torch.zeros(kept, dtype=torch.bool)
+            first_rows = table.first_rows(learning.seed, self._originals[part], learning.dim)
+            self.records.rows[part] = torch.from_numpy(first_rows)
+        # These flags say of each row whether it changed since rows were saved, whether it changed
+        # since rows were kept, and whether its kept copy changed since rows were saved.
+        num_learned = rows if self.learns else 0
+        num_kept = num_learned if learning.keeps else 0
+        self._changed = torch.zeros(num_learned, dtype=torch.bool)
+        self._changed_since_kept = torch.ones(num_kept, dtype=torch.bool)
+        self._changed_in_kept = torch.zeros(num_kept, dtype=torch.bool)
         self._keeps = learning.keeps and self.learns
-        self._kept = storage.zeros(kept, learning.dim, learning.dtype)
+        self._kept = storage.zeros(num_kept, learning.dim, learning.dtype)
 
     def owned(self) -> Ids:
-        """[rows] int64, ascending: the global ids of this rank's rows."""
+        """Return the global ids [rows], int64, ascending, of this rank's rows."""
         return self.placement.owned(self.name, self.cluster.rank)
 
     def places_of(self, ids: Ids) -> Ids:
-        """[n] int64: the places of ids among this rank's rows."""
+        """Return the indices [n], int64, of ids among this rank's rows."""
         return self.placement.place_of(self.name, ids)
 
     def update(self, lent: LentRecords, gradient: Tensor, factors: Factors = _UNCHANGED) -> None:
-        """Update rows, and the optimiser's state of them.
+        """Update rows, and their optimiser's state.
 
         Parameters
         ----------
-        lent: by :attr:`records`. gradient: [n, dim].
-        factors: of the learning rate and of gradients; ``l2`` is the table's own.
+        lent: the records, which :attr:`records` lent.
+        gradient: [n, dim], the gradients of their rows.
+        factors: the factors of the learning rate and of gradients; ``l2`` is replaced by the
+            table's.
         """
         lent.update(self._optimizer, gradient, replace(factors, l2=self._l2))
         self.records.take_back(lent)
@@ -99,7 +101,7 @@ class TableShare:
             mark(self._changed_since_kept, lent.places)
 
     def keep(self) -> None:
-        """Remember the rows as they are."""
+        """Keep a copy of the rows as they are now."""
         if not self._keeps:
             return
         self.records.write_back()
@@ -109,7 +111,7 @@ class TableShare:
         self._changed_since_kept.zero_()
 
     def go_back(self) -> None:
-        """Make the rows what :meth:`keep` remembered."""
+        """Restore the rows that :meth:`keep` copied."""
         if not self._keeps:
             return
         self.records.write_back()
@@ -120,12 +122,13 @@ class TableShare:
         self._changed_since_kept.zero_()
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
-        """All that training changes, by name; filling the tensors restores it, if :meth:`restored`
-        is called then.
+        """Return all tensors that training changes, by name.
+
+        Filling them in place and calling :meth:`restored` restores the table.
 
         Parameters
         ----------
-        with_kept: whether :meth:`keep` has been, or had been, called.
+        with_kept: whether to return the copies of :meth:`keep` as well.
         """
         if not self.learns:
             return {}
@@ -136,7 +139,7 @@ class TableShare:
         return state | ({f"kept.{self.name}": self._kept} if with_kept and self._keeps else {})
 
     def changes(self, with_kept: bool) -> dict[str, Tensor | PickedRows]:
-        """:meth:`state`, with those rows alone that changed since the last :meth:`saved`."""
+        """Return :meth:`state` with only the rows that changed since the last :meth:`saved`."""
         changed = {
             f"records.{self.name}": self._changed,
             f"kept.{self.name}": self._changed_in_kept,
@@ -149,43 +152,46 @@ class TableShare:
         }
 
     def saved(self) -> None:
-        """Take note that changes were saved."""
+        """Mark all changes as saved."""
         self._changed.zero_()
         self._changed_in_kept.zero_()
 
     def restored(self) -> None:
-        """Take note that the tensors of :meth:`state` were filled."""
+        """Continue from the tensors of :meth:`state`, which the caller has filled."""
         self.records.read_again()
         self.saved()
         self._changed_since_kept.fill_(True)
 
     def count(self) -> int:
-        """How many rows are learned."""
+        """Return the number of learned rows."""
         return self._changed.numel()
 
     def count_changed(self) -> int:
-        """How many changed since the last :meth:`saved`, or did so in what is kept; a row may count
-        twice."""
+        """Return the number of rows and of kept copies that changed since the last :meth:`saved`.
+
+        A row may count twice.
+        """
         return int(self._changed.sum()) + int(self._changed_in_kept.sum())
 
     def result(self) -> dict[str, Tensor]:
-        """The rows, and, with :data:`IDS` behind the table's name, their original ids."""
+        """Return the rows by the table's name, and their original ids by the name with IDS."""
         self.records.write_back()
         return {f"{self.name}{IDS}": self.originals, self.name: self.records.rows}
 
     def fill(self, ids: Ids, rows: Tensor) -> int:
-        """Make rows what they were elsewhere; returns how many of them are this rank's.
+        """Overwrite those of some rows that are this rank's, and return their number.
 
         Parameters
         ----------
-        ids: [n] int64, distinct original ids. rows: [n, dim].
+        ids: [n] int64, distinct original ids.
+        rows: [n, dim], their rows.
         """
-        places, own = self.find(ids)
-        self.records.write_rows(places, rows[own])
+        places, is_owned = self.find(ids)
+        self.records.write_rows(places, rows[is_owned])
         return len(places)
 
     def find(self, ids: Ids) -> tuple[Tensor, Tensor]:
-        """Which of some original ids are of this rank's rows.
+        """Find those of some original ids that belong to this rank's rows.
 
         Parameters
         ----------
@@ -193,40 +199,42 @@ class TableShare:
 
         Returns
         -------
-        [m] int64, the places of those that are; [n] bool, which ones these are.
+        The indices [m], int64, of the rows that belong to this rank, and a mask [n], bool, of their
+        ids.
         """
         order = self._by_original
         if not order.size:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(ids.size, dtype=torch.bool)
         places = np.searchsorted(self._originals, ids, sorter=order)
         places = order[np.minimum(places, order.size - 1)]
-        own = self._originals[places] == ids
-        return torch.from_numpy(places[own]), torch.from_numpy(own)
+        is_owned = self._originals[places] == ids
+        return torch.from_numpy(places[is_owned]), torch.from_numpy(is_owned)
 
     @property
     def originals(self) -> Tensor:
-        """[rows] int64: the original ids of this rank's rows."""
+        """The original ids [rows], int64, of this rank's rows."""
         return torch.from_numpy(self._originals)
 
     @cached_property
     def _by_original(self) -> Ids:
-        """[rows] int64: the rows' places in order of original id."""
+        """The indices [rows], int64, of the rows in order of original id."""
         return np.argsort(self._originals)
 
     def hold(self, room: int, places: Ids | None) -> None:
-        """Hold records in memory from now on, of rows that are stored elsewhere.
+        """Cache records in the device's memory from now on.
 
         Parameters
         ----------
-        room: for how many. places: [n] int64 whose; None = of those that were read last.
+        room: the number of records that the cache has room for.
+        places: [n] int64, the records to cache; None = those that were read last.
         """
         self.records = HeldRecords(self.records.stored, self.cluster.device, room, places)
 
     def write_out(self) -> None:
-        """Let the records be where they are stored, and nowhere else in memory."""
+        """Write the records to their file, if there is one, and drop them from memory."""
         self._storage.write_out(self.records.stored)
 
     def _pieces_changed_since_kept(self) -> tuple[Tensor, ...]:
-        """[m] int64 each, where rows are kept: the places of those that changed since."""
+        """Return the indices [m], int64, of rows that changed since they were kept, in pieces."""
         places = self._changed_since_kept.nonzero().squeeze(1)
         return places.to(self._kept.device).split(_ROWS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""Neighbours averaged once, before training: the tables that SeHGNN and NARS read."""
+"""Averages neighbours once, before training, into the tables that SeHGNN and NARS read."""
 
 from hopper.hetero.precompute.metapaths import MetapathTables
 from hopper.hetero.precompute.subsets import SubsetTables

@@ -1,7 +1,8 @@
-"""Rows averaged along metapaths (SeHGNN, section 4.2: simplified neighbour aggregation).
+"""Averages rows along metapaths (SeHGNN, section 4.2: simplified neighbour aggregation).
 
-The row of a metapath ``r1, r2, ..., rk`` at a root is the mean over its neighbours under ``r1`` of
-their means under ``r2``, and so on to the rows of the last type.
+The row of a root for a metapath ``r1, r2, ..., rk`` is a mean of means. It is the mean over the
+root's neighbours under ``r1`` of their own means under ``r2``, and so on. Under ``rk`` it is the
+mean of the last type's rows.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from hopper.hetero.precompute.stored_graph import StoredGraph, Workspace
 from hopper.hetero.precompute.tables import Table
 
 RELATION: Final = "metapath"
-"""name of the relations from tables to the target"""
+"""The name of the relations from tables to the target."""
 
 Path = tuple[Relation, ...]
 
 
 @dataclass(frozen=True)
 class MetapathTables:
-    """A table for every metapath of up to so many hops.
+    """Makes a table for every metapath of up to ``layers`` hops.
 
     Attributes
     ----------
-    layers: hops, at least 1.
-    metapaths: those that are followed, each a list of relations from the target outwards, with all
-        that they begin with; none = every relation.
+    layers: the most hops, at least 1.
+    metapaths: lists of relations from the target outwards. Each list and each of its beginnings is
+        a metapath; none = all metapaths.
     """
 
     takes_parts: ClassVar[bool] = True
@@ -41,7 +42,12 @@ class MetapathTables:
     metapaths: Sequence[Sequence[str]] = ()
 
     def tables(self, stored: StoredGraph, widths: Mapping[str, int]) -> list[Table]:
-        """See :class:`Recipe`: one for each metapath."""
+        """Return a table for each metapath.
+
+        Raises
+        ------
+        RequestError: a metapath ends in a type without rows, or two have the same name.
+        """
         paths = self._paths(stored)
         for path in paths:
             if not widths[path[-1].src]:
@@ -52,25 +58,25 @@ class MetapathTables:
         tables = [Table(name_of(path), RELATION, widths[path[-1].src]) for path in paths]
         if len({table.name for table in tables}) < len(tables):
             names = ", ".join(table.name for table in tables)
-            raise RequestError(f"metapaths: expected names that tell them apart, found {names}")
+            raise RequestError(f"metapaths: expected different names, found {names}")
         return tables
 
     def own_rows_dim(self, width: int) -> int:
-        """See :class:`Recipe`: as wide as they are."""
+        """Return the width of the target's features, which stays as it is."""
         return width
 
     def own_rows(self, work: Workspace, target: str) -> Rows:
-        """See :class:`Recipe`: as they are."""
+        """Return the target's features as they are."""
         return work.rows(target)
 
     def fill(self, work: Workspace) -> Iterator[tuple[str, Rows]]:
-        """See :class:`Recipe`; what paths end in is averaged once for all of them."""
+        """Yield the rows of every table. Common ends of metapaths are averaged once."""
         ends: dict[Path, Rows] = {}
         for path in self._paths(work.stored):
             yield name_of(path), _average(work, path, ends)
 
     def _paths(self, stored: StoredGraph) -> list[Path]:
-        """All metapaths that begin with a relation that is averaged here, in canonical order."""
+        """Return the metapaths that begin with a relation of ``stored``, in canonical order."""
         metagraph, target = make_metagraph(stored.schema), stored.schema.target_type()
         tree = make_metatree(metagraph, target, self.layers, self.metapaths)
         roots = tree.roots if stored.roots is None else stored.roots
@@ -79,8 +85,10 @@ class MetapathTables:
 
 
 def name_of(path: Path) -> str:
-    """A metapath's name, and that of the type that has its rows: every relation and the type it
-    comes from, from the target outwards."""
+    """Return a metapath's name, which is also the name of its table.
+
+    It lists every relation and its source type, from the target outwards.
+    """
     return ".".join(f"{relation.rel}.{relation.src}" for relation in path)
 
 
@@ -89,20 +97,24 @@ def _paths_from(tree: Metatree, vertex: Vertex, hops: int) -> Iterator[Path]:
         yield (relation,)
         if hops > 1:
             below = Vertex(relation.src, vertex.depth + 1)
-            yield from ((relation, *rest) for rest in _paths_from(tree, below, hops - 1))
+            yield from ((relation, *path) for path in _paths_from(tree, below, hops - 1))
 
 
 def _average(work: Workspace, path: Path, ends: dict[Path, Rows]) -> Rows:
-    """[count, dim]: the rows of a metapath at the nodes that its first relation leads to.
+    """Average rows along a metapath, for the destinations of its first relation.
 
     Parameters
     ----------
-    ends: what has been averaged along the ends of other paths, to which this path's are added.
+    ends: the averages along ends of metapaths. This function reads them and adds to them.
+
+    Returns
+    -------
+    [count, dim]
     """
-    first, rest = path[0], path[1:]
-    if rest and rest not in ends:
-        ends[rest] = _average(work, rest, ends)
-    below = ends[rest] if rest else work.rows(first.src)
+    first, end = path[0], path[1:]
+    if end and end not in ends:
+        ends[end] = _average(work, end, ends)
+    below = ends[end] if end else work.rows(first.src)
     out = work.new(first.dst, below.shape[1])
     average_neighbours([work.stored.topology(first)], [below], out)
     return out

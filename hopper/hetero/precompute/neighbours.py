@@ -1,4 +1,4 @@
-"""Sums and means of neighbours' rows over whole relations, in blocks of bounded size."""
+"""Averages neighbours' rows over whole relations, in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from scipy import sparse
 from hopper.graph.topology import Topology
 
 _BLOCK_BYTES: Final = 64 * 2**20
-"""of the rows, and of the edges, that are worked on at once"""
+"""The bytes of the rows and edges of one block."""
 _EDGE_BYTES: Final = 12
 
 Rows = NDArray[np.float32]
 
 
 def average_neighbours(topologies: Sequence[Topology], rows: Sequence[Rows], out: Rows) -> None:
-    """The mean over all in-neighbours of each destination, whatever relation they are of.
+    """Average the rows of each destination's in-neighbours over all relations together.
 
     Parameters
     ----------
-    topologies: of relations into one type. rows: of each one's source type, [sources, dim].
-    out: [destinations, dim], overwritten; zero where there is no neighbour.
+    topologies: the topologies of relations into one type.
+    rows: by relation, the rows [sources, dim] of its source type.
+    out: [destinations, dim], overwritten with the means; zero for nodes without neighbours.
     """
     for first, stop in _blocks(topologies, out):
         total = np.zeros((stop - first, out.shape[1]), np.float32)
@@ -40,7 +41,7 @@ def average_neighbours(topologies: Sequence[Topology], rows: Sequence[Rows], out
 
 
 def _blocks(topologies: Sequence[Topology], out: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Ranges of destinations whose rows and edges take no more than a block; one at least."""
+    """Yield ranges of destinations whose rows and edges fit into a block, one at least."""
     ends = sum(np.asarray(topology.indptr) for topology in topologies)
     assert not isinstance(ends, int)
     cost = ends * _EDGE_BYTES + np.arange(ends.size) * (2 * out.shape[1] * out.itemsize)

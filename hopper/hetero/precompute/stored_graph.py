@@ -1,5 +1,4 @@
-"""What neighbours are averaged from: a graph directory, or one server's part of one that was
-divided by relation."""
+"""The source of averages: a graph directory, or a server's part of a graph divided by relation."""
 
 from __future__ import annotations
 
@@ -29,11 +28,13 @@ _BLOCK_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """A graph directory, or what one server has of a graph divided by relation.
+    """A graph directory, or one server's part of a graph divided by relation.
 
     Attributes
     ----------
-    roots: the relations into the target whose neighbours it averages; None = all.
+    graph: the graph or the partitioned graph.
+    server: the server whose part it is.
+    roots: the relations into the target that are averaged here; None = all.
     """
 
     graph: GraphDirectory | PartitionedGraph
@@ -42,17 +43,17 @@ class StoredGraph:
 
     @property
     def schema(self) -> GraphSchema:
-        """Of the whole graph."""
+        """The schema of the whole graph."""
         return self.graph.schema
 
     def topology(self, relation: Relation) -> Topology:
-        """A relation's in-edges, in original ids."""
+        """Return a relation's in-edges, in original ids."""
         if isinstance(self.graph, PartitionedGraph):
             return self.graph.topology(relation, self.server)
         return self.graph.topology(relation)
 
     def features(self, node_type: str) -> NDArray[np.floating]:
-        """[count, columns], of a type that has features, as they are stored."""
+        """Return a type's features [count, columns] in their stored form."""
         if isinstance(self.graph, PartitionedGraph):
             rows = self.graph.features(node_type, self.server)
             assert rows is not None
@@ -60,7 +61,7 @@ class StoredGraph:
         return self.graph.features(node_type)
 
     def labels(self, node_type: str) -> NDArray[np.generic]:
-        """As the graph directory has them."""
+        """Return a type's labels as the graph directory stores them."""
         if isinstance(self.graph, PartitionedGraph):
             rows = self.graph.labels(node_type, self.server)
             assert rows is not None
@@ -69,8 +70,9 @@ class StoredGraph:
 
 
 def open_stored(path: Path) -> list[StoredGraph]:
-    """A graph directory, or every server's part of a graph divided by relation, each of which has
-    other root relations.
+    """Open a graph directory, or every server's part of a graph divided by relation.
+
+    The root relations of the parts are disjoint.
 
     Raises
     ------
@@ -95,13 +97,14 @@ def open_stored(path: Path) -> list[StoredGraph]:
 
 
 class Workspace:
-    """Rows that are worked with: features as float32, random rows in their place, and what has been
-    averaged so far, in mapped files without a name.
+    """Rows for averaging, as float32: features, random rows, and averages.
+
+    Averages are in mapped files without a name, so memory does not limit them.
 
     Parameters
     ----------
-    random_dim: width of the random rows of types without features; 0 = there are none.
-    seed: they are a function of it, of the type and of the node's id.
+    random_dim: the width of random rows for types without features; 0 = such types have no rows.
+    seed: the seed of random rows, which also depend on the type and on the node's id.
     """
 
     def __init__(self, stored: StoredGraph, folder: Path, random_dim: int, seed: int) -> None:
@@ -112,14 +115,16 @@ class Workspace:
         self._rows: dict[str, Rows] = {}
 
     def rows(self, node_type: str) -> Rows:
-        """[count, dim] float32: a type's features, or its random rows."""
+        """Return a type's features, or its random rows: [count, dim] float32."""
         if node_type not in self._rows:
             self._rows[node_type] = self._make_rows(node_type)
         return self._rows[node_type]
 
     def new(self, node_type: str, dim: int) -> Rows:
-        """[count, dim] float32, zero: a map to be filled, whose room is given back when the array
-        is let go of."""
+        """Return a mapped array of zeros, [count, dim] float32, for a type's nodes.
+
+        Its disk space is freed together with the array.
+        """
         shape = self.stored.schema.node_types[node_type].count, dim
         file = self._folder / "rows.npy"
         rows: Rows = create_array(file, np.float32, shape)
@@ -147,6 +152,6 @@ class Workspace:
 
 @contextmanager
 def workspace(stored: StoredGraph, beside: Path, random_dim: int, seed: int) -> Iterator[Workspace]:
-    """A workspace whose files are beside a path; parameters as those of :class:`Workspace`."""
+    """Open a workspace with its files beside a path; arguments as in :class:`Workspace`."""
     with scratch_folder(f".{beside.name}-rows-", beside.absolute().parent) as folder:
         yield Workspace(stored, folder, random_dim, seed)

@@ -1,7 +1,7 @@
-"""Rows averaged over subsets of the relations, hop by hop (NARS, section 3.1).
+"""Averages rows over subsets of the relations, hop by hop (NARS, section 3.1).
 
-For a subset, a node's row at hop l is the mean over all of its neighbours under the subset's
-relations of their rows at hop l - 1.
+For a subset, a node's row at hop l is the mean of its neighbours' rows at hop l - 1, over all
+relations of the subset.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ _BLOCK_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class SubsetTables:
-    """A table for every subset and hop.
+    """Makes a table for every subset and hop.
 
     Attributes
     ----------
-    layers: hops, at least 1.
-    subsets: how many are drawn; each has a relation into the target at least, and no two are the
-        same.
-    dim: the width that all rows are brought to, where types have other widths, by a random matrix
-        for each type; 0 = all are as wide as each other.
-    seed: of subsets and matrices.
+    layers: the number of hops, at least 1.
+    subsets: the number of subsets to draw. Each has a relation into the target, and all differ.
+    dim: the width of all rows. A random matrix for each type projects rows of other widths; 0 = all
+        types must have the same width.
+    seed: the seed of subsets and matrices.
     """
 
     takes_parts: ClassVar[bool] = False
@@ -46,9 +45,15 @@ class SubsetTables:
     seed: int = 0
 
     def tables(self, stored: StoredGraph, widths: Mapping[str, int]) -> list[Table]:
-        """See :class:`Recipe`: one for each subset and hop."""
+        """Return a table for each subset and hop.
+
+        Raises
+        ------
+        RequestError: a type has no rows, or rows of another width without ``dim``.
+        """
         schema = stored.schema
-        reached = {schema.target_type(), *(each.src for each in self._relations(schema))}
+        sources = (relation.src for relation in self._relations(schema))
+        reached = {schema.target_type(), *sources}
         bare = sorted(node_type for node_type in reached if not widths[node_type])
         if bare:
             raise RequestError(
@@ -56,10 +61,10 @@ class SubsetTables:
                 "of random rows"
             )
         if not self.dim and len({widths[node_type] for node_type in reached}) > 1:
-            told = ", ".join(f"{each} {widths[each]}" for each in sorted(reached))
+            given = ", ".join(f"{name} {widths[name]}" for name in sorted(reached))
             raise RequestError(
-                f"--dim: rows of several types are averaged, whose widths are {told}; expected the "
-                "width that all are brought to"
+                f"--dim: rows of several types are averaged; expected the width to project all to, "
+                f"since their widths are {given}"
             )
         dim = self.own_rows_dim(widths[schema.target_type()])
         count = len(self._draw(schema))
@@ -70,18 +75,18 @@ class SubsetTables:
         ]
 
     def own_rows_dim(self, width: int) -> int:
-        """See :class:`Recipe`."""
+        """Return the width of all rows."""
         return self.dim or width
 
     def own_rows(self, work: Workspace, target: str) -> Rows:
-        """See :class:`Recipe`."""
+        """Return the target's rows [count, dim] at hop 0."""
         return self._first(work, target)
 
     def fill(self, work: Workspace) -> Iterator[tuple[str, Rows]]:
-        """See :class:`Recipe`."""
+        """Yield the rows of every table, subset by subset."""
         schema = work.stored.schema
         target = schema.target_type()
-        reached = {target, *(each.src for each in self._relations(schema))}
+        reached = {target, *(relation.src for relation in self._relations(schema))}
         first = {node_type: self._first(work, node_type) for node_type in sorted(reached)}
         for number, subset in enumerate(self._draw(schema)):
             rows = first
@@ -92,19 +97,19 @@ class SubsetTables:
     def _next_hop(
         self, work: Workspace, subset: tuple[Relation, ...], rows: Mapping[str, Rows]
     ) -> dict[str, Rows]:
-        """By type, the rows of the next hop; zero where the subset has no relation into a type."""
-        found = {}
+        """Average rows for the next hop, by type; zero if no relation leads into the type."""
+        averages = {}
         for node_type, before in rows.items():
-            into = [each for each in subset if each.dst == node_type]
-            found[node_type] = work.new(node_type, before.shape[1])
+            into = [relation for relation in subset if relation.dst == node_type]
+            averages[node_type] = work.new(node_type, before.shape[1])
             if into:
-                topologies = [work.stored.topology(each) for each in into]
-                sources = [rows[each.src] for each in into]
-                average_neighbours(topologies, sources, found[node_type])
-        return found
+                topologies = [work.stored.topology(relation) for relation in into]
+                sources = [rows[relation.src] for relation in into]
+                average_neighbours(topologies, sources, averages[node_type])
+        return averages
 
     def _first(self, work: Workspace, node_type: str) -> Rows:
-        """[count, dim]: a type's rows at hop 0."""
+        """Return a type's rows [count, dim] at hop 0."""
         rows = work.rows(node_type)
         if rows.shape[1] == self.own_rows_dim(rows.shape[1]):
             return rows
@@ -117,30 +122,30 @@ class SubsetTables:
         return out
 
     def _relations(self, schema: GraphSchema) -> list[Relation]:
-        """Those that so many hops from the target read, in canonical order."""
+        """Return the relations that hops from the target read, in canonical order."""
         tree = make_metatree(make_metagraph(schema), schema.target_type(), self.layers)
         return tree.relations_of(tree.roots)
 
     def _draw(self, schema: GraphSchema) -> list[tuple[Relation, ...]]:
-        """The subsets, in the order in which they were drawn.
+        """Draw the subsets, and return them in this order.
 
         Raises
         ------
-        RequestError: there are not so many.
+        RequestError: there are fewer subsets than asked for.
         """
         relations, target = self._relations(schema), schema.target_type()
         generator = np.random.default_rng([self.seed])
-        found: dict[tuple[Relation, ...], None] = {}
+        subsets: dict[tuple[Relation, ...], None] = {}
         for _ in range(_DRAWS_PER_SUBSET * self.subsets):
             chosen = generator.random(len(relations)) < 0.5
-            subset = tuple(each for each, is_in in zip(relations, chosen, strict=True) if is_in)
-            if any(each.dst == target for each in subset):
-                found.setdefault(subset)
-            if len(found) == self.subsets:
-                return list(found)
+            subset = tuple(r for r, is_chosen in zip(relations, chosen, strict=True) if is_chosen)
+            if any(relation.dst == target for relation in subset):
+                subsets.setdefault(subset)
+            if len(subsets) == self.subsets:
+                return list(subsets)
         raise RequestError(
-            f"--subsets: {len(relations)} relations have {len(found)} subsets with one into "
-            f"{target}, or few more; expected fewer than the {self.subsets} that were asked for"
+            f"--subsets: {len(relations)} relations have about {len(subsets)} subsets with one "
+            f"into {target}; expected at most that many, given {self.subsets}"
         )
 
 

@@ -1,5 +1,4 @@
-"""What a recipe makes of a graph: a table of rows of the target's nodes for everything it averages
-over."""
+"""The interface of recipes, which make tables of averaged rows for the target's nodes."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from hopper.hetero.precompute.stored_graph import StoredGraph, Workspace
 
 
 class Table(NamedTuple):
-    """A table of rows of the target's nodes.
+    """A table of rows for the target's nodes.
 
     Attributes
     ----------
-    name: of the node type that has them in the new graph.
-    relation: name of the relation from it to the target.
-    dim: width of a row.
+    name: the name of the table's node type in the new graph.
+    relation: the name of the relation from the table to the target.
+    dim: the width of a row.
     """
 
     name: str
@@ -27,34 +26,39 @@ class Table(NamedTuple):
 
 
 class Recipe(Protocol):
-    """What is averaged over what."""
+    """Decides which rows are averaged over which relations."""
 
     takes_parts: ClassVar[bool]
-    """whether the parts of a graph that was divided by relation can be averaged one by one"""
+    """whether the servers' parts of a graph divided by relation can be averaged one by one"""
 
     def tables(self, stored: StoredGraph, widths: Mapping[str, int]) -> list[Table]:
-        """The tables that a graph, or a server's part of one, has rows for.
+        """Return the tables that a graph, or a server's part of one, has rows for.
 
         Parameters
         ----------
-        widths: by node type, that of its features or random rows; 0 = it has neither.
+        widths: by node type, the width of its features or random rows; 0 = it has neither.
 
         Raises
         ------
-        RequestError: a type that is averaged over has no rows, or no rows of the right width; names
-            it.
+        RequestError: a type that is averaged has no rows, or rows of a wrong width. The message
+            names the type.
         """
 
     def own_rows_dim(self, width: int) -> int:
-        """The width of the target's own rows in the new graph, given that of its features."""
+        """Return the width of the target's own rows in the new graph.
+
+        Parameters
+        ----------
+        width: the width of the target's features.
+        """
 
     def own_rows(self, work: Workspace, target: str) -> Rows:
-        """[count, dim]: the target's own rows in the new graph."""
+        """Return the target's own rows [count, dim] in the new graph."""
 
     def fill(self, work: Workspace) -> Iterator[tuple[str, Rows]]:
-        """The rows of every table, by its name, in any order."""
+        """Yield the name and the rows of every table, in any order."""
 
 
 def widths_of(schema: GraphSchema, random_dim: int) -> dict[str, int]:
-    """By node type, the width of its features, or of random rows in their place."""
+    """Return the width of each node type's features, or of the random rows in their place."""
     return {name: kind.feature_dim or random_dim for name, kind in schema.node_types.items()}

@@ -1,9 +1,9 @@
-"""Write the tables that a recipe makes of a graph, as a graph of their own.
+"""Writes the tables that a recipe makes of a graph, as a graph of their own.
 
 The new graph has the target's nodes, with their labels, splits and own rows, and a node type for
-every table. A node of it is one row, and its one edge leads to the target's node of the same id. So
-a typed model of one layer reads the tables, under any engine, and `hopper partition --method meta`
-divides whole tables over servers (Heta, appendix C).
+every table. Each node of a table is one row, with one edge to the target's node of the same id. A
+typed model of one layer can therefore read the tables under any engine, and ``hopper partition
+--method meta`` divides whole tables over servers (Heta, appendix C).
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ def precompute(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> GraphSchema:
-    """Average neighbours once and write what comes of it as a graph directory.
+    """Average neighbours once, and write the averages as a graph directory.
 
     Parameters
     ----------
-    graph: a graph directory; or a partitioned one that was divided by relation: then each server's
-        relations are averaged from that server's files alone, and the result is the same.
-    recipe: what is averaged over what.
-    random_dim: width of random rows, which types without features then have; 0 = such types are
-        refused where they are averaged.
-    seed: of the random rows.
+    graph: a graph directory, or a partitioned directory that was divided by relation. In the second
+        case each server's relations are averaged from that server's files only. The result is the
+        same.
+    recipe: decides which rows are averaged over which relations.
+    random_dim: the width of random rows for types without features; 0 = such types are refused if
+        they are averaged.
+    seed: the seed of the random rows.
 
     Returns
     -------
@@ -50,8 +51,8 @@ def precompute(
     Raises
     ------
     GraphError: the graph is damaged.
-    RequestError: the graph is none that can be averaged so, ``out`` is occupied, or its disk is too
-        small; names what was expected.
+    RequestError: the graph cannot be averaged in this way, ``out`` is occupied, or its disk is too
+        small. The message names what was expected.
     """
     path, target_path = Path(graph), Path(out)
     parts = open_stored(path)
@@ -61,22 +62,22 @@ def precompute(
         )
     if len(parts) > 1 and not recipe.takes_parts:
         raise RequestError(
-            f"{path}: expected a graph directory: a subset of the relations may lie on several "
-            "servers of a graph that is divided by relation"
+            f"{path}: expected an undivided graph directory, since several servers of a divided "
+            "one may hold the relations of a subset"
         )
     widths = widths_of(parts[0].schema, random_dim)
     tables = [recipe.tables(stored, widths) for stored in parts]
-    flat = sorted(table for some in tables for table in some)
-    schema = _schema(parts[0].schema, flat, recipe.own_rows_dim(widths[_target(parts[0])]))
+    all_tables = sorted(table for part_tables in tables for table in part_tables)
+    schema = _schema(parts[0].schema, all_tables, recipe.own_rows_dim(widths[_target(parts[0])]))
     phases = Phases(progress)
     with GraphWriter(target_path, schema) as writer:
         _write_target(writer, parts[0])
-        with phases.phase("averaging neighbours", len(flat)) as bar:
+        with phases.phase("averaging neighbours", len(all_tables)) as bar:
             for number, stored in enumerate(parts):
                 with workspace(stored, target_path, random_dim, seed) as work:
                     if number == 0:
-                        own = recipe.own_rows(work, _target(stored))
-                        writer.features(_target(stored))[:] = own
+                        target_rows = recipe.own_rows(work, _target(stored))
+                        writer.features(_target(stored))[:] = target_rows
                     for name, rows in recipe.fill(work):
                         writer.features(name)[:] = rows
                         bar.advance(1)
@@ -88,7 +89,7 @@ def _target(stored: StoredGraph) -> str:
 
 
 def _schema(schema: GraphSchema, tables: Sequence[Table], own_dim: int) -> GraphSchema:
-    """The new graph's."""
+    """Make the schema of the new graph."""
     target = schema.target_type()
     if not own_dim:
         raise RequestError(
@@ -120,16 +121,17 @@ def _schema(schema: GraphSchema, tables: Sequence[Table], own_dim: int) -> Graph
 
 
 def _error_of_averages(schema: GraphSchema) -> RoundingError | None:
-    """How far averages of a graph's rows are from those of the rows that it was made of: a number
-    is off by no more than the numbers that it is the mean of."""
+    """Bound the rounding error of averages of a graph's rows.
+
+    The error of a mean is at most the largest error of its numbers.
+    """
     errors = [kind.feature_error for kind in schema.node_types.values()]
     most = max((error.absolute for error in errors if error is not None), default=0.0)
     return RoundingError(most, None) if most else None
 
 
 def _write_target(writer: GraphWriter, stored: StoredGraph) -> None:
-    """Labels and splits, as they were, and an edge to each of the target's nodes from its row of
-    every table."""
+    """Write the target's labels and splits, and an edge from every table's row to its node."""
     target = _target(stored)
     if target in stored.schema.labels:
         writer.labels(target, np.asarray(stored.labels(target)))
