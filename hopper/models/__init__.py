@@ -1,4 +1,4 @@
-"""Models over blocks: plain modules, written in the parts that engines place."""
+"""Models over blocks: plain modules, made of parts that engines can run on different ranks."""
 
 from hopper.models.exactness import check_exactness
 from hopper.models.gnn import GNN

@@ -1,4 +1,4 @@
-"""AGG_all of typed models: how the partial results of the relations into a type become one row."""
+"""AGG_all of typed models, which combines the partials of all relations into a type."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
 
 class Combination(nn.Module):
-    """AGG_all: the partial results of all relations into a type become one row a destination.
+    """AGG_all: combines the partials of all relations into a type to one row per destination.
 
-    ``algebra`` says how: "sum" adds up, "mean" adds up and divides, "softmax" combines by
-    log-sum-exp, "other" needs every relation's apart.
+    ``algebra`` says how. "sum" adds partials, "mean" adds and divides them, "softmax" combines them
+    by log-sum-exp, and "other" needs the partial of each relation.
     """
 
     algebra: ClassVar[CombinationAlgebra] = "other"
 
     def partial(self, block: Block, aggregated: Tensor) -> Tensor:
-        """[num_dst, ...]: what of one relation takes part; by default what AGG_r yields.
+        """Make a relation's partial [num_dst, ...]; by default what AGG_r returns.
 
         Parameters
         ----------
@@ -34,16 +34,17 @@ class Combination(nn.Module):
         return aggregated
 
     def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
-        """[num_dst, ...]: what takes part of the ``place``-th part of a relation's edges.
+        """Make what one part of a relation's edges contributes to its partial, [num_dst, ...].
 
         Parameters
         ----------
         aggregated: [num_dst, ...], from ``AGG_r.part``.
+        place: the number of the part.
         """
         return aggregated
 
     def joined(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
-        """[num_dst, ...]: a relation's partial, of all of its parts.
+        """Join all parts of a relation to its partial [num_dst, ...].
 
         Parameters
         ----------
@@ -53,52 +54,52 @@ class Combination(nn.Module):
 
     @classmethod
     def has_parts(cls) -> bool:
-        """Whether :meth:`joined` fits :meth:`partial`: who defines another one defines both."""
+        """Whether :meth:`joined` fits :meth:`partial`: a class must not override only the last."""
         bases = cls.__mro__
-        found = [next(c for c in bases if name in vars(c)) for name in ("joined", "partial")]
-        return bases.index(found[0]) <= bases.index(found[1])
+        owners = [next(c for c in bases if name in vars(c)) for name in ("joined", "partial")]
+        return bases.index(owners[0]) <= bases.index(owners[1])
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
-        """[num_dst, ...]: combined rows.
+        """Combine partials to rows [num_dst, ...].
 
         Parameters
         ----------
-        partials: per relation, in canonical order, [num_dst, ...]; one at least. Where the algebra
-            is not "other", one may stand for several relations: see :meth:`merge`.
+        partials: at least one, [num_dst, ...], in canonical order of their relations. Unless the
+            algebra is "other", a partial may come from several relations, by :meth:`merge`.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
-        """[num_dst, ...]: one partial that stands for several, if the algebra allows it."""
+        """Merge several partials to one [num_dst, ...], if the algebra allows it."""
         raise NotImplementedError(f"{type(self).__name__} keeps partials of relations apart")
 
 
 class SumOfRelations(Combination):
-    """The sum over relations."""
+    """Sums over relations."""
 
     algebra: ClassVar[CombinationAlgebra] = "sum"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
-        """See :class:`Combination`."""
+        """Sum the partials."""
         return _added(partials)
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
-        """See :class:`Combination`."""
+        """Sum the partials."""
         return _added(partials)
 
 
 class MeanOfRelations(Combination):
-    """The mean over all relations into a type, or over those that a destination has edges of.
+    """Averages over all relations into a type, or over those of which a destination has edges.
 
-    A partial is [num_dst, width + 1]: what AGG_r yields, and how many relations that is.
+    A partial is [num_dst, width + 1]: what AGG_r returns, and the number of relations in it.
     """
 
     algebra: ClassVar[CombinationAlgebra] = "mean"
     of_present: ClassVar[bool] = False
-    """whether relations without an edge are left out"""
+    """whether relations without an edge to the destination are left out"""
 
     def partial(self, block: Block, aggregated: Tensor) -> Tensor:
-        """See :class:`Combination`."""
+        """Append the number of relations, 1 or 0, to what AGG_r returned."""
         count = aggregated.new_ones(block.num_dst, 1)
         if self.of_present:
             count = (block.sampled_degree() > 0).to(aggregated.dtype).unsqueeze(-1)
@@ -106,52 +107,52 @@ class MeanOfRelations(Combination):
         return torch.cat((aggregated, count), -1)
 
     def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
-        """See :class:`Combination`; the first part counts the relation."""
+        """Append the number of relations, which only the first part counts."""
         partial = self.partial(block, aggregated)
         return partial if place == 0 else torch.cat((aggregated, 0 * partial[:, -1:]), -1)
 
     def joined(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
-        """See :class:`Combination`."""
+        """Join the parts of AGG_r, and sum the numbers of relations."""
         rows = aggregation.joined([part[:, :-1] for part in parts])
         return torch.cat((rows, _added([part[:, -1:] for part in parts])), -1)
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
-        """[num_dst, width]: zero where there is no relation to count."""
+        """Return the means [num_dst, width]; zero where no relation counts."""
         total = self.merge(partials)
         return total[:, :-1] / total[:, -1:].clamp(min=1)
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
-        """See :class:`Combination`."""
+        """Sum the partials and their numbers of relations."""
         return _added(partials)
 
 
 class MeanOfPresentRelations(MeanOfRelations):
-    """The mean over the relations that a destination has edges of."""
+    """Averages over the relations of which a destination has edges."""
 
     of_present: ClassVar[bool] = True
 
 
 class JointSoftmax(Combination):
-    """One softmax over the edges of all relations (HGT, eq. 3).
+    """Computes one softmax over the edges of all relations (HGT, eq. 3).
 
     A partial is [num_dst, heads, 2 + width]: the largest logit of a relation's edges, the sum of
-    ``exp(logit - largest)``, and the sum of messages times that. No gradient flows through the
-    largest logits, which only keep the exponentials finite; -inf stands for no edge.
+    ``exp(logit - largest)``, and the sum of messages times these. A largest logit of -inf means no
+    edge. No gradient flows through largest logits, which only keep the exponentials finite.
     """
 
     algebra: ClassVar[CombinationAlgebra] = "softmax"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
-        """[num_dst, heads, width]: zero where a destination has no edge of any relation."""
+        """Return the rows [num_dst, heads, width]; zero for destinations without edges."""
         return normalised(merged_softmax(partials))
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
-        """See :class:`Combination`: log-sum-exp."""
+        """Merge partials by log-sum-exp."""
         return merged_softmax(partials)
 
 
 def softmax_part(block: Edges, logits: Tensor, messages: Tensor) -> Tensor:
-    """[num_dst, heads, 2 + width]: a partial of :class:`JointSoftmax`, of a block's edges.
+    """Make the partial [num_dst, heads, 2 + width] of :class:`JointSoftmax` for a block's edges.
 
     Parameters
     ----------
@@ -165,24 +166,29 @@ def softmax_part(block: Edges, logits: Tensor, messages: Tensor) -> Tensor:
 
 
 def joint_partial(block: Edges, weights: Tensor, messages: Tensor) -> Tensor:
-    """[num_dst, heads, 2 + width]: one partial of :class:`JointSoftmax` for the many of each
-    destination, which are the sources of ``block``.
+    """Merge many partials of :class:`JointSoftmax` per destination to one.
+
+    The many are the sources of ``block``.
 
     Parameters
     ----------
-    weights: [num_src, heads, 2]: largest logits and normalisers; every source has an edge.
-    messages: [num_src, heads, width]: sums of messages.
+    weights: [num_src, heads, 2], the largest logits and normalisers. Every source has an edge.
+    messages: [num_src, heads, width], the sums of messages.
+
+    Returns
+    -------
+    [num_dst, heads, 2 + width]
     """
     rows = weights.index_select(0, block.indices)
-    own = rows[..., 0].detach()
-    top = segment_max(block, own)
-    scales = (own - destination_rows(block, top)).exp().unsqueeze(-1)
+    tops = rows[..., 0].detach()
+    top = segment_max(block, tops)
+    scales = (tops - destination_rows(block, top)).exp().unsqueeze(-1)
     parts = torch.cat((rows[..., 1:], messages.index_select(0, block.indices)), -1)
     return torch.cat((top.unsqueeze(-1), edge_sum(block, scales * parts)), -1)
 
 
 def merged_softmax(partials: Sequence[Tensor]) -> Tensor:
-    """[num_dst, heads, 2 + width]: one partial of :class:`JointSoftmax` that stands for several."""
+    """Merge partials of :class:`JointSoftmax` to one [num_dst, heads, 2 + width]."""
     tops = torch.stack([partial[..., 0].detach() for partial in partials])
     top = tops.max(0).values
     finite = torch.where(top.isinf(), torch.zeros_like(top), top)
@@ -192,13 +198,18 @@ def merged_softmax(partials: Sequence[Tensor]) -> Tensor:
 
 
 def normalised(partial: Tensor) -> Tensor:
-    """[num_dst, heads, width]: the softmax's sum of messages; zero where there is no edge."""
+    """Divide a partial's messages by their normaliser; zero for destinations without edges.
+
+    Returns
+    -------
+    [num_dst, heads, width]
+    """
     total = partial[..., 1:2]
     return partial[..., 2:] / torch.where(total == 0, torch.ones_like(total), total)
 
 
 def _added(parts: Sequence[Tensor]) -> Tensor:
-    """The sum, in the order given."""
+    """Sum tensors in their order."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part

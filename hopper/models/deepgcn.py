@@ -1,7 +1,7 @@
 """DeepGCN (Li, Mueller, Thabet and Ghanem, DeepGCNs: Can GCNs Go as Deep as CNNs?, ICCV 2019).
 
-Section 3.2's residual GCN (ResGCN), in the order that the authors found better afterwards
-(:mod:`hopper.models.residual`), with Kipf and Welling's aggregation on a graph that is given.
+It is the residual GCN (ResGCN) of section 3.2, in the order of operations that the authors found
+better later (:mod:`hopper.models.residual`), with Kipf and Welling's aggregation on a given graph.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hopper.models.residual import ResidualGNN
 class DeepGCN(ResidualGNN):
     """A residual stack of GCN layers, usually seven; ``heads`` is not used.
 
-    Each block is read by one layer, so the stack sees as many hops as it has layers. The first
-    layer is also the encoder of the features: its weight is applied at the sources wherever that
-    makes rows narrower. A linear encoder before it would only be multiplied into that weight.
+    One layer reads each block, so the stack reads as many hops as it has layers. The first layer
+    also encodes the features. Its weight is applied at the sources where that makes rows narrower.
+    A linear encoder before it would have no effect beyond that weight.
     """
 
     def __init__(

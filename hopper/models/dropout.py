@@ -1,7 +1,8 @@
-"""Dropout modules to use in models instead of ``torch.nn.Dropout``.
+"""Dropout modules for models, instead of ``torch.nn.Dropout``.
 
 ``torch.nn.Dropout`` draws from a stream of random numbers, so its mask depends on which rank
-computes a row and when; these draw the same mask wherever a row is computed (docs/dropout.md).
+computes a row and when. These modules draw the same mask wherever a row is computed
+(docs/dropout.md).
 """
 
 from __future__ import annotations
@@ -25,30 +26,35 @@ class _CounterDropout(nn.Module):
 
 
 class RowDropout(_CounterDropout):
-    """Dropout on the input rows of a layer, keyed by node; the identity in evaluation mode.
+    """Dropout of the input rows of a layer, keyed by node; the identity in evaluation mode.
 
     Parameters
     ----------
-    p: probability in [0, 1); ConfigError otherwise.
-    layer: index of the layer, first layer 0; layers must not share one.
+    p: the probability, in [0, 1).
+    layer: the index of the layer, from 0. Layers must not share an index.
+
+    Raises
+    ------
+    ConfigError: the probability is out of range.
     """
 
     def forward(self, nodes: Nodes, rows: Tensor) -> Tensor:
-        """[n, ...]: the rows of these nodes after dropout."""
+        """Apply dropout to the rows [n, ...] of nodes."""
         return drop_rows(nodes, rows, self.p, self.layer) if self.training else rows
 
 
 class EdgeDropout(_CounterDropout):
-    """Dropout on values per edge and head; parameters as :class:`RowDropout`."""
+    """Dropout of values per edge and head; parameters as in :class:`RowDropout`."""
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """[edges, ...]: the values after dropout."""
+        """Apply dropout to the values [edges, ...] of edges."""
         return drop_edges(block, x, self.p, self.layer) if self.training else x
 
 
 class SelfDropout(_CounterDropout):
-    """Dropout on a destination's own attention per head; parameters as :class:`RowDropout`."""
+    """Dropout of a destination's attention to itself per head; parameters as in
+    :class:`RowDropout`."""
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """[num_dst, ...]: the values after dropout."""
+        """Apply dropout to the values [num_dst, ...] of destinations."""
         return drop_self(block, x, self.p, self.layer) if self.training else x

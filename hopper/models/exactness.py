@@ -1,4 +1,4 @@
-"""Refuse models whose gradient would depend on which roots share a batch or a rank."""
+"""Refuses models whose gradient would depend on which roots share a batch or a rank."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 
 from hopper.errors import ExactnessError
 
-# Norms of graph libraries (PyTorch Geometric's and DGL's names), known by name so that neither
-# library has to be there: all take statistics over the nodes that share a pass.
+# These norms of PyTorch Geometric and DGL take statistics over the nodes of a pass. They are
+# recognised by name, so that neither library needs to be installed.
 _NORMS_OVER_NODES: Final = frozenset(
     {"DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "MeanSubtractionNorm", "PairNorm"}
 )
@@ -20,16 +20,16 @@ _RUNNING_STATISTICS: Final = frozenset({"running_mean", "running_var", "num_batc
 
 
 def check_exactness(model: nn.Module) -> None:
-    """Look for modules that break "one gradient".
+    """Refuse modules whose gradient depends on how roots are grouped.
 
-    Only modules can be seen: a ``torch.nn.functional.dropout`` in a ``forward`` cannot.
+    Only modules can be checked. A ``torch.nn.functional.dropout`` in a ``forward`` is not found.
 
     Raises
     ------
     ExactnessError
-        The model holds a norm over rows (batch norm and its kin: statistics over whatever rows
-        share a pass), something that changes with every pass, or something drawn from a random
-        stream; names the module's path and what to use instead.
+        The model has a norm over rows (such as batch norm, whose statistics are over the rows of a
+        pass), a module that changes with every pass, or one that draws from a random stream. The
+        message names the module's path and an alternative.
     """
     for path, module in model.named_modules():
         where = f"model: {path or 'the module itself'} ({type(module).__name__})"
@@ -58,7 +58,7 @@ def check_exactness(model: nn.Module) -> None:
 
 
 def _reads_other_rows(module: nn.Module) -> bool:
-    """Whether rows of one pass meet in the module, in training or by running statistics.
+    """Whether a module's result for a row depends on other rows of a pass, or of earlier passes.
 
     Group norm, layer norm and instance norm without running statistics stay within a row.
     """
@@ -67,21 +67,21 @@ def _reads_other_rows(module: nn.Module) -> bool:
     names = {kind.__name__ for kind in type(module).__mro__}
     if names & _NORMS_OVER_NODES:
         return True
-    # PyTorch Geometric's layer norm is over all nodes unless its mode is "node".
+    # PyTorch Geometric's layer norm covers all nodes unless its mode is "node".
     if "LayerNorm" in names and getattr(module, "mode", "node") != "node":
         return True
     return any(name in _RUNNING_STATISTICS for name, _ in module.named_buffers(recurse=False))
 
 
 def _counts_passes(module: nn.Module) -> bool:
-    """Spectral norm, in both of torch's forms: each pass is one more power iteration."""
-    # The older form is a hook, whose class is hidden behind a function of its module's name.
+    """Whether a module is a spectral norm, which makes a power iteration in each pass."""
+    # The older of torch's two forms is a hook, whose class has no public name.
     hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
     return isinstance(module, _SpectralNorm) or "SpectralNorm" in hooks
 
 
 def _stream_dropout(module: nn.Module) -> float:
-    """The probability with which a module of torch drops from a random stream; else 0."""
+    """Return the probability with which a module of torch drops by a random stream, or 0."""
     if isinstance(module, _DropoutNd):
         return float(module.p)
     if isinstance(module, nn.RNNBase | nn.MultiheadAttention):

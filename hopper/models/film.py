@@ -15,22 +15,22 @@ from hopper.ops import modulated_sum
 
 
 class FiLMLayer(Layer):
-    """Messages scaled and shifted, feature by feature, as the destination asks.
+    """Scales and shifts messages, feature by feature, as the destination decides.
 
     With ``(gamma_v, beta_v) = g(h_v)``, g linear, the new row is
     ``W_out (mean_u relu(gamma_v * W h_u + beta_v) + relu(gamma'_v * W' h_v + beta'_v)) + b``.
 
-    - The second term is the self loop, an edge type with weights (W', g') of its own, and needs
-      no loop among the block's edges.
-    - The mean is over the sampled in-neighbours, weighted by the inverse of their probabilities
-      where those differ; the mean of none is zero. The paper sums and offers normalising by the
-      number of edges; a mean keeps hubs from drowning the residual, at any fanout.
-    - W_out is not in the paper. ReLU leaves the sum without negative values, and a residual that
-      can only grow is a poor one.
+    - The second term is a self loop with weights (W', g') of its own. It needs no loop among the
+      block's edges.
+    - The mean is over the sampled in-neighbours, weighted by their inverse probabilities if those
+      differ. The mean of no neighbours is zero. The paper sums, and offers to normalise by the
+      number of edges. A mean keeps the messages of hubs from dominating the residual, at any
+      fanout.
+    - W_out is not in the paper. The sum after ReLU has no negative values, and a residual that can
+      only grow trains badly.
 
-    The activation stands on each edge, behind the modulation, so partial sums can be formed only
-    where the destination's gamma and beta are known. They are formed without storing the messages
-    (:func:`hopper.ops.modulated_sum`).
+    The activation follows the modulation on each edge, so partial sums need the destination's gamma
+    and beta. They are computed without storing the messages (:func:`hopper.ops.modulated_sum`).
     """
 
     algebra: ClassVar[Algebra] = "mean"
@@ -49,36 +49,36 @@ class FiLMLayer(Layer):
         nn.init.xavier_uniform_(self.out_linear.weight)
         nn.init.zeros_(self.out_linear.bias)
         for modulation in (self.modulation, self.self_modulation):
-            # At first nothing is modulated: scale one, shift zero, whatever the destination.
+            # The modulation begins as the identity for all destinations.
             nn.init.zeros_(modulation.weight)
             nn.init.zeros_(modulation.bias)
             nn.init.ones_(modulation.bias[:out_dim])
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, out_dim]: ``W h_u``."""
+        """Return ``W h_u``, [n, out_dim]."""
         out: Tensor = self.linear(h_src)
         return out
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, out_dim]: the mean of the modulated messages."""
+        """Average the modulated messages to [num_dst, out_dim]."""
         gamma, beta = self.modulation(h_dst).chunk(2, -1)
         return modulated_sum(block, z_src, gamma, beta, block.mean_weights(z_src.dtype))
 
     def input_weights(self) -> Mapping[str, int]:
-        """See :class:`Layer`."""
+        """Return all weights, since they multiply rows of sources or of destinations."""
         names = ("linear", "modulation", "self_modulation", "self_linear")
-        return {f"{each}.weight": 1 for each in names}
+        return {f"{name}.weight": 1 for name in names}
 
     def own_weights(self) -> Sequence[Tensor]:
-        """See :class:`Layer`."""
-        own = (self.modulation, self.self_modulation, self.self_linear)
-        return tuple(each.weight for each in own)
+        """Return the weights of the modulations and of the self loop."""
+        linears = (self.modulation, self.self_modulation, self.self_linear)
+        return tuple(linear.weight for linear in linears)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out_dim]: plus the self loop's message, times ``W_out``."""
+        """Add the self loop's message, and multiply by ``W_out``, to [num_dst, out_dim]."""
         gamma, beta = self.self_modulation(h_dst).chunk(2, -1)
-        own = torch.relu(gamma * self.self_linear(h_dst) + beta)
-        out: Tensor = self.out_linear(combined + own)
+        self_message = torch.relu(gamma * self.self_linear(h_dst) + beta)
+        out: Tensor = self.out_linear(combined + self_message)
         return out
 
 

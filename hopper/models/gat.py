@@ -21,26 +21,26 @@ NEGATIVE_SLOPE = 0.2
 class GATLayer(AttentionLayer):
     """Attention over the sampled in-neighbours and the node itself.
 
-    With ``z = W h`` per head, edge (u, v) has the logit
-    ``leaky_relu(a_src . z_u + a_dst . z_v)`` (eq. 3, the attention vector in two halves), and v
-    itself ``leaky_relu(a_src . z_v + a_dst . z_v)``. The softmax (eq. 2) runs over the edges of v
-    and v itself: what GAT computes on a graph with one self loop added per node, without needing
-    the loop among the block's edges. A self loop that the graph already has counts besides it.
+    With ``z = W h`` per head, edge (u, v) has the logit ``leaky_relu(a_src . z_u + a_dst . z_v)``
+    (eq. 3, with the attention vector in two halves), and v itself has
+    ``leaky_relu(a_src . z_v + a_dst . z_v)``. The softmax (eq. 2) is over the edges of v and v
+    itself. This is GAT on a graph with an added self loop for each node, but the block's edges need
+    no such loop. A self loop of the graph counts in addition.
 
-    Over sampled neighbours the softmax is over those sampled. Where the sampler draws some
-    neighbours of v with a higher probability than others, each exponential is multiplied by its
-    neighbour's inverse probability over the mean of these (docs/samplers.md).
+    The softmax is over sampled neighbours only. If the sampler draws some neighbours of v with a
+    higher probability than others, each exponential is multiplied by its neighbour's inverse
+    probability over the mean of these (docs/samplers.md).
 
-    Features e_uv of edges are added to what leaky_relu is taken of, ``a_edge . e_uv`` for each
-    head; v itself has none.
+    Features e_uv of edges add ``a_edge . e_uv`` to the argument of leaky_relu, for each head. The
+    term of v itself has no features.
 
     Parameters
     ----------
-    width: output width per head.
-    concat: heads side by side (eq. 5), or their mean (eq. 6, the last layer).
-    dropout: probability for the attention of each edge and head.
-    index: index of the layer, for the dropout's key.
-    edge_dim: width of features of edges; 0 = none are read.
+    width: the output width per head.
+    concat: whether heads are concatenated (eq. 5), or averaged (eq. 6, the last layer).
+    dropout: the probability of dropping the attention of an edge and head.
+    index: the index of the layer, for the key of dropout.
+    edge_dim: the width of features of edges; 0 = the layer reads none.
     """
 
     algebra: ClassVar[Algebra] = "softmax"
@@ -76,43 +76,48 @@ class GATLayer(AttentionLayer):
             self.edge_linear = edge_linear(edge_dim, heads)
 
     def input_weights(self) -> Mapping[str, int]:
-        """See :class:`Layer`."""
+        """Return the only weight that multiplies input rows."""
         return {"linear.weight": 1}
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, heads, width]: the rows as each head sees them."""
+        """Project rows for each head, to [n, heads, width]."""
         out: Tensor = self.linear(h_src)
         return out.view(h_src.shape[0], self.heads, self.width)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, heads, width]: rows weighted by attention, each destination's own included."""
+        """Sum rows by attention, with each destination's own, to [num_dst, heads, width]."""
         z_dst = self.project(h_dst)
         src_term = (z_src * self.attention_src).sum(-1)
         dst_term = (z_dst * self.attention_dst).sum(-1)
-        own_term = (z_dst * self.attention_src).sum(-1)
+        self_term = (z_dst * self.attention_src).sum(-1)
         logits = edge_add(block, src_term, dst_term)
         if self.edge_dim:
             logits = logits + self.edge_term(block, logits.dtype)
         logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
-        self_logits = functional.leaky_relu(own_term + dst_term, NEGATIVE_SLOPE)
-        attention, own = edge_softmax_with_self(block, logits, self_logits)
+        self_logits = functional.leaky_relu(self_term + dst_term, NEGATIVE_SLOPE)
+        attention, self_attention = edge_softmax_with_self(block, logits, self_logits)
         attention = self.edge_dropout(block, attention)
-        own = self.self_dropout(block, own)
-        return weighted_sum(block, z_src, attention) + own.unsqueeze(-1) * z_dst
+        self_attention = self.self_dropout(block, self_attention)
+        return weighted_sum(block, z_src, attention) + self_attention.unsqueeze(-1) * z_dst
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, heads * width] or [num_dst, width]: heads joined, bias, activation."""
-        joined = combined.flatten(1) if self.concat else combined.mean(1)
-        return self.activate(joined + self.bias)
+        """Concatenate or average heads, add the bias and apply the activation.
+
+        Returns
+        -------
+        [num_dst, heads * width] if heads are concatenated, [num_dst, width] otherwise.
+        """
+        rows = combined.flatten(1) if self.concat else combined.mean(1)
+        return self.activate(rows + self.bias)
 
 
 class GAT(GNN):
     """A stack of GAT layers with ELU between them; ``dropout`` also applies to the attention.
 
-    ``hidden`` is the width per head: hidden layers are ``heads * hidden`` wide, heads side by
-    side; the last layer averages ``heads`` heads of width ``out_dim``.
+    ``hidden`` is the width per head. Hidden layers concatenate heads and are ``heads * hidden``
+    wide. The last layer averages ``heads`` heads of width ``out_dim``.
     """
 
     def __init__(
@@ -145,7 +150,7 @@ class GAT(GNN):
 
 
 def log_importance(block: Block, dtype: torch.dtype) -> Tensor:
-    """[edges]: log of each inverse probability over their mean among its destination's edges."""
+    """Return the log [edges] of each edge's inverse probability, over its destination's mean."""
     sampled = block.sampled_degree().repeat_interleave(
         block.edges_per_destination(), output_size=block.num_edges
     )

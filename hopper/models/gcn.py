@@ -14,23 +14,23 @@ from hopper.models.layer import SumLayer, edge_linear, split_edges
 
 
 class GCNLayer(SumLayer):
-    """Degree-normalised sum over neighbours and the node itself.
+    """Sums neighbours and the node itself, normalised by degrees.
 
-    With full-graph degrees d, ``sum_u h_u W / sqrt((d_out(u) + 1)(d_in(v) + 1)) +
-    h_v W / (d_in(v) + 1) + b``: eq. 2 on the graph with self loops. Over sampled neighbours each
-    is weighted by its inverse probability too (node-wise ``d_in(v) / sampled(v)``), which keeps the
-    sum's expectation. Degrees come from the full graph because a block's own source degrees depend
-    on which roots share the block.
+    With full-graph degrees d, it computes ``sum_u h_u W / sqrt((d_out(u) + 1)(d_in(v) + 1)) +
+    h_v W / (d_in(v) + 1) + b``, which is eq. 2 on the graph with self loops. Sampled neighbours are
+    also weighted by their inverse probability (node-wise ``d_in(v) / sampled(v)``), which keeps the
+    expectation of the sum. Degrees are those of the full graph, because a block's source degrees
+    depend on which roots share the block.
 
-    W is applied before the aggregation where that makes rows narrower, after it otherwise. Features
-    e_uv of edges are part of messages: ``h_u W + e_uv W_e``, with the same weights; the node itself
-    has none.
+    W is applied before the aggregation if that makes rows narrower, and after it otherwise.
+    Features e_uv of edges are part of messages, ``h_u W + e_uv W_e``, with the same weights. The
+    node itself has none.
 
     Parameters
     ----------
-    activation: applied to the new rows; None in the last layer.
-    project_first: overrides the choice of order.
-    edge_dim: width of features of edges; 0 = none are read.
+    activation: the function that is applied to the new rows; None in the last layer.
+    project_first: whether W comes first; None = decide by the widths.
+    edge_dim: the width of features of edges; 0 = the layer reads none.
     """
 
     reads_destination = True
@@ -56,15 +56,15 @@ class GCNLayer(SumLayer):
             self.edge_linear = edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, out_dim] where W comes first, else the rows themselves."""
+        """Multiply rows by W, to [n, out_dim], if W comes first; otherwise return them."""
         return h_src @ self.weight if self.project_first else h_src
 
     def input_weights(self) -> Mapping[str, int]:
-        """See :class:`hopper.models.layer.Layer`."""
+        """Return W, the only weight that multiplies input rows."""
         return {"weight": 0}
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability of the edge."""
+        """Return ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability, [edges]."""
         source = (block.out_degree() + 1).double().rsqrt()
         target = (block.in_degree() + 1).double().rsqrt()
         per_edge = target.repeat_interleave(
@@ -74,12 +74,12 @@ class GCNLayer(SumLayer):
         return (weights * source.index_select(0, block.indices)).to(dtype)
 
     def own_term(self, block: Block, h_dst: Tensor) -> Tensor:
-        """[num_dst, width of z_src]: each destination's own row over its degree plus one."""
+        """Divide each destination's own row by its degree plus one, [num_dst, width of z_src]."""
         share = (block.in_degree() + 1).double().reciprocal().to(h_dst.dtype)
         return self.project(h_dst) * share.unsqueeze(-1)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out_dim]: W where it comes last, W_e, bias, activation."""
+        """Apply W if it comes last, add W_e's term and the bias, and apply the activation."""
         rows, edges = split_edges(combined, self.edge_dim)
         out = rows if self.project_first else rows @ self.weight
         if self.edge_dim:

@@ -1,4 +1,4 @@
-"""A stack of layers over the blocks of a mini-batch."""
+"""Stacks of layers over the blocks of a mini-batch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hopper.ops import StoredRows
 
 
 class GNN(nn.Module):
-    """Layers applied one after the other, with counter-based dropout before each.
+    """Applies layers one after the other, with counter-based dropout before each.
 
-    What a stack does around layer ``index`` is in two parts that read one row at a time:
-    :meth:`prepare`, wherever a source's row lives, and :meth:`finish`, at the destination. With
-    the layer's own parts between them they make up :meth:`step`, so an engine that places parts
-    on different servers needs no other knowledge of the stack.
+    Around layer ``index`` a stack has two parts that work on single rows. :meth:`prepare` runs
+    where a source's row is, and :meth:`finish` at the destination. Together with the layer's own
+    parts they make up :meth:`step`. An engine that runs parts on different servers needs to know
+    nothing else of the stack.
 
     Parameters
     ----------
-    layers: one per block, first layer first.
-    dropout: probability in [0, 1) for the input rows of every layer, the first included.
+    layers: a layer for each block, in order of computation.
+    dropout: the probability in [0, 1) of dropping input rows of every layer, the first included.
     """
 
     def __init__(self, layers: Sequence[Layer], dropout: float = 0.0) -> None:
@@ -34,12 +34,13 @@ class GNN(nn.Module):
         self.dropouts = nn.ModuleList(RowDropout(dropout, index) for index in range(len(layers)))
 
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
-        """[num roots, out]: logits of the last block's destinations.
+        """Return the logits [num roots, out] of the last block's destinations.
 
         Parameters
         ----------
-        blocks: in order of computation; each one's destinations are the next one's sources.
-        x: [blocks[0].num_src, in_dim], input rows; converted to the parameters' dtype.
+        blocks: the blocks, in order of computation. The destinations of each are the sources of
+            the next.
+        x: the input rows [blocks[0].num_src, in_dim], which are converted to the parameters' dtype.
 
         Raises
         ------
@@ -57,17 +58,21 @@ class GNN(nn.Module):
         return h
 
     def layer(self, index: int) -> Layer:
-        """One layer of the stack."""
-        found = self.layers[index]
-        assert isinstance(found, Layer)
-        return found
+        """Return one layer of the stack."""
+        layer = self.layers[index]
+        assert isinstance(layer, Layer)
+        return layer
 
     def step(self, index: int, block: Block, h_src: Tensor) -> Tensor:
-        """[num_dst, width]: everything of layer ``index`` on one block (layer-wise inference).
+        """Compute all parts of layer ``index`` on one block, to rows [num_dst, width].
 
         Parameters
         ----------
         h_src: [num_src, width of the stack's rows]; the destinations are its first rows.
+
+        Raises
+        ------
+        RequestError: the block joins two node types, or the number of rows does not fit.
         """
         if block.relation.src != block.relation.dst:
             raise RequestError(
@@ -85,23 +90,26 @@ class GNN(nn.Module):
         return self.finish(index, block.dst, h_src[: block.num_dst], out)
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """[n, width of the layer's input]: what layer ``index`` reads; here, dropout.
+        """Return the rows [n, width] that layer ``index`` reads; here, after dropout.
 
-        Row by row: a row's result depends on its node and values only.
+        The result of a row depends only on its node and its values.
 
         Parameters
         ----------
-        nodes: sources of a block, with their out-degrees. rows: [n, ...], theirs.
+        nodes: the sources of a block, with their out-degrees.
+        rows: [n, ...], their rows.
         """
-        read: Tensor = self.dropouts[index](nodes, rows)
-        return read
+        prepared: Tensor = self.dropouts[index](nodes, rows)
+        return prepared
 
     def finish(self, index: int, nodes: Nodes, h_dst: Tensor, out: Tensor) -> Tensor:
-        """[n, ...]: the stack's new rows, row by row; here, what the layer computed.
+        """Return the stack's new rows [n, ...]; here, what the layer computed.
+
+        The result of a row depends only on its node and its values.
 
         Parameters
         ----------
-        nodes: destinations of a block, with their in-degrees.
+        nodes: the destinations of a block, with their in-degrees.
         h_dst: [n, ...], their rows before :meth:`prepare`.
         out: [n, ...], what layer ``index`` computed.
         """
@@ -109,17 +117,18 @@ class GNN(nn.Module):
 
 
 def expect_own(layer: Layer, rows: Tensor, count: int) -> None:
-    """Let rows that are read when they are multiplied be read once for all that a layer does.
+    """Announce a layer's products with destinations' rows, so that stored rows are read once.
 
     Parameters
     ----------
-    rows: of sources, destinations first. count: how many destinations there are.
+    rows: the rows of sources, destinations first.
+    count: the number of destinations.
     """
     if isinstance(rows, StoredRows):
         rows.expect(layer.own_weights(), count)
 
 
 def layer_widths(in_dim: int, hidden: int, out_dim: int, layers: int) -> list[tuple[int, int]]:
-    """Input and output width of each layer: in_dim, hidden, ..., hidden, out_dim."""
+    """Return each layer's input and output width, from in_dim, hidden, ..., hidden, out_dim."""
     widths = [in_dim, *[hidden] * (layers - 1), out_dim]
     return list(itertools.pairwise(widths))

@@ -30,7 +30,7 @@ from hopper.ops import (
 
 
 class TypeProjections(nn.Module):
-    """Keys and messages of a source type, queries of a destination type: K, V and Q (eq. 3, 4)."""
+    """The projections K and V of a source type, and Q of a destination type (eq. 3, 4)."""
 
     def __init__(self, width: int, *, is_source: bool, is_destination: bool) -> None:
         super().__init__()
@@ -43,17 +43,17 @@ class TypeProjections(nn.Module):
 
 
 class RelationPartial(AttentionLayer):
-    """AGG_r: a relation's part of the joint attention, for
-    :class:`hopper.models.relational.JointSoftmax`.
+    """AGG_r: a relation's partial of the attention over all relations.
 
-    Edge (u, v) has per head the logit ``mu_r (K h_u W_att_r) . (Q h_v) / sqrt(d)`` and the message
-    ``V h_u W_msg_r``. Both of the source's terms are made where it lives. Features e_uv of edges
-    are added to logits, ``a_edge . e_uv`` for each head (a bias as in Ying et al., Graphormer,
-    NeurIPS 2021, section 3.1.3).
+    :class:`hopper.models.combination.JointSoftmax` combines the partials. Per head, edge (u, v) has
+    the logit ``mu_r (K h_u W_att_r) . (Q h_v) / sqrt(d)`` and the message ``V h_u W_msg_r``. Both
+    terms of the source are computed on its home. Features e_uv of edges add ``a_edge . e_uv`` to
+    the logits of each head (a bias as in Ying et al., Graphormer, NeurIPS 2021, section 3.1.3).
 
     Parameters
     ----------
-    source, destination: of its types. edge_dim: width of features of edges; 0 = none are read.
+    source, destination: the projections of the relation's types.
+    edge_dim: the width of features of edges; 0 = the layer reads none.
     """
 
     algebra: ClassVar[Algebra] = "softmax"
@@ -67,7 +67,7 @@ class RelationPartial(AttentionLayer):
         edge_dim: int = 0,
     ) -> None:
         super().__init__()
-        # In a tuple: they belong to the layer, and several relations share them.
+        # The tuple hides them from torch: several relations share them, and the layer owns them.
         self._projections = (source, destination)
         assert destination.query is not None
         self.heads = heads
@@ -83,21 +83,21 @@ class RelationPartial(AttentionLayer):
             self.edge_linear = edge_linear(edge_dim, heads)
 
     def keys_values(self, h_src: Tensor) -> Tensor:
-        """[n, 2, heads, width]: K and V of the source type."""
+        """Return K and V of source rows, [n, 2, heads, width]."""
         key_value = self._projections[0].key_value
         assert key_value is not None
         out: Tensor = key_value(h_src).view(h_src.shape[0], 2, self.heads, self.width)
         return out
 
     def queries(self, h_dst: Tensor) -> Tensor:
-        """[n, heads, width]: Q of the destination type."""
+        """Return Q of destination rows, [n, heads, width]."""
         query = self._projections[1].query
         assert query is not None
         out: Tensor = query(h_dst).view(h_dst.shape[0], self.heads, self.width)
         return out
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, heads, 2 * width]: what is compared with queries, and the message."""
+        """Return the terms of logits and the messages of sources, [n, heads, 2 * width]."""
         rows = self.keys_values(h_src)
         key = torch.einsum("nhi,hio->nho", rows[:, 0], self.attention)
         message = torch.einsum("nhi,hio->nho", rows[:, 1], self.message)
@@ -105,7 +105,7 @@ class RelationPartial(AttentionLayer):
         return torch.cat((key * scale.unsqueeze(-1), message), -1)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, heads, 2 + width]: see :class:`hopper.models.relational.JointSoftmax`."""
+        """Return a partial [num_dst, heads, 2 + width] of JointSoftmax."""
         sources = source_rows(block, z_src)
         queries = destination_rows(block, self.queries(h_dst))
         logits = (sources[..., : self.width] * queries).sum(-1)
@@ -116,13 +116,15 @@ class RelationPartial(AttentionLayer):
         return softmax_part(block, logits, sources[..., self.width :])
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """See :class:`Layer`: log-sum-exp."""
+        """Join parts by log-sum-exp."""
         return merged_softmax(parts)
 
 
 class GatedResidual(Update):
-    """``sigmoid(a) A gelu(combined) + (1 - sigmoid(a)) h_v`` (eq. 5; the learnable skip is that of
-    the authors' code)."""
+    """``sigmoid(a) A gelu(combined) + (1 - sigmoid(a)) h_v`` (eq. 5).
+
+    The learnable skip ``a`` follows the authors' code.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -132,14 +134,19 @@ class GatedResidual(Update):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """See :class:`Update`."""
+        """Return the gated sum of the combined rows and the destinations' own."""
         gate = torch.sigmoid(self.skip)
         out: Tensor = self.linear(functional.gelu(combined.flatten(1)))
         return gate * out + (1 - gate) * h_dst
 
 
 class HGTLayer(RelationLayer):
-    """An HGT layer; keeps the width."""
+    """An HGT layer, which keeps the width.
+
+    Raises
+    ------
+    ConfigError: the width is not a multiple of the number of heads.
+    """
 
     def __init__(
         self,
@@ -158,24 +165,27 @@ class HGTLayer(RelationLayer):
         sources = {relation.src for relation in relations}
         destinations = {relation.dst for relation in relations}
         projections = {
-            each: TypeProjections(
-                width, is_source=each in sources, is_destination=each in destinations
+            name: TypeProjections(
+                width, is_source=name in sources, is_destination=name in destinations
             )
-            for each in sorted(sources | destinations)
+            for name in sorted(sources | destinations)
         }
         super().__init__(
             {
-                each: RelationPartial(
-                    projections[each.src], projections[each.dst], heads, edges.get(each, 0)
+                relation: RelationPartial(
+                    projections[relation.src],
+                    projections[relation.dst],
+                    heads,
+                    edges.get(relation, 0),
                 )
-                for each in sorted(relations)
+                for relation in sorted(relations)
             },
             JointSoftmax(),
-            {each: GatedResidual(width) for each in sorted(types)},
+            {name: GatedResidual(width) for name in sorted(types)},
             (heads, width // heads),
             merge,
         )
-        self.projections = nn.ModuleList(projections[each] for each in sorted(projections))
+        self.projections = nn.ModuleList(projections[name] for name in sorted(projections))
 
     def merged(
         self,
@@ -185,40 +195,45 @@ class HGTLayer(RelationLayer):
         h_dst: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
-        """See :class:`RelationLayer`. Keys and messages are made once a type; a relation's matrices
-        are applied to the queries, and to messages that are already added up."""
-        own = self.aggregations_of(RelationPartial, relations)
-        heads, width = own[0].heads, own[0].width
-        by_name = dict(zip(merged.relations, own, strict=True))
-        made = {
+        """Compute one partial of JointSoftmax for all relations.
+
+        Keys and messages are computed once for each type. A relation's matrices are applied to
+        queries, and to messages that are summed already.
+        """
+        aggregations = self.aggregations_of(RelationPartial, relations)
+        heads, width = aggregations[0].heads, aggregations[0].width
+        by_name = dict(zip(merged.relations, aggregations, strict=True))
+        keys_values = {
             name: by_name[readers[0]].keys_values(h[name])
             for name, readers in merged.readers.items()
         }
-        keys, values = (merged.sources({e: rows[:, i] for e, rows in made.items()}) for i in (0, 1))
-        asked = {each.dst: by_name[each] for each in merged.relations}
+        keys, values = (
+            merged.sources({name: rows[:, i] for name, rows in keys_values.items()}) for i in (0, 1)
+        )
+        by_destination = {relation.dst: by_name[relation] for relation in merged.relations}
         queries = merged.segment_rows(
             {
-                # Of a type that no relation ends in there is no segment.
-                name: asked[name].queries(rows)
-                if name in asked
+                # A type into which no relation leads has no segments.
+                name: by_destination[name].queries(rows)
+                if name in by_destination
                 else rows.new_zeros(len(rows), heads, width)
                 for name, rows in h_dst.items()
             }
         )
-        prior = torch.stack([each.prior for each in own]) / math.sqrt(width)
-        attention = torch.stack([each.attention for each in own]).transpose(2, 3)
+        prior = torch.stack([a.prior for a in aggregations]) / math.sqrt(width)
+        attention = torch.stack([a.attention for a in aggregations]).transpose(2, 3)
         queries = _by_head(queries, attention * prior[..., None, None], merged.bounds)
         pattern = merged.segments(projected=False)
         logits = edge_dot(pattern, keys, queries)
-        if any(each.edge_dim for each in own):
-            blocks = zip(own, merged.blocks.values(), strict=True)
-            logits = logits + torch.cat([e.edge_term(block, logits.dtype) for e, block in blocks])
+        if any(a.edge_dim for a in aggregations):
+            blocks = zip(aggregations, merged.blocks.values(), strict=True)
+            logits = logits + torch.cat([a.edge_term(block, logits.dtype) for a, block in blocks])
         if not merged.equally_likely:
             importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
             logits = logits + torch.cat(importance).unsqueeze(-1)
         top = segment_max(pattern, logits)
         shares = (logits - destination_rows(pattern, top)).exp()
-        message = torch.stack([each.message for each in own])
+        message = torch.stack([a.message for a in aggregations])
         return joint_partial(
             merged.destinations,
             torch.stack((top, edge_sum(pattern, shares)), -1),
@@ -227,7 +242,7 @@ class HGTLayer(RelationLayer):
 
 
 def _by_head(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
-    """[n, heads, out]: [n, heads, in] rows times [groups, heads, in, out]."""
+    """Multiply rows [n, heads, in] by matrices [groups, heads, in, out] of their groups."""
     products = [
         grouped_product(rows[:, head], matrices[:, head], bounds) for head in range(rows.shape[1])
     ]
@@ -235,7 +250,7 @@ def _by_head(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
 
 
 class HGT(HGNN):
-    """A stack of HGT layers and a linear head; parameters as those of
+    """A stack of HGT layers and a linear head; parameters as in
     :class:`hopper.models.rgcn.RGCN`."""
 
     def __init__(

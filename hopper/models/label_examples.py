@@ -1,4 +1,4 @@
-"""Made-up logits and labels, on which losses and metrics are tried before a run."""
+"""Example logits and labels, on which losses and metrics are tried before a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from hopper.graph.schema import TargetKind
 
 ROOTS: Final = 7
 _PAIRS: Final = 4
-"""a link's, its own included"""
+"""The number of pairs of a link, itself included."""
 
 
 def make_examples(kind: TargetKind, classes: int) -> tuple[Tensor, Tensor]:
-    """[7, classes] float64 logits, and labels as losses and metrics are given them: [7] int64
-    classes, or [7, classes] float64; of links as :class:`hopper.micrograph.pairs.Pairs` has them,
-    with 3 others."""
+    """Make logits and labels as losses and metrics take them.
+
+    Returns
+    -------
+    The logits [7, classes], float64, and the labels: [7] int64 for classes, otherwise [7, classes]
+    float64. For links, logits and labels are [7, 4], as in
+    :class:`hopper.micrograph.pairs.Pairs`.
+    """
     generator = torch.Generator().manual_seed(0)
     if kind == "link":
         labels = torch.zeros(ROOTS, _PAIRS, dtype=torch.float64)
@@ -31,5 +36,5 @@ def make_examples(kind: TargetKind, classes: int) -> tuple[Tensor, Tensor]:
 
 
 def make_rank_examples() -> tuple[Tensor, Tensor]:
-    """[7, 1] float64 ranks of links, and labels, as metrics are given them."""
+    """Make ranks of links [7, 1], float64, and labels, as metrics take them."""
     return torch.arange(1.0, ROOTS + 1, dtype=torch.float64).unsqueeze(1), torch.ones(ROOTS, 1)

@@ -1,4 +1,4 @@
-"""A layer in the parts that engines can place where they like."""
+"""Layers, made of parts that engines can run on different ranks."""
 
 from __future__ import annotations
 
@@ -14,123 +14,135 @@ from hopper.ops import edge_sum, weighted_sum
 
 Algebra = Literal["sum", "mean", "softmax", "other"]
 _READING: Final = ("project", "aggregate", "part", "combine", "own_term", "update", "forward")
-"""what of a layer reads its sources' and destinations' rows"""
+"""The methods of a layer that read rows of its sources and destinations."""
 
 
 class Layer(nn.Module):
-    """Base of layers over a block: ``project``, ``aggregate``, ``update``.
+    """Base class of layers over a block, made of ``project``, ``aggregate`` and ``update``.
 
-    ``forward`` is their composition, so a layer also runs on one machine like any other module.
-    A layer receives its destinations' rows separately and must not look for them among the
+    ``forward`` composes the three, so a layer also runs on one machine like any other module. A
+    layer receives its destinations' rows as an argument, and must not look for them among the
     sources.
     """
 
     algebra: ClassVar[Algebra] = "other"
-    """how ``aggregate`` combines messages; says whether partial results can be combined"""
+    """how ``aggregate`` combines messages, which decides whether partial results can be combined"""
     reads_destination: ClassVar[bool] = True
     """whether ``aggregate`` reads ``h_dst`` (``update`` always may)"""
     edge_dim: int = 0
-    """how wide the features of edges are that it reads; 0 = none"""
+    """the width of features of edges; 0 = the layer reads none"""
     activation: Callable[[Tensor], Tensor] | None
-    """what :meth:`activate` does; it may be a module, and need not be there"""
+    """the function that :meth:`activate` applies; a layer may have none"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate",)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, ...]: what an edge reads of its source; by default the row itself."""
+        """Return what edges read of their sources, [n, ...]; by default the rows themselves."""
         return h_src
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, ...]: messages combined per destination.
+        """Combine the messages of each destination to [num_dst, ...].
 
         Parameters
         ----------
-        z_src: [num_src, ...], projected source rows.
-        h_dst: [num_dst, in_dim], the destinations' rows before projection.
+        z_src: [num_src, ...], the projected rows of sources.
+        h_dst: [num_dst, in_dim], the rows of destinations before projection.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no aggregate()")
 
     def edge_features(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges, edge_dim]: the features of a block's edges.
+        """Return the features [edges, edge_dim] of a block's edges.
 
         Raises
         ------
-        RequestError: the block has none, or of another width.
+        RequestError: the block has no features of edges, or of another width.
         """
-        found = block.edge_features
-        if found is None and block.num_edges == 0:
+        features = block.edge_features
+        if features is None and block.num_edges == 0:
             return torch.zeros(0, self.edge_dim, dtype=dtype, device=block.device)
-        if found is None or found.shape != (block.num_edges, self.edge_dim):
+        if features is None or features.shape != (block.num_edges, self.edge_dim):
             raise RequestError(
                 f"{type(self).__name__}: expected {block.num_edges} edges of {block.relation} with "
                 f"features [{self.edge_dim}]; given "
-                f"{'none' if found is None else list(found.shape)}"
+                f"{'none' if features is None else list(features.shape)}"
             )
-        return found.to(dtype)
+        return features.to(dtype)
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, ...]: what some of the destinations' edges contribute, where the others lie on
-        other servers; by default ``aggregate`` over these. ``block.sampled_degree()`` counts all.
+        """Combine a part of each destination's edges to [num_dst, ...]; by default ``aggregate``.
+
+        Other servers combine the other edges. ``block.sampled_degree()`` counts all of them.
 
         Parameters
         ----------
-        z_src, h_dst: as of :meth:`aggregate`.
+        z_src, h_dst: as in :meth:`aggregate`.
         """
         return self.aggregate(block, z_src, h_dst)
 
     def own_weights(self) -> Sequence[Tensor]:
-        """[out, in_dim] each: what ``update``, or ``aggregate``, multiplies the destinations' rows
-        with besides what ``project`` does; all of it is done at once where rows are read for it."""
+        """Return the weights [out, in_dim] that multiply destinations' rows, except ``project``'s.
+
+        Stored rows are read once for all of these products.
+        """
         return ()
 
     def input_weights(self) -> Mapping[str, int]:
-        """By name, the parameters that multiply rows of sources and destinations, where nothing
-        else reads these, each with the dimension that counts a row's numbers. Where there are any,
-        the rows' columns may lie on several servers."""
+        """Return the parameters that multiply input rows, if nothing else reads these rows.
+
+        Returns
+        -------
+        By name of a parameter, the dimension of it that matches the columns of rows. If it is not
+        empty, the columns of rows may be on several servers.
+        """
         return {}
 
     def part_width(self) -> int | None:
-        """The width of a part's rows; None where it is that of ``aggregate``'s."""
+        """Return the width of rows of :meth:`part`; None if it is that of ``aggregate``'s rows."""
         return None
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """[num_dst, ...]: what ``aggregate`` yields over all edges, up to rounding. A class that
-        defines it, and those derived from it that define no other ``aggregate``, can be trained on
-        relations whose edges lie on several servers.
+        """Join parts to what ``aggregate`` returns for all edges, up to rounding.
+
+        A class that defines it can be trained on relations whose edges are on several servers. So
+        can derived classes, unless they define another ``aggregate``.
 
         Parameters
         ----------
-        parts: [num_dst, ...] each, from :meth:`part`; every edge in one of them.
+        parts: results [num_dst, ...] of :meth:`part`; each edge belongs to one of them.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no joined()")
 
     @classmethod
     def has_parts(cls) -> bool:
-        """Whether :meth:`joined` is of the class that says how messages are combined, or of one
-        derived from it."""
+        """Whether :meth:`joined` fits the methods that combine messages.
+
+        It fits if no derived class overrides these methods without it.
+        """
         return cls.joined is not Layer.joined and all(
             _place(cls, "joined") <= _place(cls, name) for name in cls._combining
         )
 
     @classmethod
     def says(cls, name: str) -> bool:
-        """Whether an attribute is of the class that says how rows are read, or of one derived from
-        it: otherwise it tells of something else."""
+        """Whether an attribute describes how this class reads rows.
+
+        It does not if a derived class overrides a method that reads rows, but not the attribute.
+        """
         return all(
             _place(cls, name) <= _place(cls, other) for other in _READING if hasattr(cls, other)
         )
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out]: the new rows; by default what was combined."""
+        """Return the new rows [num_dst, out]; by default the combined ones."""
         return combined
 
     def activate(self, rows: Tensor) -> Tensor:
-        """[num_dst, out]: new rows after :attr:`activation`, if there is one."""
-        # No default of the class: it would stand before a module of that name.
+        """Apply :attr:`activation` to new rows [num_dst, out], if there is one."""
+        # A class attribute as default would hide a registered module of the same name.
         activation = getattr(self, "activation", None)
         return rows if activation is None else activation(rows)
 
     def forward(self, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, out]: the new rows of the block's destinations.
+        """Return the new rows [num_dst, out] of the block's destinations.
 
         Parameters
         ----------
@@ -141,31 +153,33 @@ class Layer(nn.Module):
 
 
 class SumLayer(Layer):
-    """A layer that adds its neighbours up, each times a weight that no row decides.
+    """A layer that sums its neighbours' rows, with weights that do not depend on rows.
 
-    Then what several neighbours send to a destination can be added where they live, and one row
-    sent instead of several. ``project`` must be linear and without bias, so that it may come before
-    or after the sum.
+    Messages of several neighbours to one destination can be summed on their home, and sent as one
+    row. ``project`` must be linear and without bias, so that it may come before or after the sum.
     """
 
     algebra: ClassVar[Algebra] = "sum"
     reads_destination: ClassVar[bool] = False
     is_linear: ClassVar[bool] = False
-    """whether new rows are, before :meth:`activate`, which :meth:`update` then ends in, linear in
-    the rows that are read, but for what parameters that are no :meth:`input_weights` add"""
+    """whether new rows are linear in the input rows up to :meth:`activate`, with which
+    :meth:`update` ends; parameters that are not in :meth:`input_weights` may add to them"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate", "own_term")
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """See :class:`Layer`: the sum."""
+        """Sum the parts."""
         return torch.stack(list(parts)).sum(0)
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges]: the weight of each message; depends on the block alone."""
+        """Return the weights [edges] of messages, which depend on the block alone."""
         raise NotImplementedError(f"{type(self).__name__} defines no edge_weights()")
 
     def sum_of_edges(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[num_dst, edge_dim]: the sum of the features of each destination's edges, weighted as
-        messages; also where others have added up some of these."""
+        """Sum the features of each destination's edges to [num_dst, edge_dim].
+
+        They are weighted as messages. If other ranks have already summed some of them, the block
+        has the sums.
+        """
         if block.edge_sums is not None:
             return block.edge_sums.to(dtype)
         dtype = at_least_float32(dtype)
@@ -173,49 +187,49 @@ class SumLayer(Layer):
         return edge_sum(block, self.edge_features(block, dtype), weights)
 
     def with_edges(self, block: Block, combined: Tensor) -> Tensor:
-        """[num_dst, ...]: what was combined of sources, and :meth:`sum_of_edges`; by default this
-        behind it, column by column, for :meth:`update`. Of a layer that reads no features of edges,
-        what was combined."""
+        """Append :meth:`sum_of_edges` to the combined rows, for :meth:`update`.
+
+        A layer that reads no features of edges returns the combined rows.
+        """
         if not self.edge_dim:
             return combined
         return torch.cat((combined, self.sum_of_edges(block, combined.dtype)), 1)
 
     def own_term(self, block: Block, h_dst: Tensor) -> Tensor | None:
-        """[num_dst, width of z_src]: what a destination adds of its own; None = nothing.
+        """Return what a destination's own row adds, [num_dst, width of z_src]; None = nothing.
 
         Parameters
         ----------
-        h_dst: [num_dst, in_dim], before projection.
+        h_dst: [num_dst, in_dim], the rows before projection.
         """
         return None
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, width of z_src]: :meth:`combine` with the layer's own weights."""
+        """Combine messages with the layer's own weights; see :meth:`combine`."""
         weights = self.edge_weights(block, at_least_float32(z_src.dtype))
         return self.combine(block, z_src, weights, h_dst)
 
     def combine(self, block: Block, z_src: Tensor, weights: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, width of z_src]: the weighted sum of sources, plus :meth:`own_term`, and what
-        :meth:`with_edges` makes of it.
+        """Sum the weighted rows of sources and :meth:`own_term`, and apply :meth:`with_edges`.
 
         Parameters
         ----------
-        weights: [edges]. A source may also be a partial sum, with weight 1.
+        weights: [edges]. A source may also be a partial sum, which has weight 1.
         """
         combined = weighted_sum(block, z_src, weights)
-        own = self.own_term(block, h_dst)
-        return self.with_edges(block, combined if own is None else combined + own)
+        own_term = self.own_term(block, h_dst)
+        return self.with_edges(block, combined if own_term is None else combined + own_term)
 
 
 class AttentionLayer(Layer):
-    """Base of layers whose logits may read features of edges."""
+    """Base class of layers with attention, whose logits may read features of edges."""
 
     heads: int
     edge_linear: nn.Module
-    """[edge_dim] to [heads]; there where features are read"""
+    """a map from [edge_dim] to [heads], if features of edges are read"""
 
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges, heads]: what features of edges add to logits; zeros where none are read."""
+        """Return what features of edges add to logits, [edges, heads]; zero if none are read."""
         if not self.edge_dim:
             return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
         out: Tensor = self.edge_linear(self.edge_features(block, dtype))
@@ -223,14 +237,14 @@ class AttentionLayer(Layer):
 
 
 def edge_linear(edge_dim: int, out_dim: int) -> nn.Linear:
-    """What multiplies features of edges."""
-    found = nn.Linear(edge_dim, out_dim, bias=False)
-    nn.init.xavier_uniform_(found.weight)
-    return found
+    """Make the linear map of features of edges."""
+    linear = nn.Linear(edge_dim, out_dim, bias=False)
+    nn.init.xavier_uniform_(linear.weight)
+    return linear
 
 
 def split_edges(combined: Tensor, edge_dim: int) -> tuple[Tensor, Tensor]:
-    """What was combined of sources, and the sum of features of edges behind it."""
+    """Split combined rows into the part of sources and the sum of features of edges."""
     width = combined.shape[1] - edge_dim
     return (
         (combined, combined[:, :0]) if not edge_dim else (combined[:, :width], combined[:, width:])
@@ -238,5 +252,5 @@ def split_edges(combined: Tensor, edge_dim: int) -> tuple[Tensor, Tensor]:
 
 
 def _place(cls: type, name: str) -> int:
-    """How far up a class's bases an attribute is defined."""
-    return next(place for place, each in enumerate(cls.__mro__) if name in vars(each))
+    """Return the index, in a class's method resolution order, of the class with an attribute."""
+    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))

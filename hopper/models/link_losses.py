@@ -1,4 +1,4 @@
-"""Losses of single links, from their scores and those of what they are compared with."""
+"""Losses of single links, from their own scores and those of their negatives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopper.models.losses import Loss
 
 
 class LinkCrossEntropy:
-    """``-log softmax(scores)`` of the link among all that it is compared with."""
+    """``-log softmax(scores)`` of the link among itself and its negatives."""
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
 
@@ -23,13 +23,13 @@ class LinkCrossEntropy:
         pass
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
+        """Return the cross-entropy of each link, [n]."""
         counted = logits.masked_fill(labels < 0, -torch.inf)
         return -torch.log_softmax(counted, 1)[:, 0]
 
 
 class LinkBinaryCrossEntropy:
-    """Binary cross-entropy of the link, and the mean of those of what it is compared with."""
+    """Binary cross-entropy of the link, plus the mean over its negatives."""
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
 
@@ -37,18 +37,18 @@ class LinkBinaryCrossEntropy:
         pass
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
+        """Return the binary cross-entropy of each link and its negatives, [n]."""
         return functional.softplus(-logits[:, 0]) + _mean_of_others(
             functional.softplus(logits), labels
         )
 
 
 class Margin:
-    """By how much what a link is compared with comes closer than ``margin``, on average.
+    """The mean amount by which negatives score less than ``margin`` below the link.
 
     Parameters
     ----------
-    margin: that scores should differ by.
+    margin: the difference that scores should have at least.
     """
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
@@ -57,13 +57,15 @@ class Margin:
         self._margin = margin
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
+        """Return the mean violation of the margin of each link, [n]."""
         return _mean_of_others(torch.relu(self._margin + logits - logits[:, :1]), labels)
 
 
 class BayesianPersonalizedRanking:
-    """``-log sigmoid`` of how much higher a link scores than what it is compared with, on average
-    (Rendle et al., UAI 2009)."""
+    """The mean, over negatives, of ``-log sigmoid(score - negative's score)``.
+
+    Rendle et al., UAI 2009.
+    """
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
 
@@ -71,13 +73,12 @@ class BayesianPersonalizedRanking:
         pass
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
+        """Return the mean loss over each link's negatives, [n]."""
         return _mean_of_others(functional.softplus(logits - logits[:, :1]), labels)
 
 
 def _mean_of_others(values: Tensor, labels: Tensor) -> Tensor:
-    """[n]: the mean of [n, 1 + k] values over what counts but the link itself; 0 where there is
-    nothing."""
+    """Average values [n, 1 + k] over the negatives that count; 0 for links without any."""
     counts = labels == 0
     return (values * counts).sum(1) / counts.sum(1).clamp(min=1)
 

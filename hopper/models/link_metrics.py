@@ -1,4 +1,4 @@
-"""Metrics of links, from the rank of each among the nodes that could stand in its end's place."""
+"""Metrics of links, from the rank of each link among all nodes that could take its end's place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from hopper.models.metrics import AnyMetric
 
 
 class _OfRanks:
-    """The mean of a function of ranks [n, 1], 1 being the best; among equal scores a link has the
-    mean of their ranks."""
+    """The mean of a function of ranks [n, 1], of which 1 is the best.
+
+    A link whose score equals others' has the mean of their ranks.
+    """
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("link",)
     higher_is_better: ClassVar[bool] = True
@@ -24,16 +26,16 @@ class _OfRanks:
         pass
 
     def of_ranks(self, ranks: Tensor) -> Tensor:
-        """[n] float64: what is averaged, of ranks [n]."""
+        """Return the numbers [n], float64, to average, from ranks [n]."""
         raise NotImplementedError(f"{type(self).__name__} defines no of_ranks()")
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`hopper.models.metrics.Metric`; ``logits`` are ranks."""
-        found = self.of_ranks(logits[:, 0].double())
-        return torch.stack([found.sum(), torch.tensor(float(len(found)), dtype=torch.float64)])
+        """Return the sum over links and their number; ``logits`` are ranks."""
+        values = self.of_ranks(logits[:, 0].double())
+        return torch.stack([values.sum(), torch.tensor(float(len(values)), dtype=torch.float64)])
 
     def value(self, sums: Tensor) -> float:
-        """See :class:`hopper.models.metrics.Metric`."""
+        """Return the mean; NaN if there are no links."""
         total, count = sums.tolist()
         return total / count if count else math.nan
 
@@ -44,18 +46,18 @@ class MeanReciprocalRank(_OfRanks):
     name: ClassVar[str] = "mrr"
 
     def of_ranks(self, ranks: Tensor) -> Tensor:
-        """See :class:`_OfRanks`."""
+        """Return one over each rank."""
         return 1.0 / ranks
 
 
 class HitsAt1(_OfRanks):
-    """The share of links that no node would rank before."""
+    """The share of links that rank first."""
 
     name: ClassVar[str] = "hits@1"
     most: ClassVar[int] = 1
 
     def of_ranks(self, ranks: Tensor) -> Tensor:
-        """See :class:`_OfRanks`."""
+        """Return 1 for each rank of at most ``most``, else 0."""
         return (ranks <= self.most).double()
 
 
@@ -74,5 +76,5 @@ class HitsAt10(HitsAt1):
 
 
 LINK_METRICS: Final[Mapping[str, Callable[..., AnyMetric]]] = {
-    each.name: each for each in (MeanReciprocalRank, HitsAt1, HitsAt3, HitsAt10)
+    metric.name: metric for metric in (MeanReciprocalRank, HitsAt1, HitsAt3, HitsAt10)
 }

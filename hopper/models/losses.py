@@ -1,7 +1,7 @@
-"""Losses of single roots: their sum over the global batch, divided by its size, is minimised.
+"""Losses of single roots. Training minimises their sum over the global batch, over its size.
 
-A loss gives a number for every root and never adds them up itself, so it cannot be a mean of means,
-and every engine may split the roots as it likes.
+A loss returns a number for every root and never sums them, so it cannot become a mean of means, and
+engines may split the roots in any way.
 """
 
 from __future__ import annotations
@@ -23,35 +23,39 @@ Weights = tuple[Annotated[float, Field(ge=0.0, allow_inf_nan=False)], ...]
 
 
 class Loss(Protocol):
-    """The loss of each root. Its class is called with the keyword ``classes``, the width of logits,
-    and the options of the configuration."""
+    """Computes the loss of each root.
+
+    Its class is called with the keyword ``classes``, the width of logits, and with the options of
+    the configuration.
+    """
 
     label_kinds: ClassVar[tuple[TargetKind, ...]]
-    """what kinds of labels it is for: "class", "multi_hot", "float"; or "link" """
+    """the kinds of labels that it takes: "class", "multi_hot", "float" or "link" """
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[n] of the logits' dtype, differentiable: the loss of each root.
+        """Return the loss of each root, [n] of the logits' dtype, differentiable.
 
-        That of a root depends on its own logits and labels alone. n may be 0.
+        A root's loss depends only on its own logits and labels. n may be 0.
 
         Parameters
         ----------
-        logits: [n, classes], float32 or float64; of links [n, 1 + k], the scores of each and of
-            what it is compared with.
-        labels: [n] int64 for kind "class", else as wide as logits and of their dtype; of links as
-            :class:`hopper.micrograph.pairs.Pairs` has them.
+        logits: [n, classes], float32 or float64. For links [n, 1 + k], the scores of each link and
+            of its negatives.
+        labels: [n] int64 for kind "class". Otherwise they have the shape and dtype of logits. For
+            links they are as in :class:`hopper.micrograph.pairs.Pairs`.
         """
         ...
 
 
 class CrossEntropy:
-    """``-log softmax(logits)[label]``, times the weight of the label; 0 for an unlabelled root
-    (class -1).
+    """``-log softmax(logits)[label]`` times the weight of the label.
+
+    The loss of an unlabelled root (class -1) is 0.
 
     Parameters
     ----------
-    class_weights: one for each class; none = all are 1. The sum over roots is divided by their
-        number all the same, not by the sum of their weights.
+    class_weights: a weight for each class; none = all are 1. The sum over roots is divided by their
+        number, not by the sum of their weights.
     """
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)
@@ -60,7 +64,7 @@ class CrossEntropy:
         self._weights = _as_weights("class_weights", class_weights, classes)
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
+        """Return the weighted cross-entropy of each root, [n]."""
         return functional.cross_entropy(
             logits,
             labels,
@@ -75,7 +79,8 @@ class BinaryCrossEntropy:
 
     Parameters
     ----------
-    positive_weights: one for each class, times the loss where the root has it; none = all are 1.
+    positive_weights: for each class, the factor of the loss of roots that have it; none = all are
+        1.
     """
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("multi_hot",)
@@ -84,7 +89,7 @@ class BinaryCrossEntropy:
         self._weights = _as_weights("positive_weights", positive_weights, classes)
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
+        """Return the binary cross-entropy of each root, summed over classes, [n]."""
         return functional.binary_cross_entropy_with_logits(
             logits, labels, pos_weight=_like(self._weights, logits), reduction="none"
         ).sum(1)
@@ -112,7 +117,7 @@ class SquaredError:
         pass
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Loss`."""
+        """Return the squared error of each root, summed over outputs, [n]."""
         return functional.mse_loss(logits, labels, reduction="none").sum(1)
 
 
@@ -130,18 +135,18 @@ DEFAULT_LOSSES: Final[Mapping[TargetKind, str]] = {
 
 
 def check_loss(key: str, name: str, loss: Loss, kind: TargetKind, classes: int) -> None:
-    """Try a loss on a few made-up roots, before a run depends on it.
+    """Try a loss on a few example roots before a run depends on it.
 
     Parameters
     ----------
-    key, name: of the configuration, for errors.
+    key, name: the configuration's key and the loss's name, for errors.
 
     Raises
     ------
-    ConfigError: it raises an error, has another shape than [n], gives logits no gradient, or what
-        it gives a root depends on other roots.
+    ConfigError: the loss raises an error, has another shape than [n], gives logits no gradient, or
+        makes a root's loss depend on other roots.
     """
-    told = f"{key}: {name}"
+    where = f"{key}: {name}"
     logits, labels = make_examples(kind, classes)
     logits.requires_grad_()
     half = ROOTS // 2
@@ -152,22 +157,24 @@ def check_loss(key: str, name: str, loss: Loss, kind: TargetKind, classes: int) 
                 loss.root_losses(logits[part], labels[part])
                 for part in (slice(half), slice(half, None), slice(0))
             ]
-            shapes = [tuple(each.shape) for each in (whole, *parts)]
+            shapes = [tuple(losses.shape) for losses in (whole, *parts)]
             if shapes != [(ROOTS,), (half,), (ROOTS - half,), (0,)]:
                 raise ConfigError(
-                    f"{told}: expected one loss per root, of shapes [{ROOTS}], [{half}], "
+                    f"{where}: expected one loss per root, of shapes [{ROOTS}], [{half}], "
                     f"[{ROOTS - half}] and [0]; got {shapes}"
                 )
             whole.sum().backward()
     except HopperError:
         raise
-    # Whatever somebody else's loss raises, the key to look at is this one.
+    # A plug-in may raise anything; the error must name the key that chose it.
     except Exception as error:
-        raise ConfigError(f"{told} cannot be computed ({type(error).__name__}: {error})") from error
+        raise ConfigError(
+            f"{where} cannot be computed ({type(error).__name__}: {error})"
+        ) from error
     if logits.grad is None:
-        raise ConfigError(f"{told}: expected a gradient of the logits; it has none")
+        raise ConfigError(f"{where}: expected a gradient of the logits; it has none")
     if not torch.allclose(whole, torch.cat(parts), rtol=1e-5, atol=1e-7, equal_nan=True):
         raise ConfigError(
-            f"{told}: expected the loss of each root by itself; that of a root depends on the "
+            f"{where}: expected the loss of each root by itself; that of a root depends on the "
             "others (a mean over roots, or statistics of the batch?)"
         )

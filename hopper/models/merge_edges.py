@@ -1,7 +1,7 @@
-"""Edges of relations laid behind one another, by one kernel in host memory (HiFuse, section 4.3).
+"""Concatenates the edges of relations by one kernel in host memory (HiFuse, section 4.3).
 
-Relations that are sampled there are merged there, before anything is copied to a device: six arrays
-are copied then, and not three for each relation.
+Relations that are sampled in host memory are merged there, before they are copied to a device. Six
+arrays are then copied, instead of three for each relation.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ Ints = NDArray[np.int64]
 
 
 class RelationEdges(NamedTuple):
-    """The edges of one relation, and where their ends lie among those of all.
+    """The edges of one relation, with the offsets of their ends among all types.
 
     Attributes
     ----------
-    indptr: [destinations + 1] int64. indices: [edges] int64, rows of the source type.
-    first_row: of the source type, among all rows.
-    readers: relations from the source type. first_projection: among all that relations have of
-        their own, that of the type's first row and this relation.
-    first_destination: of the type of destinations, among those of all types.
+    indptr: [destinations + 1] int64.
+    indices: [edges] int64, rows of the source type.
+    first_row: the index of the source type's first row among all rows.
+    readers: the number of relations from the source type.
+    first_projection: the index, among the projections of all relations, of the source type's first
+        row under this relation.
+    first_destination: the index of the destination type's first row among all destinations.
     """
 
     indptr: Ints
@@ -39,8 +41,10 @@ class RelationEdges(NamedTuple):
 
 
 class MergedEdges(NamedTuple):
-    """As of :class:`hopper.models.merged.MergedRelations`; ``destination_starts`` and
-    ``destination_segments`` are the pattern from segments to destinations."""
+    """Arrays of :class:`hopper.models.merged.MergedRelations`.
+
+    ``destination_starts`` and ``destination_segments`` are the edges from segments to destinations.
+    """
 
     indices: Ints
     projected: Ints
@@ -52,19 +56,19 @@ class MergedEdges(NamedTuple):
 
 
 def merge_edges(relations: Sequence[RelationEdges], destinations: int) -> MergedEdges:
-    """Lay edges of relations behind one another.
+    """Concatenate the edges of relations.
 
     Parameters
     ----------
-    destinations: of all types.
+    destinations: the number of destinations of all types.
     """
-    indptrs = [each.indptr for each in relations]
-    numbers = [(each.indptr.size, each.indices.size, *each[2:]) for each in relations]
+    indptrs = [relation.indptr for relation in relations]
+    numbers = [(r.indptr.size, r.indices.size, *r[2:]) for r in relations]
     facts = np.array(numbers, np.int64).reshape(len(relations), 6)
     return MergedEdges(
         *_merge(
             np.concatenate(indptrs),
-            np.concatenate([each.indices for each in relations]),
+            np.concatenate([relation.indices for relation in relations]),
             facts,
             destinations,
         )
@@ -87,29 +91,32 @@ def _merge(
         for e in range(edges[r], edges[r + 1]):
             rows[e] = indices[e] + first_row
             projected[e] = indices[e] * readers + first_projection
-        met = 0
+        segments_here = 0
         for p in range(pointers[r], pointers[r + 1] - 1):
-            met += indptr[p + 1] > indptr[p]
-        bounds[r + 1] = met
+            segments_here += indptr[p + 1] > indptr[p]
+        bounds[r + 1] = segments_here
     for r in range(count):
         bounds[r + 1] += bounds[r]
-    starts, places = np.empty(bounds[count] + 1, np.int64), np.empty(bounds[count], np.int64)
+    starts, segment_places = (
+        np.empty(bounds[count] + 1, np.int64),
+        np.empty(bounds[count], np.int64),
+    )
     starts[bounds[count]] = indices.size
     for r in numba.prange(count):
         segment = bounds[r]
         for p in range(pointers[r], pointers[r + 1] - 1):
             if indptr[p + 1] > indptr[p]:
                 starts[segment] = edges[r] + indptr[p]
-                places[segment] = facts[r, 5] + p - pointers[r]
+                segment_places[segment] = facts[r, 5] + p - pointers[r]
                 segment += 1
-    # A destination's segments, in order of relation.
+    # The segments of a destination are in the order of relations.
     ends = np.zeros(destinations + 1, np.int64)
-    for place in places:
-        ends[place + 1] += 1
+    for destination in segment_places:
+        ends[destination + 1] += 1
     for d in range(destinations):
         ends[d + 1] += ends[d]
-    at, segments = ends[:destinations].copy(), np.empty(places.size, np.int64)
-    for s in range(places.size):
-        segments[at[places[s]]] = s
-        at[places[s]] += 1
-    return rows, projected, starts, places, bounds, ends, segments
+    next_slot, segments = ends[:destinations].copy(), np.empty(segment_places.size, np.int64)
+    for s in range(segment_places.size):
+        segments[next_slot[segment_places[s]]] = s
+        next_slot[segment_places[s]] += 1
+    return rows, projected, starts, segment_places, bounds, ends, segments

@@ -1,12 +1,12 @@
-"""All relations of a layer as one pattern of edges (HiFuse, sections 4.2 and 4.3).
+"""Merges all relations of a layer into one pattern of edges (HiFuse, sections 4.2 and 4.3).
 
-With hundreds of relations a kernel each has little to do. Here the edges of all relations lie
-behind one another, over one matrix of rows grouped by type and then by index, and what a
-destination has of one relation is a *segment*. A layer then takes one gathering sum over all edges,
-one grouped product over all segments, and one gathering sum over the segments of each destination.
+With hundreds of relations, one kernel for each has little to do. Here the edges of all relations
+are concatenated, over one matrix of rows grouped by type and then by index. The edges of one
+destination and one relation are a *segment*. A layer then takes one sum over all edges, one grouped
+product over all segments, and one sum over the segments of each destination.
 
-A linear projection may come before or after the first sum: what is cheaper depends on how many
-rows, segments and edges there are.
+A linear projection may come before or after the first sum. Which order is cheaper depends on the
+numbers of rows, segments and edges.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from hopper.graph.schema import Relation
 from hopper.models.merge_edges import RelationEdges, merge_edges
 
 _PLAIN, _WEIGHTED = 10, 50
-"""what a number that is gathered, or gathered with a weight, costs in multiplications of a product
-(two cores, 30 to 180 thousand edges, 64 columns)"""
+"""The cost of gathering a number, without and with a weight, in multiplications of a product.
+
+Measured on two cores with 30 to 180 thousand edges and 64 columns."""
 
 
 @dataclass(frozen=True)
 class MergedRelations:
-    """The edges of several relations of a hop; made by :func:`merge_relations`.
+    """The edges of several relations of a hop, which :func:`merge_relations` makes.
 
     Attributes
     ----------
-    relations: segments stand in this order, then by destination.
-    readers: by type of sources, in the order in which their rows lie, the relations from it.
-    rows: of all source types together.
-    projections: rows that have to be made if every relation has its own of each of its sources.
+    relations: the relations. Segments are in this order, then by destination.
+    readers: by source type, in the order of rows, the relations from it.
+    rows: the number of rows of all source types together.
+    projections: the number of projections, one for each row and relation from its type.
     indices: [edges] int64: the row of each edge's source.
-    projected: [edges] int64: its place among the rows that relations have of their own: by type,
-        then by index, then by relation.
-    segment_starts: [segments + 1] int64: which edges are a segment's.
-    segment_places: [segments] int64: the destination of each.
-    bounds: [relations + 1]: which segments are a relation's.
-    destinations: [destinations of all types] <- [segments].
-    places: by type, which of these destinations are its own.
-    blocks: by relation; of edges that know nothing of their nodes, none.
+    projected: [edges] int64: the projection of each edge's source. Projections are ordered by type,
+        then by row, then by relation.
+    segment_starts: [segments + 1] int64: the first edge of each segment.
+    segment_places: [segments] int64: the destination of each segment.
+    bounds: [relations + 1]: the first segment of each relation.
+    destinations: the edges from segments to the destinations of all types.
+    places: by type, the range of its destinations among those of all types.
+    blocks: by relation, its block; empty if only edges were merged.
     """
 
     relations: tuple[Relation, ...]
@@ -65,8 +66,7 @@ class MergedRelations:
     _segments: dict[bool, Edges] = field(default_factory=dict, init=False, repr=False)
 
     def segments(self, *, projected: bool) -> Edges:
-        """[segments] <- [rows of all types], or, ``projected``, <- those that relations have of
-        their own."""
+        """Return the edges from rows, or from projections if ``projected``, to segments."""
         if projected not in self._segments:
             indices, rows = (
                 (self.projected, self.projections) if projected else (self.indices, self.rows)
@@ -77,54 +77,55 @@ class MergedRelations:
 
     @property
     def equally_likely(self) -> bool:
-        """Whether all in-edges of a destination by one relation had the same probability."""
+        """Whether, in each segment, all edges had the same probability."""
         return all(block.equally_likely for block in self.blocks.values())
 
     def degrees(self) -> Tensor:
-        """[segments] int64, at least 1: edges of each."""
+        """Return the number of edges of each segment, [segments] int64, at least 1."""
         return self.segment_starts[1:] - self.segment_starts[:-1]
 
     def sources(self, h: Mapping[str, Tensor]) -> Tensor:
-        """[rows, ...]: those of all source types, one type behind the other.
+        """Concatenate the rows of all source types to [rows, ...].
 
         Parameters
         ----------
         h: by type, [num_src, ...].
         """
-        return _stacked([h[each] for each in self.readers])
+        return _stacked([h[name] for name in self.readers])
 
     def segment_rows(self, h_dst: Mapping[str, Tensor]) -> Tensor:
-        """[segments, ...]: the row of each segment's destination.
+        """Return the row of each segment's destination, [segments, ...].
 
         Parameters
         ----------
         h_dst: by type, [num_dst, ...].
         """
-        return _stacked([h_dst[each] for each in self.places]).index_select(0, self.segment_places)
+        return _stacked([h_dst[name] for name in self.places]).index_select(0, self.segment_places)
 
     def projected_rows(self, h: Mapping[str, Tensor], matrices: Tensor) -> Tensor:
-        """[projections, out]: every source's row times the matrices of the relations from its type.
+        """Multiply each row by the matrices of the relations from its type, to [projections, out].
 
         Parameters
         ----------
         h: by type, [num_src, in].
         matrices: [relations, in, out].
         """
-        place = {each: index for index, each in enumerate(self.relations)}
-        found = []
+        index_of = {relation: index for index, relation in enumerate(self.relations)}
+        projections = []
         for name, relations in self.readers.items():
-            chosen = torch.tensor([place[each] for each in relations], device=matrices.device)
+            indices = [index_of[relation] for relation in relations]
+            chosen = torch.tensor(indices, device=matrices.device)
             wide = matrices.index_select(0, chosen).transpose(0, 1).flatten(1)
-            found.append((h[name] @ wide).view(-1, matrices.shape[2]))
-        return _stacked(found)
+            projections.append((h[name] @ wide).view(-1, matrices.shape[2]))
+        return _stacked(projections)
 
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
-        """Whether a projection from one width to another is cheaper before the sum over edges.
+        """Whether a projection is cheaper before the sum over edges than after it.
 
         Parameters
         ----------
-        heads: weighted sums of rows as they come that take the place of one of projected rows; 0 =
-            a plain one does.
+        heads: the number of weighted sums of unprojected rows that replace one weighted sum of
+            projected rows; 0 = sums have no weights, and one replaces one.
         """
         edges, segments = self.indices.numel(), self.bounds[-1]
         gathered = edges * (_WEIGHTED if heads else _PLAIN)
@@ -136,20 +137,20 @@ class MergedRelations:
 def merge_relations(
     blocks: TypedBlocks, relations: Sequence[Relation], types: Sequence[str]
 ) -> MergedRelations:
-    """Lay relations of a hop behind one another; kept with the hop for whoever asks again.
+    """Merge relations of a hop. The result is stored with the hop and made once.
 
     Parameters
     ----------
-    relations: one at least, sorted; each ends in one of ``types``.
-    types: of the destinations.
+    relations: at least one, sorted. Each leads into one of ``types``.
+    types: the types of destinations.
     """
     key = ("merged", tuple(relations), tuple(types))
     if key not in blocks.prepared:
-        own = {each: blocks.blocks[each] for each in relations}
-        merged = merge_patterns(own, blocks.sources, blocks.destinations, types)
-        blocks.prepared[key] = replace(merged, blocks=own)
-    found: MergedRelations = blocks.prepared[key]
-    return found
+        by_relation = {relation: blocks.blocks[relation] for relation in relations}
+        patterns = merge_patterns(by_relation, blocks.sources, blocks.destinations, types)
+        blocks.prepared[key] = replace(patterns, blocks=by_relation)
+    merged: MergedRelations = blocks.prepared[key]
+    return merged
 
 
 def merge_patterns(
@@ -158,69 +159,74 @@ def merge_patterns(
     destinations: Mapping[str, int],
     types: Sequence[str],
 ) -> MergedRelations:
-    """:func:`merge_relations` of edges alone.
+    """Merge the edges of relations, without their blocks.
 
     Parameters
     ----------
-    edges: by relation, sorted, one at least. sources, destinations: number of rows by type.
+    edges: by relation, sorted, at least one.
+    sources, destinations: the number of rows by type.
+    types: the types of destinations.
     """
     relations = tuple(edges)
     readers = {
-        name: tuple(each for each in relations if each.src == name)
-        for name in sorted({each.src for each in relations})
+        name: tuple(relation for relation in relations if relation.src == name)
+        for name in sorted({relation.src for relation in relations})
     }
     sizes = [sources[name] for name in readers]
-    widths = [sources[name] * len(own) for name, own in readers.items()]
+    widths = [sources[name] * len(relations_from) for name, relations_from in readers.items()]
     row_starts = dict(zip(readers, accumulate(sizes, initial=0), strict=False))
-    own_starts = dict(zip(readers, accumulate(widths, initial=0), strict=False))
+    projection_starts = dict(zip(readers, accumulate(widths, initial=0), strict=False))
     ends = list(accumulate((destinations[name] for name in types), initial=0))
-    laid = _Laid(
+    offsets = _Offsets(
         {
-            each: (
-                row_starts[each.src],
-                len(readers[each.src]),
-                own_starts[each.src] + readers[each.src].index(each),
-                ends[types.index(each.dst)],
+            relation: (
+                row_starts[relation.src],
+                len(readers[relation.src]),
+                projection_starts[relation.src] + readers[relation.src].index(relation),
+                ends[types.index(relation.dst)],
             )
-            for each in relations
+            for relation in relations
         },
         ends[-1],
     )
-    found = _merge_on_host(edges, laid) or _merge_on_device(edges, laid)
+    merged = _merge_on_host(edges, offsets) or _merge_on_device(edges, offsets)
     return MergedRelations(
         relations,
         readers,
         sum(sizes),
         sum(widths),
-        *found,
+        *merged,
         {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(types)},
     )
 
 
-class _Laid(NamedTuple):
-    """Where relations' ends lie among those of all.
+class _Offsets(NamedTuple):
+    """The offsets of relations' ends among those of all types.
 
-    places: by relation, the first row of its source type, the relations from that type, its first
-    projection, and the first destination of its type. destinations: of all types.
+    Attributes
+    ----------
+    places: by relation, the first row of its source type, the number of relations from that type,
+        the relation's first projection, and the first destination of its destination type.
+    destinations: the number of destinations of all types.
     """
 
     places: Mapping[Relation, tuple[int, int, int, int]]
     destinations: int
 
 
-_Found = tuple[Tensor, Tensor, Tensor, Tensor, tuple[int, ...], Edges]
-"""from ``indices`` to ``destinations`` of :class:`MergedRelations`"""
+_Merged = tuple[Tensor, Tensor, Tensor, Tensor, tuple[int, ...], Edges]
+"""The attributes of :class:`MergedRelations` from ``indices`` to ``destinations``."""
 
 
-def _merge_on_host(blocks: Mapping[Relation, Edges], laid: _Laid) -> _Found | None:
-    """None where some edges are not in host memory."""
+def _merge_on_host(blocks: Mapping[Relation, Edges], offsets: _Offsets) -> _Merged | None:
+    """Merge edges in host memory; None if some edges are not there."""
     edges = []
     for relation, block in blocks.items():
-        own = block.edges_on_host()
-        if own is None:
+        host_edges = block.edges_on_host()
+        if host_edges is None:
             return None
-        edges.append(RelationEdges(*own, *laid.places[relation]))
-    merged = merge_edges(edges, laid.destinations)
+        edges.append(RelationEdges(*host_edges, *offsets.places[relation]))
+    merged = merge_edges(edges, offsets.destinations)
     device = next(iter(blocks.values())).device
     tensors = {
         name: to_device(array, device)
@@ -229,7 +235,7 @@ def _merge_on_host(blocks: Mapping[Relation, Edges], laid: _Laid) -> _Found | No
     }
     destinations = Edges(
         merged.segment_places.size,
-        laid.destinations,
+        offsets.destinations,
         tensors.pop("destination_starts"),
         tensors.pop("destination_segments"),
     )
@@ -237,23 +243,23 @@ def _merge_on_host(blocks: Mapping[Relation, Edges], laid: _Laid) -> _Found | No
     return indices, projected, starts, places, tuple(merged.bounds.tolist()), destinations
 
 
-def _merge_on_device(blocks: Mapping[Relation, Edges], laid: _Laid) -> _Found:
-    """The same of edges that were drawn on a device."""
+def _merge_on_device(blocks: Mapping[Relation, Edges], offsets: _Offsets) -> _Merged:
+    """Merge edges that were drawn on a device."""
     indices, projected, degrees, places, bounds = [], [], [], [], [0]
     for relation, block in blocks.items():
-        first_row, readers, first_projection, first_destination = laid.places[relation]
+        first_row, readers, first_projection, first_destination = offsets.places[relation]
         counts = block.edges_per_destination()
-        met = counts.nonzero().squeeze(1)
+        nonempty = counts.nonzero().squeeze(1)
         indices.append(block.indices + first_row)
         projected.append(block.indices * readers + first_projection)
-        degrees.append(counts.index_select(0, met))
-        places.append(met + first_destination)
-        bounds.append(bounds[-1] + met.numel())
+        degrees.append(counts.index_select(0, nonempty))
+        places.append(nonempty + first_destination)
+        bounds.append(bounds[-1] + nonempty.numel())
     place = torch.cat(places)
     destinations = Edges(
         place.numel(),
-        laid.destinations,
-        _starts(torch.bincount(place, minlength=laid.destinations)),
+        offsets.destinations,
+        _starts(torch.bincount(place, minlength=offsets.destinations)),
         place.argsort(stable=True),
     )
     starts = _starts(torch.cat(degrees))
@@ -265,5 +271,5 @@ def _stacked(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _starts(counts: Tensor) -> Tensor:
-    """[n + 1]: where each of [n] counted stretches begins, and the end."""
+    """Return the start of each range of [n] counts, and the end of the last one, [n + 1]."""
     return torch.cat((counts.new_zeros(1), counts.cumsum(0)))

@@ -1,4 +1,4 @@
-"""Metrics from sums that are added up over batches and ranks."""
+"""Metrics, most of which are computed from sums over batches and ranks."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from hopper.models.label_examples import ROOTS, make_examples, make_rank_example
 
 
 class Metric(Protocol):
-    """What a model is scored by. Its class is called with the keyword ``classes``, the width of
-    logits, and the options of the configuration.
+    """Scores a model from sums over roots, since no rank sees all roots.
 
-    It is computed from sums over roots, since no rank sees all of them.
+    Its class is called with the keyword ``classes``, the width of logits, and with the options of
+    the configuration.
     """
 
     name: ClassVar[str]
-    """as shown, such as "accuracy" """
+    """the displayed name, such as "accuracy" """
     label_kinds: ClassVar[tuple[TargetKind, ...]]
-    """what kinds of labels it is for: "class", "multi_hot", "float"; or "link" """
+    """the kinds of labels that it takes: "class", "multi_hot", "float" or "link" """
     higher_is_better: ClassVar[bool]
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[k] float64: sums over some roots; k is always the same, and n may be 0.
+        """Return sums [k], float64, over some roots. k is always the same, and n may be 0.
 
         Parameters
         ----------
-        logits: [n, classes], on the CPU; of links [n, 1], their ranks, 1 being the best.
-        labels: [n] int64 for kind "class", all labelled, else as wide as logits and of their dtype.
+        logits: [n, classes], on the CPU. For links [n, 1], their ranks, of which 1 is the best.
+        labels: [n] int64 for kind "class", without unlabelled roots. Otherwise they have the shape
+            and dtype of logits.
         """
         ...
 
     def value(self, sums: Tensor) -> float:
-        """The metric, from [k] sums over all roots; NaN where there are none."""
+        """Return the metric from sums [k] over all roots; NaN if there are no roots."""
         ...
 
 
@@ -53,27 +54,33 @@ class Accuracy:
         pass
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Metric`: correct ones, all."""
+        """Return the number of correct roots and of all roots."""
         return _sums((logits.argmax(-1) == labels).sum(), labels.numel())
 
     def value(self, sums: Tensor) -> float:
-        """See :class:`Metric`."""
+        """Return the share of correct roots; NaN if there are no roots."""
         correct, count = sums.tolist()
         return correct / count if count else math.nan
 
 
 @runtime_checkable
 class WholeMetric(Protocol):
-    """A metric that no sums over roots make up, such as the area under a curve: every rank is given
-    all roots of a split. Otherwise as :class:`Metric`."""
+    """Scores a model from all roots of a split at once, such as by the area under a curve.
+
+    Every rank receives all roots. Its class is called as that of :class:`Metric`.
+    """
 
     name: ClassVar[str]
     label_kinds: ClassVar[tuple[TargetKind, ...]]
     higher_is_better: ClassVar[bool]
 
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
-        """The metric of [n, classes] logits and their labels, as of :meth:`Metric.sums`; n is at
-        least 1."""
+        """Return the metric of logits [n, classes] and labels; n is at least 1.
+
+        Parameters
+        ----------
+        logits, labels: as in :meth:`Metric.sums`.
+        """
         ...
 
 
@@ -81,8 +88,10 @@ AnyMetric = Metric | WholeMetric
 
 
 class RocAuc:
-    """The mean over classes of the area under the receiver operating characteristic (torchmetrics);
-    of two classes, that of the second."""
+    """The mean over classes of the area under the receiver operating characteristic (torchmetrics).
+
+    For two classes it is that of the second class.
+    """
 
     name: ClassVar[str] = "roc_auc"
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class", "multi_hot")
@@ -92,26 +101,26 @@ class RocAuc:
         self._classes = classes
 
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
-        """See :class:`WholeMetric`."""
+        """Return the area under the curve, by torchmetrics."""
         return _curve_score("auroc", self._classes, logits, labels)
 
 
 class AveragePrecision(RocAuc):
-    """The same of the average precision."""
+    """The mean over classes of the average precision (torchmetrics)."""
 
     name: ClassVar[str] = "average_precision"
 
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
-        """See :class:`WholeMetric`."""
+        """Return the average precision, by torchmetrics."""
         return _curve_score("average_precision", self._classes, logits, labels)
 
 
 def _curve_score(what: str, classes: int, logits: Tensor, labels: Tensor) -> float:
-    """A function of torchmetrics, of probabilities in float64.
+    """Apply a function of torchmetrics to probabilities in float64.
 
     Raises
     ------
-    ConfigError: torchmetrics is not there; says what to install.
+    ConfigError: torchmetrics is not installed. The message says what to install.
     """
     try:
         from torchmetrics.functional import classification
@@ -123,19 +132,19 @@ def _curve_score(what: str, classes: int, logits: Tensor, labels: Tensor) -> flo
     logits = logits.double()
     if labels.dim() == 2:
         compute = getattr(classification, f"multilabel_{what}")
-        found = compute(torch.sigmoid(logits), labels.long(), num_labels=classes)
+        score = compute(torch.sigmoid(logits), labels.long(), num_labels=classes)
     elif classes == 2:
-        found = getattr(classification, f"binary_{what}")(torch.softmax(logits, 1)[:, 1], labels)
+        score = getattr(classification, f"binary_{what}")(torch.softmax(logits, 1)[:, 1], labels)
     else:
         compute = getattr(classification, f"multiclass_{what}")
-        found = compute(torch.softmax(logits, 1), labels, num_classes=classes)
-    return float(found)
+        score = compute(torch.softmax(logits, 1), labels, num_classes=classes)
+    return float(score)
 
 
 class _ByClass:
-    """Of each class, how often it was claimed rightly, wrongly, and missed.
+    """A metric from the true positives, false positives and false negatives of each class.
 
-    The largest logit claims a class; of several labels every positive logit does.
+    The largest logit predicts a class. If roots may have several labels, each positive logit does.
     """
 
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class", "multi_hot")
@@ -145,75 +154,83 @@ class _ByClass:
         self._classes = classes
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Metric`: hits, false claims and misses of each class; roots; and 1 for each
-        root of several labels."""
+        """Return the true positives, false positives and false negatives of each class.
+
+        The number of roots follows, and the number of those that may have several labels.
+        """
         if labels.dim() == 1:
-            claims, several = logits.argmax(-1), 0
-            right = claims == labels
+            predicted, several = logits.argmax(-1), 0
+            is_right = predicted == labels
             counts = [
-                torch.bincount(each, minlength=self._classes)
-                for each in (labels[right], claims[~right], labels[~right])
+                torch.bincount(classes, minlength=self._classes)
+                for classes in (labels[is_right], predicted[~is_right], labels[~is_right])
             ]
         else:
-            actual, claimed = labels != 0, logits > 0
+            actual, predicted = labels != 0, logits > 0
             several = len(logits)
             counts = [
-                each.sum(0) for each in (actual & claimed, claimed & ~actual, actual & ~claimed)
+                mask.sum(0)
+                for mask in (actual & predicted, predicted & ~actual, actual & ~predicted)
             ]
-        ends = torch.tensor([len(logits), several])
-        return torch.cat([*counts, ends]).to(torch.float64).cpu()
+        totals = torch.tensor([len(logits), several])
+        return torch.cat([*counts, totals]).to(torch.float64).cpu()
 
     def _counts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[classes] each: hits, false claims, misses."""
-        hits, wrong, missed = sums[:-2].view(3, -1)
-        return hits, wrong, missed
+        """Return the true positives, false positives and false negatives, [classes] each."""
+        true_positives, false_positives, false_negatives = sums[:-2].view(3, -1)
+        return true_positives, false_positives, false_negatives
 
     def _mean(self, scores: Tensor, sums: Tensor) -> float:
-        """Over classes; of roots with one label, over those that any root has or is claimed to
-        have."""
+        """Average scores over classes.
+
+        If roots have one label, only classes count that any root has or is predicted to have.
+        """
         if not sums[-2]:
             return math.nan
-        met = sums[:-2].view(3, -1).sum(0) > 0 if not sums[-1] else torch.ones(len(scores)) > 0
-        return float(scores[met].mean())
+        counts = sums[:-2].view(3, -1).sum(0) > 0 if not sums[-1] else torch.ones(len(scores)) > 0
+        return float(scores[counts].mean())
 
 
 class MicroF1(_ByClass):
-    """F1 of all decisions of all classes together.
+    """F1 over the predictions of all classes together.
 
-    Of one label it is the accuracy. It is 1 where nothing was positive and nothing was claimed.
+    With one label per root it is the accuracy. It is 1 if nothing is positive and nothing is
+    predicted.
     """
 
     name: ClassVar[str] = "micro_f1"
 
     def value(self, sums: Tensor) -> float:
-        """See :class:`Metric`."""
-        hits, wrong, missed = (float(each.sum()) for each in self._counts(sums))
+        """Return F1; NaN if there are no roots."""
+        hits, wrong, missed = (float(counts.sum()) for counts in self._counts(sums))
         if not sums[-2]:
             return math.nan
-        claims = 2 * hits + wrong + missed
-        return 2 * hits / claims if claims else 1.0
+        total = 2 * hits + wrong + missed
+        return 2 * hits / total if total else 1.0
 
 
 class MacroF1(_ByClass):
-    """The mean over classes of their F1; 0 for a class that is neither met nor claimed among
-    several labels."""
+    """The mean over classes of their F1.
+
+    If roots may have several labels, a class that no root has or is predicted to have counts as 0.
+    """
 
     name: ClassVar[str] = "macro_f1"
 
     def value(self, sums: Tensor) -> float:
-        """See :class:`Metric`."""
+        """Return the mean F1; NaN if there are no roots."""
         hits, wrong, missed = self._counts(sums)
         return self._mean(2 * hits / (2 * hits + wrong + missed).clamp(min=1), sums)
 
 
 class BalancedAccuracy(_ByClass):
-    """The mean over classes of the share of their roots that are recognised."""
+    """The mean over classes of the share of their roots that are predicted correctly."""
 
     name: ClassVar[str] = "balanced_accuracy"
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)
 
     def value(self, sums: Tensor) -> float:
-        """See :class:`Metric`."""
+        """Return the mean recall; NaN if there are no roots."""
         hits, _, missed = self._counts(sums)
         return self._mean(hits / (hits + missed).clamp(min=1), sums)
 
@@ -229,11 +246,11 @@ class Rmse:
         pass
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Metric`: squared error, values."""
+        """Return the sum of squared errors and the number of values."""
         return _sums((logits.double() - labels.double()).square().sum(), logits.numel())
 
     def value(self, sums: Tensor) -> float:
-        """See :class:`Metric`."""
+        """Return the root of the mean squared error; NaN if there are no roots."""
         error, count = sums.tolist()
         return math.sqrt(error / count) if count else math.nan
 
@@ -249,11 +266,11 @@ class Mae:
         pass
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Metric`: absolute error, values."""
+        """Return the sum of absolute errors and the number of values."""
         return _sums((logits.double() - labels.double()).abs().sum(), logits.numel())
 
     def value(self, sums: Tensor) -> float:
-        """See :class:`Metric`."""
+        """Return the mean absolute error; NaN if there are no roots."""
         error, count = sums.tolist()
         return error / count if count else math.nan
 
@@ -277,63 +294,68 @@ DEFAULT_METRICS: Final[Mapping[TargetKind, str]] = {
 
 
 def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, classes: int) -> None:
-    """Try a metric on a few made-up roots, before a run depends on it.
+    """Try a metric on a few example roots before a run depends on it.
 
     Parameters
     ----------
-    key, name: of the configuration, for errors.
+    key, name: the configuration's key and the metric's name, for errors.
 
     Raises
     ------
-    ConfigError: it raises an error, its sums are not [k] float64, do not add up, or give no number.
+    ConfigError: the metric raises an error, its sums are not [k] float64 or cannot be added over
+        roots, or it returns no number.
     """
-    told = f"{key}: {name}"
+    where = f"{key}: {name}"
     if isinstance(metric, WholeMetric):
-        _check_score(told, metric, kind, classes)
+        _check_score(where, metric, kind, classes)
         return
     logits, labels = make_rank_examples() if kind == "link" else make_examples(kind, classes)
     half = ROOTS // 2
     try:
-        whole, none, *parts = [
+        whole, empty, *parts = [
             metric.sums(logits[part], labels[part])
             for part in (slice(None), slice(0), slice(half), slice(half, None))
         ]
-        _check_sums(told, [whole, none, *parts])
-        values = [metric.value(whole), metric.value(none)]
+        _check_sums(where, [whole, empty, *parts])
+        values = [metric.value(whole), metric.value(empty)]
     except HopperError:
         raise
-    # Whatever somebody else's metric raises, the key to look at is this one.
+    # A plug-in may raise anything; the error must name the key that chose it.
     except Exception as error:
-        raise ConfigError(f"{told} cannot be computed ({type(error).__name__}: {error})") from error
+        raise ConfigError(
+            f"{where} cannot be computed ({type(error).__name__}: {error})"
+        ) from error
     if not torch.allclose(whole, parts[0] + parts[1], rtol=1e-9, equal_nan=True):
         raise ConfigError(
-            f"{told}: expected sums that can be added over ranks; those of {ROOTS} roots are "
+            f"{where}: expected sums that can be added over ranks; those of {ROOTS} roots are "
             f"{whole.tolist()}, those of {half} and {ROOTS - half} add up to "
             f"{(parts[0] + parts[1]).tolist()}"
         )
-    if not all(isinstance(each, float) for each in values):
-        raise ConfigError(f"{told}: expected value() to return a float; got {values}")
+    if not all(isinstance(value, float) for value in values):
+        raise ConfigError(f"{where}: expected value() to return a float; got {values}")
 
 
-def _check_score(told: str, metric: WholeMetric, kind: TargetKind, classes: int) -> None:
+def _check_score(where: str, metric: WholeMetric, kind: TargetKind, classes: int) -> None:
     try:
-        found = metric.score_all(*make_examples(kind, classes))
+        score = metric.score_all(*make_examples(kind, classes))
     except HopperError:
         raise
     except Exception as error:
-        raise ConfigError(f"{told} cannot be computed ({type(error).__name__}: {error})") from error
-    if not isinstance(found, float):
-        raise ConfigError(f"{told}: expected score_all() to return a float; got {found!r:.200}")
+        raise ConfigError(
+            f"{where} cannot be computed ({type(error).__name__}: {error})"
+        ) from error
+    if not isinstance(score, float):
+        raise ConfigError(f"{where}: expected score_all() to return a float; got {score!r:.200}")
 
 
-def _check_sums(told: str, found: list[Tensor]) -> None:
-    for each in found:
-        if not isinstance(each, Tensor) or each.dtype != torch.float64 or each.dim() != 1:
-            what = (each.dtype, list(each.shape)) if isinstance(each, Tensor) else type(each)
-            raise ConfigError(f"{told}: expected [k] float64 of sums(); got {what}")
-    sizes = {each.numel() for each in found}
+def _check_sums(where: str, results: list[Tensor]) -> None:
+    for sums in results:
+        if not isinstance(sums, Tensor) or sums.dtype != torch.float64 or sums.dim() != 1:
+            given = (sums.dtype, list(sums.shape)) if isinstance(sums, Tensor) else type(sums)
+            raise ConfigError(f"{where}: expected [k] float64 of sums(); got {given}")
+    sizes = {sums.numel() for sums in results}
     if len(sizes) > 1:
-        raise ConfigError(f"{told}: expected as many sums of any roots; got {sorted(sizes)}")
+        raise ConfigError(f"{where}: expected as many sums of any roots; got {sorted(sizes)}")
 
 
 def _sums(*values: Tensor | int) -> Tensor:

@@ -1,9 +1,9 @@
 """NARS (Yu et al., Scalable Graph Neural Networks for Heterogeneous Graphs, 2020).
 
-Neighbours are averaged over subsets of the relations once, before training (``hopper precompute
-subsets``): a root has a row for every subset and number of hops. The model weights the subsets of a
-hop, number by number of a row, adds them up, and classifies what the hops are together, as SIGN
-does. Tables whose relation to the roots has the same name are those of one hop.
+``hopper precompute subsets`` averages neighbours over subsets of the relations once, before
+training. A root then has a row for every subset and hop. The model weights the numbers of these
+rows, sums over the subsets of each hop, and classifies the hops together, as SIGN does. Tables
+whose relation to the roots has the same name belong to one hop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hopper.models.relational import HGNN, RelationLayer, Update, make_head
 
 
 class SubsetWeights(nn.Module):
-    """A subset's weights in its hop, one for each number of a row (section 3.2, eq. 3).
+    """The weights of a subset in its hop, one for each column of rows (section 3.2, eq. 3).
 
     Parameters
     ----------
-    subsets: of the hop; weights begin around one over their number.
+    subsets: the number of subsets of the hop. Weights begin around one over it.
     """
 
     def __init__(self, width: int, subsets: int) -> None:
@@ -35,17 +35,19 @@ class SubsetWeights(nn.Module):
         nn.init.uniform_(self.weights, 0.5 / subsets, 1.5 / subsets)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[n, width]: the weighted rows."""
+        """Multiply rows [n, width] by the weights."""
         return rows * self.weights
 
 
 class HopSum(SumLayer):
-    """AGG_r: a table's projected rows at its hop's place among those of all hops, so that adding up
-    over relations adds up over the subsets of each hop.
+    """AGG_r: puts a table's projected rows into the columns of its hop.
+
+    The sum over relations then sums over the subsets of each hop.
 
     Parameters
     ----------
-    place, hops: the table's hop, from 0, and how many there are.
+    place: the table's hop, from 0.
+    hops: the number of hops.
     """
 
     def __init__(self, width: int, place: int, hops: int) -> None:
@@ -53,20 +55,20 @@ class HopSum(SumLayer):
         self._padding = width * place, width * (hops - place - 1)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, hops * width]: zero but for one hop."""
+        """Pad rows with zeros for the other hops, to [n, hops * width]."""
         return functional.pad(h_src, self._padding)
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges]: those of a mean; a root has one row of a table."""
+        """Return the weights [edges] of a mean; a root has one row of each table."""
         return block.mean_weights(dtype)
 
 
 class HopFusion(Update):
-    """A layer for each hop, and one over what all hops are together (SIGN).
+    """Applies a layer to each hop, and one to all hops together (SIGN).
 
     Parameters
     ----------
-    hops: how many there are, without the root's own row.
+    hops: the number of hops, without the root's own row.
     """
 
     def __init__(self, hops: int, width: int) -> None:
@@ -81,11 +83,12 @@ class HopFusion(Update):
         nn.init.zeros_(self.fusion.bias)
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, width].
+        """Fuse the rows of hops and the root's own to [num_dst, width].
 
         Parameters
         ----------
-        h_dst: [num_dst, width]. combined: [num_dst, hops * width].
+        h_dst: [num_dst, width], the roots' own rows.
+        combined: [num_dst, hops * width], the sums over subsets.
         """
         hops = combined.view(-1, *self.bias.shape) + self.bias
         first, second, last = self.activations
@@ -96,8 +99,10 @@ class HopFusion(Update):
 
 
 class NARS(HGNN):
-    """One layer over the tables of subsets and hops, and a linear classifier; parameters as those
-    of :class:`hopper.models.rgcn.RGCN`. The tables of a hop share a matrix."""
+    """One layer over the tables of subsets and hops, and a linear classifier.
+
+    The tables of a hop share a matrix. Parameters are those of :class:`hopper.models.rgcn.RGCN`.
+    """
 
     def __init__(
         self,
@@ -118,15 +123,17 @@ class NARS(HGNN):
                 for relation in sorted(relations)
             },
             SumOfRelations(),
-            {each: HopFusion(len(names), hidden) for each in sorted(types)},
+            {node_type: HopFusion(len(names), hidden) for node_type in sorted(types)},
             (len(names) * hidden,),
         )
         super().__init__(target, inputs, hidden, [layer], make_head(hidden, out_dim), dropout)
         self._weight_subsets(relations)
 
     def _weight_subsets(self, relations: Sequence[Relation]) -> None:
-        """Put weights of subsets, and a matrix for each hop and width, before the tables' rows; the
-        roots' own rows keep their input projection."""
+        """Replace the tables' input projections by weights of subsets and matrices.
+
+        There is a matrix for each hop and width. The roots' own rows keep their projection.
+        """
         hops = [relation.rel for relation in relations]
         hop_of = {relation.src: relation.rel for relation in relations}
         matrices: dict[tuple[str, int], nn.Linear] = {}

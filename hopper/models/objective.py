@@ -1,7 +1,7 @@
-"""Loss and metric of a run, as sums that ranks can add.
+"""The loss and metrics of a run, as sums that ranks can add.
 
-The loss of an iteration is the sum of root losses over the global batch divided by its size, so
-nothing here is ever a mean.
+The loss of an iteration is the sum of root losses over the global batch, divided by its size.
+Therefore nothing in this module is a mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopper.ops import in_full
 
 
 class Objective:
-    """What is minimised and what is reported for one kind of label.
+    """The loss and the metrics for one kind of label.
 
     ====================  =====================================  ===========================
     kind                  loss of a root, by default             metric, by default
@@ -36,9 +36,9 @@ class Objective:
 
     Parameters
     ----------
-    loss: another than the default, which does not depend on the number of classes.
-    metrics: others than the default; the first selects the best model.
-    classes: the width of logits, for the default metric.
+    loss: the loss; None = the default.
+    metrics: the metrics, of which the first selects the best model; none = the default.
+    classes: the width of logits, for the default loss and metric.
     """
 
     def __init__(
@@ -51,33 +51,32 @@ class Objective:
         self.kind = kind
         self._loss = LOSSES[DEFAULT_LOSSES[kind]](classes=classes) if loss is None else loss
         self._sizes: list[int] = []
-        """of the sums of each metric that has some"""
+        """the number of sums of each metric that is computed from sums"""
         self._metrics = metrics or [METRICS[DEFAULT_METRICS[kind]](classes=classes)]
 
     @property
     def metric(self) -> str:
-        """Name of the metric that selects the best model."""
+        """The name of the metric that selects the best model."""
         return self._metrics[0].name
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger one is a better one."""
+        """Whether larger values of :attr:`metric` are better."""
         return self._metrics[0].higher_is_better
 
     @property
     def needs_all_roots(self) -> bool:
-        """Whether a metric is computed of all roots at once."""
-        return any(isinstance(each, WholeMetric) for each in self._metrics)
+        """Whether a metric is computed from all roots at once."""
+        return any(isinstance(metric, WholeMetric) for metric in self._metrics)
 
     def shaped(self, rows: Tensor) -> Tensor:
-        """Labels as the methods below take them, from rows [n, dim] as they are stored."""
+        """Return stored labels [n, dim] in the shape that the methods below take."""
         return rows[:, 0] if self.kind == "class" else rows
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[] of the logits' dtype: the sum of the roots' losses.
+        """Return the sum of the roots' losses, a scalar of the logits' dtype.
 
-        That no *training* root is unlabelled (class -1) is checked once, by
-        :func:`check_training_labels`.
+        :func:`check_training_labels` checks once that no *training* root is unlabelled (class -1).
 
         Parameters
         ----------
@@ -87,56 +86,60 @@ class Objective:
         Raises
         ------
         RequestError
-            The shapes do not fit each other, or the loss is not one number a root.
+            The shapes do not fit each other, or the loss does not return one number per root.
         """
-        # Before labels are made like them.
+        # Labels take the dtype of logits, so logits are converted first.
         logits = in_full(logits)
         losses = self._loss.root_losses(logits, self._as_given(logits, labels))
         if losses.shape != logits.shape[:1]:
             raise RequestError(
                 f"train.loss: {type(self._loss).__name__}: expected [{logits.shape[0]}] losses, "
-                f"one a root; got {list(losses.shape)}"
+                f"one per root; got {list(losses.shape)}"
             )
         return losses.sum()
 
     @torch.no_grad()
     def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[k] float64: sums of all metrics that have some, to add over batches and ranks, then
-        :meth:`scores`.
+        """Return the sums [k], float64, of all metrics that are computed from sums.
 
-        Unlabelled roots count nowhere. Parameters and errors as :meth:`loss_sum`.
+        Sums are added over batches and ranks, and then given to :meth:`scores`. Unlabelled roots
+        are left out. Parameters and errors are those of :meth:`loss_sum`.
         """
         logits, labels = self._labelled(logits, labels)
-        found = [
-            each.sums(logits, labels) for each in self._metrics if not isinstance(each, WholeMetric)
+        sums = [
+            metric.sums(logits, labels)
+            for metric in self._metrics
+            if not isinstance(metric, WholeMetric)
         ]
-        self._sizes = [each.numel() for each in found]
-        return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+        self._sizes = [metric_sums.numel() for metric_sums in sums]
+        return torch.cat(sums) if sums else torch.empty(0, dtype=torch.float64)
 
     @torch.no_grad()
     def scores(
         self, sums: Tensor, all_roots: tuple[Tensor, Tensor] | None = None
     ) -> dict[str, float]:
-        """Every metric by its name, the one that selects first; NaN where nothing was labelled.
+        """Return every metric by name, in order; NaN if no root is labelled.
 
         Parameters
         ----------
-        sums: of :meth:`metric_sums`, added up.
-        all_roots: logits and labels of all roots, where :attr:`needs_all_roots`.
+        sums: the results of :meth:`metric_sums`, added over batches and ranks.
+        all_roots: logits and labels of all roots, if :attr:`needs_all_roots`.
         """
-        found, of_each = {}, iter(sums.split(self._sizes))
-        for each in self._metrics:
-            if isinstance(each, WholeMetric):
+        scores, sums_by_metric = {}, iter(sums.split(self._sizes))
+        for metric in self._metrics:
+            if isinstance(metric, WholeMetric):
                 assert all_roots is not None
                 logits, labels = self._labelled(*all_roots)
-                found[each.name] = each.score_all(logits, labels) if len(logits) else math.nan
+                scores[metric.name] = metric.score_all(logits, labels) if len(logits) else math.nan
             else:
-                found[each.name] = each.value(next(of_each))
-        return found
+                scores[metric.name] = metric.value(next(sums_by_metric))
+        return scores
 
     def label_sums(self, labels: Tensor, classes: int) -> Tensor:
-        """[classes + 1] float64, to add over ranks: how many roots have each class or label, or the
-        sums of their values; and how many there are.
+        """Return sums of labels [classes + 1], float64, which can be added over ranks.
+
+        They are the number of roots with each class or label, or the sums of values. The last
+        number is the number of labelled roots.
 
         Parameters
         ----------
@@ -144,26 +147,27 @@ class Objective:
         """
         if self.kind == "class":
             labels = labels[labels != UNLABELLED]
-            found = torch.bincount(labels, minlength=classes)
+            sums = torch.bincount(labels, minlength=classes)
         else:
-            found = labels.double().view(len(labels), classes).sum(0)
-        return torch.cat([found.double(), torch.tensor([float(len(labels))]).double()])
+            sums = labels.double().view(len(labels), classes).sum(0)
+        return torch.cat([sums.double(), torch.tensor([float(len(labels))]).double()])
 
     def one_answer(self, sums: Tensor, classes: int) -> Tensor:
-        """[classes] float64: the logits of one answer for all roots: the largest class, for each of
-        several labels what most roots have, or the mean.
+        """Return the logits [classes], float64, of the best constant prediction.
+
+        It predicts the largest class, the labels that most roots have, or the mean of values.
 
         Parameters
         ----------
-        sums: of :meth:`label_sums`, added up.
+        sums: the results of :meth:`label_sums`, added over ranks.
         """
-        found, count = sums[:-1], sums[-1].clamp(min=1)
+        totals, count = sums[:-1], sums[-1].clamp(min=1)
         if self.kind == "class":
-            return torch.nn.functional.one_hot(found.argmax(), classes).double()
-        return found / count - (0.5 if self.kind == "multi_hot" else 0.0)
+            return torch.nn.functional.one_hot(totals.argmax(), classes).double()
+        return totals / count - (0.5 if self.kind == "multi_hot" else 0.0)
 
     def _labelled(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The roots that have labels, as metrics take them."""
+        """Drop unlabelled roots, and convert labels for metrics."""
         labels = self._as_given(logits, labels)
         if self.kind == "class":
             has_label = labels != UNLABELLED
@@ -171,8 +175,12 @@ class Objective:
         return logits, labels
 
     def _as_given(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Labels as losses and metrics take them: [n] int64, or [n, classes] of the logits' dtype,
-        checked to fit the logits."""
+        """Convert labels for losses and metrics, and check that they fit the logits.
+
+        Returns
+        -------
+        [n] int64 for classes, otherwise [n, classes] of the logits' dtype.
+        """
         if self.kind == "class":
             self._check_shape(logits, labels, (logits.shape[0],))
             return labels.long()
@@ -191,12 +199,12 @@ class Objective:
 def check_training_labels(
     kind: LabelKind, labels: Tensor, original_ids: Tensor, classes: int
 ) -> None:
-    """Check once, before training, that every training root can be trained on.
+    """Check once, before training, that the label of every training root is usable.
 
     Parameters
     ----------
-    labels: [n] or [n, classes], of the training roots.
-    original_ids: [n] int64, to name those that cannot.
+    labels: [n] or [n, classes], the labels of the training roots.
+    original_ids: [n] int64, the roots' ids, for errors.
 
     Raises
     ------
@@ -204,18 +212,18 @@ def check_training_labels(
         A root is unlabelled (-1), its class is out of range, or its label is not finite.
     """
     if kind == "class":
-        bad = (labels < 0) | (labels >= classes)
+        is_bad = (labels < 0) | (labels >= classes)
         expected = f"a class in [0, {classes}) for every training root (-1 is unlabelled)"
     elif kind == "multi_hot":
-        bad = (labels > 1).any(1)
+        is_bad = (labels > 1).any(1)
         expected = "0 or 1 for every class of every training root"
     else:
-        finite = labels.isfinite()
-        bad = ~(finite if labels.dim() == 1 else finite.all(1))
+        is_finite = labels.isfinite()
+        is_bad = ~(is_finite if labels.dim() == 1 else is_finite.all(1))
         expected = "a finite value for every training root"
-    if bool(bad.any()):
-        some = original_ids[bad][:5].tolist()
+    if bool(is_bad.any()):
+        examples = original_ids[is_bad][:5].tolist()
         raise GraphError(
-            f"labels: expected {expected}; given {labels[bad][:5].tolist()} at original ids {some}"
-            f" ({int(bad.sum())} in all)"
+            f"labels: expected {expected}; given {labels[is_bad][:5].tolist()} at original ids "
+            f"{examples} ({int(is_bad.sum())} in all)"
         )

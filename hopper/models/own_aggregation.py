@@ -1,4 +1,4 @@
-"""A relational model whose AGG_r is the user's own (Heta, section 7: the class HGNN)."""
+"""A relational model whose AGG_r is a user's class (Heta, section 7: the class HGNN)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ COMBINATIONS: Final[dict[str, type[Combination]]] = {
 
 
 class OwnAggregation(HGNN):
-    """A stack of layers with an AGG_r of one's own, ReLU between them, and a linear classifier;
-    parameters as those of :class:`hopper.models.rgcn.RGCN`, and
+    """A stack of layers with a user's AGG_r, ReLU between them, and a linear classifier.
+
+    It takes the parameters of :class:`hopper.models.rgcn.RGCN`, and the following.
 
     Parameters
     ----------
-    aggregate: makes the AGG_r of a relation from the widths of its input and output, and, of a
-        relation whose edges' features are read, from their width by the keyword ``edge_dim``.
+    aggregate: makes the AGG_r of a relation from the widths of its input and output. If edges'
+        features are read, it also takes their width by the keyword ``edge_dim``.
     edges: by relation whose edges' features are read, the width of these.
-    combine: AGG_all, one of :data:`COMBINATIONS`, or what makes one from the width of rows.
-    root_weight: whether a node's own row of the layer before enters its new one.
+    combine: AGG_all: one of :data:`COMBINATIONS`, or a function that makes it from the width of
+        rows.
+    root_weight: whether a node's own row of the previous layer is part of its new row.
 
     Raises
     ------
-    ConfigError: ``aggregate`` or ``combine`` makes nothing that can be used so; says why.
+    ConfigError: ``aggregate`` or ``combine`` returns something unusable. The message says why.
     """
 
     def __init__(
@@ -62,10 +64,10 @@ class OwnAggregation(HGNN):
         layers = []
         for relations, types in reads:
             updates = {
-                each: RootWeight(hidden, hidden, torch.relu)
+                node_type: RootWeight(hidden, hidden, torch.relu)
                 if root_weight
                 else Bias(hidden, torch.relu)
-                for each in sorted(types)
+                for node_type in sorted(types)
             }
             layers.append(
                 RelationLayer(
@@ -83,43 +85,43 @@ class OwnAggregation(HGNN):
 
 def _made(aggregate: Callable[..., nn.Module], width: int, edge_dim: int) -> Layer:
     key = "model.aggregate"
-    of_edges = {"edge_dim": edge_dim} if edge_dim else {}
+    keywords = {"edge_dim": edge_dim} if edge_dim else {}
     try:
-        found = aggregate(width, width, **of_edges)
+        layer = aggregate(width, width, **keywords)
     except TypeError as error:
-        told = " and the keyword edge_dim" if edge_dim else ""
+        more = " and the keyword edge_dim" if edge_dim else ""
         raise ConfigError(
-            f"{key}: {aggregate!r} cannot be made from the widths of input and output{told}: "
+            f"{key}: {aggregate!r} cannot be made from the widths of input and output{more}: "
             f"{error}"
         ) from error
-    if not isinstance(found, Layer):
+    if not isinstance(layer, Layer):
         raise ConfigError(f"{key}: expected a subclass of hopper.models.Layer, given {aggregate!r}")
-    if type(found).update is not Layer.update:
+    if type(layer).update is not Layer.update:
         raise ConfigError(
             f"{key}: {aggregate!r} has an update() of its own, which nothing calls: new rows are "
             "made of all relations"
         )
     if (
-        isinstance(found, SumLayer)
-        and type(found).own_term is not SumLayer.own_term
-        and not found.reads_destination
+        isinstance(layer, SumLayer)
+        and type(layer).own_term is not SumLayer.own_term
+        and not layer.reads_destination
     ):
         raise ConfigError(f"{key}: {aggregate!r} has an own_term(); expected reads_destination")
-    return found
+    return layer
 
 
 def _combination(combine: type[Combination] | str, width: int) -> Combination:
     if isinstance(combine, str):
         return COMBINATIONS[combine]()
     try:
-        found = combine(width)
+        combination = combine(width)
     except TypeError as error:
         raise ConfigError(
             f"model.combine: {combine!r} cannot be made from the width of rows: {error}"
         ) from error
-    if not isinstance(found, Combination):
+    if not isinstance(combination, Combination):
         raise ConfigError(
             "model.combine: expected a subclass of hopper.models.combination.Combination, given "
             f"{combine!r}"
         )
-    return found
+    return combination

@@ -1,4 +1,4 @@
-"""Models by name: from a configuration to an initialised module."""
+"""Models by name, and how to build and initialise them."""
 
 from __future__ import annotations
 
@@ -61,26 +61,26 @@ def build_model(
     edge_dim: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """Build a model, initialised the same in every process whatever was drawn before.
+    """Build a model of one node type, initialised alike in every process.
 
-    Weights are drawn in float32 and then converted, so a float64 model starts where the float32
-    one does. The global random state is left as it was.
+    The initialisation depends only on the seed. Weights are drawn in float32 and then converted, so
+    a float64 model begins like the float32 one. The global random state does not change.
 
     Parameters
     ----------
-    name: "gcn", "sage", "gat", "deepgcn", "film", or "package.module:Class" for a class of one's
-        own, an ``nn.Module`` called with the keywords in_dim, out_dim, layers, hidden, heads,
-        dropout whose ``forward`` takes (blocks, x) as :class:`hopper.models.gnn.GNN` does.
-    dropout: probability in [0, 1).
-    seed: of the initialisation.
-    edge_dim: width of features of edges, which the model's class takes as a keyword; 0 = it reads
-        none.
-    options: further keywords of a class of one's own.
+    name: "gcn", "sage", "gat", "deepgcn", "film", or "package.module:Class". The class is an
+        ``nn.Module`` that is called with the keywords in_dim, out_dim, layers, hidden, heads and
+        dropout. Its ``forward`` takes (blocks, x) as :class:`hopper.models.gnn.GNN` does.
+    dropout: the probability, in [0, 1).
+    seed: the seed of the initialisation.
+    edge_dim: the width of features of edges, which the class takes as a keyword; 0 = the model
+        reads none.
+    options: further keywords for the class.
 
     Raises
     ------
     ConfigError
-        A value is out of range, or no such model can be built; names the key.
+        A value is out of range, or there is no such model. The message names the key.
     """
     sizes = {"in_dim": in_dim, "out_dim": out_dim}
     sizes |= {"layers": layers, "hidden": hidden, "heads": heads}
@@ -88,8 +88,8 @@ def build_model(
     drop_threshold(dropout)
     model_class = _find(name)
     with _initialisation(seed):
-        given = sizes | {"dropout": dropout} | ({"edge_dim": edge_dim} if edge_dim else {})
-        model = _call(model_class, name, given, options)
+        keywords = sizes | {"dropout": dropout} | ({"edge_dim": edge_dim} if edge_dim else {})
+        model = _call(model_class, name, keywords, options)
     return model.to(dtype)
 
 
@@ -108,24 +108,24 @@ def build_typed_model(
     edges: Mapping[Relation, int] = NO_EDGES,
     **more: Any,
 ) -> HGNN:
-    """Build a model of a typed graph, initialised as by :func:`build_model`.
+    """Build a model of a typed graph, initialised as in :func:`build_model`.
 
     Parameters
     ----------
     name: one of :data:`TYPED_MODELS`, or "package.module:Class".
-    target: type of the roots.
+    target: the type of the roots.
     inputs: by type, the width of its features.
-    reads: by layer, first layer first, the relations that it aggregates and the types of its
+    reads: by layer, in order of computation, the relations that it aggregates and the types of its
         destinations.
-    edges: by relation whose edges' features are read, the width of these; the model's class takes
-        them as a keyword, where there are any.
-    more: the model's options, as :data:`hopper.config.model.MODEL_OPTIONS` documents them, or
-        keywords of a class of one's own.
+    edges: by relation whose edges' features are read, the width of these. If there are any, the
+        class takes them as a keyword.
+    more: the model's options, which :data:`hopper.config.model.MODEL_OPTIONS` documents, or further
+        keywords for the class.
 
     Raises
     ------
     ConfigError
-        A value is out of range, or not one that the model takes; names the key.
+        A value is out of range, or the model does not take it. The message names the key.
     """
     kind: Callable[..., HGNN]
     if ":" in name:
@@ -138,7 +138,7 @@ def build_typed_model(
         refused = [key for key in more if key not in options]
         if refused:
             raise ConfigError(f"model.{refused[0]}: {name} does not take it")
-    widths = {f"features of {each}": width for each, width in inputs.items()}
+    widths = {f"features of {node_type}": width for node_type, width in inputs.items()}
     sizes = {"layers": len(reads), "hidden": hidden, "heads": heads, "out_dim": out_dim}
     _check_sizes(sizes | widths)
     drop_threshold(dropout)
@@ -146,26 +146,26 @@ def build_typed_model(
         more["aggregate"] = _import_module("model.aggregate", more["aggregate"])
         if more["combine"] not in COMBINATIONS:
             more["combine"] = _import_module("model.combine", more["combine"])
-    given = {"target": target, "inputs": inputs, "reads": reads, "out_dim": out_dim}
-    given |= {"hidden": hidden, "heads": heads, "dropout": dropout}
-    given |= {"edges": edges} if edges else {}
+    keywords = {"target": target, "inputs": inputs, "reads": reads, "out_dim": out_dim}
+    keywords |= {"hidden": hidden, "heads": heads, "dropout": dropout}
+    keywords |= {"edges": edges} if edges else {}
     with _initialisation(seed):
-        model = _call(kind, name, given, more)
+        model = _call(kind, name, keywords, more)
     return model.to(dtype)
 
 
 def _call(
-    kind: Callable[..., _Model], name: str, given: Mapping[str, Any], options: Mapping[str, Any]
+    kind: Callable[..., _Model], name: str, keywords: Mapping[str, Any], options: Mapping[str, Any]
 ) -> _Model:
-    """A model, made from what every model is given and the options of its own."""
+    """Call a model's class with the keywords of every model and with its own options."""
     if ":" not in name:
-        return kind(**given, **options)
+        return kind(**keywords, **options)
     try:
-        return kind(**given, **options)
+        return kind(**keywords, **options)
     except TypeError as error:
         raise ConfigError(
             f"model.name: {name} cannot be called with the keywords "
-            f"{', '.join([*given, *options])}: {error}"
+            f"{', '.join([*keywords, *options])}: {error}"
         ) from error
 
 

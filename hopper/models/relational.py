@@ -1,8 +1,8 @@
-"""Models of typed graphs: a layer aggregates relation by relation, then across relations.
+"""Models of typed graphs, whose layers aggregate each relation, then combine the relations.
 
 ``h_v' = update(h_v, AGG_all({AGG_r({h_u : u in N_r(v)}) : r into v's type}))`` (Heta, eq. 1). AGG_r
-is a :class:`hopper.models.layer.Layer` whose ``aggregate`` yields a relation's partial result;
-AGG_all, a :class:`Combination`, declares how partials may be combined.
+is a :class:`hopper.models.layer.Layer` whose ``aggregate`` returns a relation's partial. AGG_all is
+a :class:`Combination`, which declares how partials may be combined.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from hopper.ops import drop_rows, in_full
 
 _Aggregation = TypeVar("_Aggregation", bound=Layer)
 NO_EDGES: Final[Mapping[Relation, int]] = {}
-"""widths of features of edges, where none are read"""
+"""The widths of features of edges in a model that reads none."""
 
 
 class Update(nn.Module):
-    """What one node type makes of its combined row and its own."""
+    """Makes a node's new row from its combined row and its own, for one node type."""
 
     reads_destination: ClassVar[bool] = True
     """whether it reads ``h_dst``"""
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out].
+        """Return the new rows [num_dst, out].
 
         Parameters
         ----------
-        h_dst: [num_dst, in], the destinations' rows of the layer before.
-        combined: [num_dst, ...], from AGG_all; zero where there is nothing to combine.
+        h_dst: [num_dst, in], the destinations' rows of the previous layer.
+        combined: [num_dst, ...], from AGG_all; zero if there is nothing to combine.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
@@ -49,9 +49,9 @@ class RelationLayer(nn.Module):
     ----------
     aggregations: AGG_r of every relation that the layer reads.
     combination: AGG_all, the same for every type.
-    updates: by type of destination.
-    nothing: shape of a combined row, for types that no relation of the layer ends in.
-    merge: whether :meth:`merged` may take the place of a partial for every relation.
+    updates: the update of each type of destinations.
+    nothing: the shape of a combined row, for types into which no relation of the layer leads.
+    merge: whether :meth:`merged` may compute one partial for all relations.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class RelationLayer(nn.Module):
         super().__init__()
         self._merge = merge
         self.relations = tuple(sorted(aggregations))
-        self.aggregations = nn.ModuleList(aggregations[each] for each in self.relations)
+        self.aggregations = nn.ModuleList(aggregations[relation] for relation in self.relations)
         self.combination = combination
         self.types = tuple(sorted(updates))
-        self.updates = nn.ModuleList(updates[each] for each in self.types)
+        self.updates = nn.ModuleList(updates[node_type] for node_type in self.types)
         self.nothing = tuple(nothing)
-        self._place = {each: place for place, each in enumerate(self.relations)}
-        self._type_place = {each: place for place, each in enumerate(self.types)}
+        self._place = {relation: place for place, relation in enumerate(self.relations)}
+        self._type_place = {node_type: place for place, node_type in enumerate(self.types)}
 
     def merges(self) -> bool:
-        """Whether :meth:`merged` is there, and wanted."""
+        """Whether the layer computes one partial for all relations, by :meth:`merged`."""
         return self._merge
 
     def merged(
@@ -85,59 +85,60 @@ class RelationLayer(nn.Module):
         h_dst: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
-        """[destinations of all types, ...]: the partial that stands for all relations.
+        """Compute one partial for all relations, [destinations of all types, ...].
 
         Parameters
         ----------
-        merged: their edges.
-        relations: as the layer knows them, in the order of ``merged.relations``.
-        h, h_dst: by type as ``merged`` knows them, [num_src, in] and [num_dst, in].
-        weights: as of :meth:`forward`.
+        merged: the edges of the relations.
+        relations: the layer's names of the relations, in the order of ``merged.relations``.
+        h, h_dst: by type in ``merged``, the rows [num_src, in] and [num_dst, in].
+        weights: as in :meth:`forward`.
         """
         raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
 
     def rename(self, relations: Mapping[Relation, Relation], types: Mapping[str, str]) -> None:
-        """Read relations and types that go by other names.
+        """Give relations and types other names.
 
         Parameters
         ----------
-        relations, types: by name, whose parameters it has; several names may have the same.
+        relations, types: by new name, the old name whose parameters it uses. Several new names may
+            use the same.
         """
-        self._place = {each: self._place[own] for each, own in relations.items()}
-        self._type_place = {each: self._type_place[own] for each, own in types.items()}
+        self._place = {new: self._place[old] for new, old in relations.items()}
+        self._type_place = {new: self._type_place[old] for new, old in types.items()}
         self.relations, self.types = tuple(sorted(relations)), tuple(sorted(types))
 
     def aggregation(self, relation: Relation) -> Layer:
-        """AGG_r of a relation."""
-        found = self.aggregations[self._place[relation]]
-        assert isinstance(found, Layer)
-        return found
+        """Return AGG_r of a relation."""
+        aggregation = self.aggregations[self._place[relation]]
+        assert isinstance(aggregation, Layer)
+        return aggregation
 
     def aggregations_of(
         self, kind: type[_Aggregation], relations: Sequence[Relation]
     ) -> list[_Aggregation]:
-        """AGG_r of relations, all of one class."""
-        found = []
-        for each in relations:
-            own = self.aggregation(each)
-            assert isinstance(own, kind)
-            found.append(own)
-        return found
+        """Return AGG_r of relations, all of one class."""
+        aggregations = []
+        for relation in relations:
+            aggregation = self.aggregation(relation)
+            assert isinstance(aggregation, kind)
+            aggregations.append(aggregation)
+        return aggregations
 
     def update(self, node_type: str) -> Update:
-        """What makes the new rows of a type."""
-        found = self.updates[self._type_place[node_type]]
-        assert isinstance(found, Update)
-        return found
+        """Return the update of a type."""
+        update = self.updates[self._type_place[node_type]]
+        assert isinstance(update, Update)
+        return update
 
     def reads_destination(self, node_type: str) -> bool:
-        """Whether new rows of a type depend on its nodes' own rows of the layer before."""
+        """Whether new rows of a type depend on its nodes' own rows of the previous layer."""
         return self.update(node_type).reads_destination or self.aggregations_read(node_type)
 
     def aggregations_read(self, node_type: str) -> bool:
         """Whether an AGG_r into a type reads its nodes' own rows."""
-        into = (self.aggregation(each) for each in self.relations if each.dst == node_type)
-        return any(each.reads_destination for each in into)
+        into = (self.aggregation(r) for r in self.relations if r.dst == node_type)
+        return any(aggregation.reads_destination for aggregation in into)
 
     def forward(
         self,
@@ -148,17 +149,17 @@ class RelationLayer(nn.Module):
         more: Mapping[str, Tensor] | None = None,
         projected: Mapping[Relation, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """By type, [num_dst, out]: the new rows of the destinations.
+        """Return the new rows [num_dst, out] of destinations, by type.
 
         Parameters
         ----------
-        blocks: of every relation into a type that has destinations.
-        h: by type, [num_src, in], the sources' rows, destinations first.
-        types: of the destinations; None = all that the layer knows.
-        weights: by relation, [edges], where blocks lack some edges, of a layer that adds up.
-        more: by type, [num_dst, ...], what those edges add up to, if :meth:`merged` is there.
-        projected: by relation, [num_src, ...], rows that are projected already; then ``h`` is read
-            for the destinations' alone, and relations are taken one by one.
+        blocks: the blocks of all relations into types that have destinations.
+        h: by type, the rows [num_src, in] of sources, destinations first.
+        types: the types of destinations; None = all types of the layer.
+        weights: by relation, the weights [edges] of a layer that sums, if blocks lack some edges.
+        more: by type, the sums [num_dst, ...] over the edges that blocks lack, if the layer merges.
+        projected: by relation, rows [num_src, ...] that are projected already. ``h`` is then read
+            only for destinations, and relations are aggregated one by one.
         """
         types = self.types if types is None else types
         if self.merges() and projected is None:
@@ -191,29 +192,30 @@ class RelationLayer(nn.Module):
         weights: Mapping[Relation, Tensor] | None,
         more: Mapping[str, Tensor] | None,
     ) -> dict[str, Tensor]:
-        """:meth:`forward`, with one pattern of edges for all relations."""
-        relations = [each for each in self.relations if each.dst in types and each in blocks.blocks]
-        h_dst = {each: h[each][: blocks.destinations[each]] for each in types}
-        found: dict[str, Tensor] = {}
+        """Compute :meth:`forward` with one pattern of edges for all relations."""
+        relations = [r for r in self.relations if r.dst in types and r in blocks.blocks]
+        h_dst = {name: h[name][: blocks.destinations[name]] for name in types}
+        merged_partials: dict[str, Tensor] = {}
         if relations:
             merged = merge_relations(blocks, relations, types)
             partial = self.merged(merged, relations, h, h_dst, weights)
-            found = {each: partial[place] for each, place in merged.places.items()}
+            merged_partials = {name: partial[place] for name, place in merged.places.items()}
         out = {}
-        for each, rows in h_dst.items():
-            partials = [own[each] for own in (found, more) if own and each in own]
+        for name, rows in h_dst.items():
+            sources = (merged_partials, more)
+            partials = [by_type[name] for by_type in sources if by_type and name in by_type]
             combined = (
                 self.combination(partials) if partials else rows.new_zeros(len(rows), *self.nothing)
             )
-            out[each] = in_full(self.update(each)(rows, combined))
+            out[name] = in_full(self.update(name)(rows, combined))
         return out
 
     def partial(self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, ...]: what one relation contributes to its destinations.
+        """Compute a relation's partial [num_dst, ...] from rows.
 
         Parameters
         ----------
-        h_src, h_dst: [num_src, in] and [num_dst, in].
+        h_src, h_dst: the rows [num_src, in] and [num_dst, in].
         """
         z_src = self.aggregation(relation).project(h_src)
         return self.combine(relation, block, z_src, h_dst)
@@ -226,11 +228,12 @@ class RelationLayer(nn.Module):
         h_dst: Tensor,
         weights: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
-        """[num_dst, ...]: the same, of projected rows.
+        """Compute a relation's partial [num_dst, ...] from projected rows.
 
         Parameters
         ----------
-        z_src: [num_src, ...]. weights: as of :meth:`forward`.
+        z_src: [num_src, ...], projected rows.
+        weights: as in :meth:`forward`.
         """
         aggregation = self.aggregation(relation)
         if weights is None:
@@ -241,39 +244,41 @@ class RelationLayer(nn.Module):
     def part(
         self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor, place: int
     ) -> Tensor:
-        """[num_dst, ...]: what one of several parts of a relation's edges contributes; of all of
-        them :meth:`joined` makes a partial.
+        """Compute what one part of a relation's edges contributes, [num_dst, ...].
+
+        :meth:`joined` makes a partial of all parts.
 
         Parameters
         ----------
-        place: which of the parts.
+        place: the number of the part.
         """
         aggregation = self.aggregation(relation)
-        found = aggregation.part(block, aggregation.project(h_src), h_dst)
-        return self.combination.part(block, found, place)
+        aggregated = aggregation.part(block, aggregation.project(h_src), h_dst)
+        return self.combination.part(block, aggregated, place)
 
     def joined(self, relation: Relation, parts: Sequence[Tensor]) -> Tensor:
-        """[num_dst, ...]: a relation's partial, of all of its parts."""
+        """Join all parts of a relation's edges to its partial [num_dst, ...]."""
         return self.combination.joined(self.aggregation(relation), parts)
 
 
 class HGNN(nn.Module):
-    """A stack of relation-wise layers behind one input projection per node type.
+    """A stack of relational layers after an input projection for each node type.
 
     Parameters
     ----------
-    target: type of the roots.
-    inputs: by type, the width of its features; every type that the first layer reads.
-    hidden: width that all types are projected to.
-    layers: first layer first; the last one's rows of the target are the logits, unless there is a
-        ``head``.
-    head: from the last layer's rows to logits.
-    dropout: probability in [0, 1) for the input rows of every layer, keyed by type and node.
-    projects: whether there are input projections; otherwise rows are ``hidden`` wide as they come.
+    target: the type of the roots.
+    inputs: by type, the width of its features, for all types that the first layer reads.
+    hidden: the width to which all types are projected.
+    layers: the layers, in order of computation. Without a ``head``, the last one's rows of the
+        target are the logits.
+    head: the module that makes logits of the last layer's rows.
+    dropout: the probability in [0, 1) of dropping input rows of every layer, keyed by type and
+        node.
+    projects: whether there are input projections. Without them input rows are ``hidden`` wide.
     """
 
     reads_types: ClassVar[bool] = True
-    """what tells a class of one's own for typed graphs from one for graphs of one type"""
+    """whether a class reads graphs of several node types, which the configuration checks"""
 
     def __init__(
         self,
@@ -290,40 +295,45 @@ class HGNN(nn.Module):
         self.hidden = hidden
         self.types = tuple(sorted(inputs))
         self.widths = dict(inputs)
-        self._place = {each: place for place, each in enumerate(self.types)}
+        self._place = {node_type: place for place, node_type in enumerate(self.types)}
         self.inputs = nn.ModuleList(
-            nn.Linear(inputs[each], hidden) if projects else nn.Identity() for each in self.types
+            nn.Linear(inputs[node_type], hidden) if projects else nn.Identity()
+            for node_type in self.types
         )
         self.layers = nn.ModuleList(layers)
         self.head = head if head is not None else nn.Identity()
         self.dropout = dropout
-        for each in self.inputs:
-            if isinstance(each, nn.Linear):
-                nn.init.xavier_uniform_(each.weight)
-                nn.init.zeros_(each.bias)
+        for projection in self.inputs:
+            if isinstance(projection, nn.Linear):
+                nn.init.xavier_uniform_(projection.weight)
+                nn.init.zeros_(projection.bias)
 
     @property
     def has_head(self) -> bool:
-        """Whether a classifier follows the last layer, whose rows are no logits then."""
+        """Whether a head makes the logits, and not the last layer."""
         return not isinstance(self.head, nn.Identity)
 
     def forward(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> Tensor:
-        """[num roots, out]: logits of the last hop's destinations of the target type; parameters
-        and errors as of :meth:`rows`."""
+        """Return the logits [num roots, out] of destinations of the target type.
+
+        Arguments and errors are those of :meth:`rows`.
+        """
         logits: Tensor = self.head(self.rows(blocks, x)[self.target])
         return logits
 
     def rows(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """By type, [n, width]: the last layer's rows of the last hop's destinations.
+        """Return the last layer's rows [n, width] of the last hop's destinations, by type.
 
         Parameters
         ----------
-        blocks: in order of computation; each one's destinations are the next one's sources.
-        x: by type, [sources of the first hop, in], input rows; a type without any may be missing.
+        blocks: the hops, in order of computation. The destinations of each are the sources of the
+            next.
+        x: by type, the input rows [sources of the first hop, in]. Types without rows may be
+            missing.
 
         Raises
         ------
-        RequestError: the number of hops or of rows does not fit; names the type.
+        RequestError: the number of hops or of rows does not fit. The message names the type.
         """
         if len(blocks) != len(self.layers):
             raise RequestError(
@@ -331,29 +341,32 @@ class HGNN(nn.Module):
                 f"{len(blocks)}"
             )
         h = {
-            each: self.first_rows(each, x.get(each), blocks[0].sources[each])
-            for each in self.reading_order(x)
+            name: self.first_rows(name, x.get(name), blocks[0].sources[name])
+            for name in self.reading_order(x)
         }
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             h = layer(hop, self.drop_all(index, hop, h))
         return h
 
     def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
-        """All types, in the order in which input rows are given: the last may still be waited for
-        when they are read. Types without any come last."""
-        given = [each for each in x if each in self._place]
-        return [*given, *(each for each in self.types if each not in given)]
+        """Return all types, in the order in which to read their input rows.
+
+        It is the order of ``x``, whose last rows may still be on their way. Types without rows
+        come last.
+        """
+        with_rows = [name for name in x if name in self._place]
+        return [*with_rows, *(name for name in self.types if name not in with_rows)]
 
     def first_rows(self, node_type: str, x: Tensor | None, count: int) -> Tensor:
-        """[count, hidden]: a type's projected input rows.
+        """Project a type's input rows to [count, hidden].
 
         Parameters
         ----------
-        x: [count, in]; None where there are none.
+        x: [count, in]; None if there are no rows.
 
         Raises
         ------
-        RequestError: the shape does not fit; names the type.
+        RequestError: the shape does not fit. The message names the type.
         """
         parameter = next(self.parameters())
         rows = parameter.new_empty(0, self.widths[node_type]) if x is None else x
@@ -366,25 +379,25 @@ class HGNN(nn.Module):
         return in_full(self.input_of(node_type)(rows.to(parameter.dtype)))
 
     def input_of(self, node_type: str) -> nn.Module:
-        """A type's input projection."""
+        """Return a type's input projection."""
         return self.inputs[self._place[node_type]]
 
     def drop_all(self, index: int, hop: TypedBlocks, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """By type, the rows that a layer reads: dropout applied, in training."""
+        """Apply dropout, in training, to the rows that a layer reads, by type."""
         if not self.training or self.dropout == 0.0:
             return dict(h)
         return {name: self.drop(index, hop.nodes[name], rows) for name, rows in h.items()}
 
     def drop(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """[n, hidden]: one type's rows that a layer reads.
+        """Apply dropout, in training, to the rows [n, hidden] of one type that a layer reads.
 
         Parameters
         ----------
-        nodes: the rows'.
+        nodes: the nodes of the rows.
         """
         if not self.training or self.dropout == 0.0:
             return rows
-        # The key holds the type too: nodes of two types may have the same id.
+        # The key contains the type, since nodes of two types may have the same id.
         return drop_rows(nodes, rows, self.dropout, index)
 
     def rename(
@@ -393,48 +406,50 @@ class HGNN(nn.Module):
         relations: Mapping[Relation, Relation],
         reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
     ) -> None:
-        """Read types and relations that go by other names; the target keeps its own.
+        """Give types and relations other names. The target keeps its name.
 
         Parameters
         ----------
-        types, relations: by name, whose parameters it has; several names may have the same.
-        reads: by layer, first layer first, the names of the relations that it aggregates and of
-            the types of its destinations.
+        types, relations: by new name, the old name whose parameters it uses. Several new names may
+            use the same.
+        reads: by layer, in order of computation, the new names of the relations that it aggregates
+            and of the types of its destinations.
         """
-        self.widths = {each: self.widths[own] for each, own in types.items()}
-        self._place = {each: self._place[own] for each, own in types.items()}
+        self.widths = {new: self.widths[old] for new, old in types.items()}
+        self._place = {new: self._place[old] for new, old in types.items()}
         self.types = tuple(sorted(types))
         for index, (read, destinations) in enumerate(reads):
             self.relation_layer(index).rename(
-                {each: relations[each] for each in read},
-                {each: types[each] for each in destinations},
+                {name: relations[name] for name in read},
+                {name: types[name] for name in destinations},
             )
 
     def relation_layer(self, index: int) -> RelationLayer:
-        """One of the layers."""
+        """Return one of the layers."""
         layer = self.layers[index]
         assert isinstance(layer, RelationLayer)
         return layer
 
     def root_layers(self, node_type: str | None = None) -> list[RelationLayer]:
-        """The layers that make rows of the roots: the last one, and those before it for as long as
-        the next one reads its destinations.
+        """Return the layers that compute rows of roots.
+
+        They are the last layer, and each earlier layer whose next layer reads its destinations.
 
         Parameters
         ----------
-        node_type: of the roots; None = the target.
+        node_type: the type of the roots; None = the target.
         """
-        found: list[RelationLayer] = []
+        layers: list[RelationLayer] = []
         for index in reversed(range(len(self.layers))):
             layer = self.relation_layer(index)
-            found.insert(0, layer)
+            layers.insert(0, layer)
             if not layer.reads_destination(node_type or self.target):
                 break
-        return found
+        return layers
 
 
 def make_head(hidden: int, out_dim: int) -> nn.Linear:
-    """A linear classifier."""
+    """Make a linear classifier."""
     head = nn.Linear(hidden, out_dim)
     nn.init.xavier_uniform_(head.weight)
     nn.init.zeros_(head.bias)

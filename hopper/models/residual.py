@@ -1,8 +1,8 @@
-"""Deep stacks: residual connections around normalised, activated input.
+"""Deep stacks with residual connections around normalised, activated input.
 
 The order norm, activation, dropout, layer, addition is "res+" of Li, Xiong, Thabet and Ghanem,
-DeeperGCN, 2020 (for images: He et al., Identity Mappings, ECCV 2016): nothing stands on the path
-from a row to the sum, so gradients reach the first layer undiminished.
+DeeperGCN, 2020 (for images: He et al., Identity Mappings, ECCV 2016). The path from a row to the
+sum contains no operation, so gradients reach the first layer undiminished.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from hopper.ops import drop_rows
 
 
 class ResidualGNN(GNN):
-    """``h' = h + layer(dropout(relu(norm(h))))`` in every layer but the first.
+    """Computes ``h' = h + layer(dropout(relu(norm(h))))`` in every layer except the first.
 
-    - The first layer changes the width from the features' to ``hidden``, and has neither norm nor
-      residual: features are not normalised for the user, and there is no row of the new width to
-      add. A projection shortcut would be a second weight on the term that the layer has for the
-      destination itself.
-    - The last layer keeps the width ``hidden`` and its residual; the roots' rows then pass norm,
-      ReLU, dropout and a linear classifier, which is part of the last step.
+    - The first layer changes the width from the features' to ``hidden``. It has no norm, because
+      features are not normalised for the user, and no residual, because there is no row of the new
+      width to add. A projection for the residual would be a second weight of the destination's own
+      row.
+    - The last layer keeps the width ``hidden`` and its residual. Norm, ReLU, dropout and a linear
+      classifier follow, as part of the last step.
 
-    The norm is layer norm: over the features of one row, so a row has the same value whatever
-    rows are computed with it. Published forms use batch norm, whose statistics are over all rows
-    of a pass and would differ between engines.
+    The norm is layer norm. It is over the features of one row, so the rows of a pass do not affect
+    each other. Published forms use batch norm, whose statistics are over all rows of a pass and
+    would differ between engines.
 
     Parameters
     ----------
-    layers: the first one from the features' width, all others from ``hidden``, to ``hidden``;
-        without activations of their own behind them.
-    hidden: width of the rows between layers.
-    out_dim: width of the logits.
-    dropout: probability in [0, 1) for the input rows of every layer and of the classifier, never
-        for the residual.
+    layers: layers of output width ``hidden`` without activations. The first takes the features'
+        width, all others take ``hidden``.
+    hidden: the width of the rows between layers.
+    out_dim: the width of the logits.
+    dropout: the probability in [0, 1) of dropping input rows of every layer and of the classifier.
+        The residual is never dropped.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class ResidualGNN(GNN):
         nn.init.zeros_(self.classifier.bias)
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """[n, width of the layer's input]: norm and ReLU (not of features), then dropout."""
+        """Apply norm and ReLU, except to features, and then dropout."""
         read = rows if index == 0 else self._activated(index - 1, rows)
         return super().prepare(index, nodes, read)
 
     def finish(self, index: int, nodes: Nodes, h_dst: Tensor, out: Tensor) -> Tensor:
-        """[n, hidden]: the sum; from the last layer [n, out_dim], the logits."""
+        """Add the residual, to [n, hidden]; in the last layer return the logits [n, out_dim]."""
         rows = out if index == 0 else h_dst + out
         if index < len(self.layers) - 1:
             return rows

@@ -1,5 +1,7 @@
-"""R-GAT (Busbridge et al., Relational Graph Attention Networks, 2019): attention within a relation
-(WIRGAT, additive logits), relations added up."""
+"""R-GAT (Busbridge et al., Relational Graph Attention Networks, 2019).
+
+Attention is within a relation (WIRGAT, with additive logits), and relations are summed.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,16 @@ from hopper.ops import (
 
 
 class RelationAttention(AttentionLayer):
-    """AGG_r: GAT's attention over the sampled in-neighbours of one relation, heads side by side.
+    """AGG_r: GAT's attention over the sampled in-neighbours of one relation, heads concatenated.
 
     With ``z = W_r h`` per head, edge (u, v) has the logit
-    ``leaky_relu(a_src . z_u + a_dst . z_v)``; the softmax is over this relation's edges alone. The
-    destination itself is no neighbour: it enters by the root weight. Features e_uv of edges are
-    added to what leaky_relu is taken of, ``a_edge . e_uv`` for each head.
+    ``leaky_relu(a_src . z_u + a_dst . z_v)``. The softmax is over this relation's edges only. The
+    destination is not its own neighbour; its row is added with the root weight. Features e_uv of
+    edges add ``a_edge . e_uv`` to the argument of leaky_relu, for each head.
 
     Parameters
     ----------
-    edge_dim: width of features of edges; 0 = none are read.
+    edge_dim: the width of features of edges; 0 = the layer reads none.
     """
 
     algebra: ClassVar[Algebra] = "other"
@@ -60,32 +62,32 @@ class RelationAttention(AttentionLayer):
             self.edge_linear = edge_linear(edge_dim, heads)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, heads, width]: the rows as each head sees them."""
+        """Project rows for each head, to [n, heads, width]."""
         out: Tensor = self.linear(h_src)
         return out.view(h_src.shape[0], self.heads, self.width)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, heads * width]: rows weighted by attention; zero without edges."""
+        """Sum rows by attention to [num_dst, heads * width]; zero without edges."""
         weights = edge_softmax(block, self._logits(block, z_src, h_dst))
         return weighted_sum(block, z_src, weights).flatten(1)
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, heads * (2 + width)]: as of :func:`hopper.models.combination.softmax_part`."""
+        """Return softmax_part of some edges, flattened to [num_dst, heads * (2 + width)]."""
         logits = self._logits(block, z_src, h_dst)
         return softmax_part(block, logits, source_rows(block, z_src)).flatten(1)
 
     def part_width(self) -> int:
-        """See :class:`Layer`."""
+        """Return the width of parts, which also hold the largest logit and the normaliser."""
         return self.heads * (2 + self.width)
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """See :class:`Layer`: log-sum-exp."""
+        """Join parts by log-sum-exp."""
         shape = (self.heads, 2 + self.width)
         merged = merged_softmax([part.unflatten(1, shape) for part in parts])
         return normalised(merged).flatten(1)
 
     def _logits(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[edges, heads]."""
+        """Return the logits [edges, heads]."""
         src_term = (z_src * self.attention_src).sum(-1)
         dst_term = (self.project(h_dst) * self.attention_dst).sum(-1)
         logits = edge_add(block, src_term, dst_term)
@@ -102,7 +104,7 @@ class RGATLayer(RelationLayer):
 
     Raises
     ------
-    ConfigError: the width is no multiple of the number of heads.
+    ConfigError: the width is not a multiple of the number of heads.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class RGATLayer(RelationLayer):
                 for relation in sorted(relations)
             },
             SumOfRelations(),
-            {each: RootWeight(in_dim, out_dim, activation) for each in sorted(types)},
+            {name: RootWeight(in_dim, out_dim, activation) for name in sorted(types)},
             (out_dim,),
             merge,
         )
@@ -140,22 +142,27 @@ class RGATLayer(RelationLayer):
         h_dst: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
-        """See :class:`RelationLayer`. ``a . (W h)`` is ``(W' a) . h``, so logits need no projected
-        rows, and messages may be projected after they are added up."""
-        own = self.aggregations_of(RelationAttention, relations)
-        matrices = torch.stack([each.linear.weight for each in own]).transpose(1, 2)
-        heads, width = own[0].heads, own[0].width
+        """Compute the attention of all relations at once.
+
+        ``a . (W h)`` is ``(W' a) . h``, so logits need no projected rows, and messages may be
+        projected after they are summed.
+        """
+        aggregations = self.aggregations_of(RelationAttention, relations)
+        matrices = torch.stack([a.linear.weight for a in aggregations]).transpose(1, 2)
+        heads, width = aggregations[0].heads, aggregations[0].width
         by_head = matrices.unflatten(2, (heads, width))
         src, dst = (
-            torch.einsum("rihw,rhw->rih", by_head, torch.stack([getattr(e, name) for e in own]))
+            torch.einsum(
+                "rihw,rhw->rih", by_head, torch.stack([getattr(a, name) for a in aggregations])
+            )
             for name in ("attention_src", "attention_dst")
         )
         pairs = merged.segments(projected=True)
         dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.bounds)
         logits = edge_add(pairs, merged.projected_rows(h, src), dst_term)
-        if any(each.edge_dim for each in own):
-            blocks = zip(own, merged.blocks.values(), strict=True)
-            logits = logits + torch.cat([e.edge_term(block, logits.dtype) for e, block in blocks])
+        if any(a.edge_dim for a in aggregations):
+            blocks = zip(aggregations, merged.blocks.values(), strict=True)
+            logits = logits + torch.cat([a.edge_term(block, logits.dtype) for a, block in blocks])
         logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
         if not merged.equally_likely:
             importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
@@ -178,8 +185,11 @@ class RGATLayer(RelationLayer):
 
 
 class RGAT(HGNN):
-    """A stack of R-GAT layers with ReLU between them, a last one that classifies with one attention
-    head; parameters as those of :class:`hopper.models.rgcn.RGCN`."""
+    """A stack of R-GAT layers with ReLU between them.
+
+    The last layer classifies with one attention head, unless ``head`` adds a linear classifier.
+    Parameters are those of :class:`hopper.models.rgcn.RGCN`.
+    """
 
     def __init__(
         self,

@@ -1,5 +1,7 @@
-"""R-GCN (Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, ESWC
-2018)."""
+"""R-GCN: Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks.
+
+ESWC 2018.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ from hopper.ops import copy_mean, copy_sum, grouped_product, weighted_sum
 
 
 class RelationMean(SumLayer):
-    """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number). Features
-    of edges are part of messages: ``mean_u (W_r h_u + W_re e_uv)``.
+    """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number).
+
+    Features of edges are part of messages: ``mean_u (W_r h_u + W_re e_uv)``.
 
     Parameters
     ----------
-    weight: gives ``W_r``, as a function of rows.
-    out_dim: width of what that makes. edge_dim: width of features of edges; 0 = none are read.
+    weight: the module that multiplies rows by ``W_r``.
+    out_dim: the width of its result.
+    edge_dim: the width of features of edges; 0 = the layer reads none.
     """
 
     def __init__(self, weight: nn.Module, out_dim: int = 0, edge_dim: int = 0) -> None:
@@ -37,36 +41,36 @@ class RelationMean(SumLayer):
             self.edge_linear = edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, out_dim]: ``W_r h_u``."""
+        """Return ``W_r h_u``, [n, out_dim]."""
         out: Tensor = self.weight(h_src)
         return out
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges]: those of a mean."""
+        """Return the weights [edges] of a mean."""
         return block.mean_weights(dtype)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, out_dim]: the mean of projected rows."""
+        """Average projected rows to [num_dst, out_dim]."""
         if block.equally_likely:
             return self.with_edges(block, copy_mean(block, z_src))
         return super().aggregate(block, z_src, h_dst)
 
     def with_edges(self, block: Block, combined: Tensor) -> Tensor:
-        """See :class:`SumLayer`: the sum of both."""
+        """Add the mean of edges' terms to the mean of rows."""
         return combined + self.edge_term(block, combined.dtype) if self.edge_dim else combined
 
     def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[num_dst, out_dim]: the mean of ``W_re e_uv``."""
+        """Return the mean of ``W_re e_uv``, [num_dst, out_dim]."""
         out: Tensor = self.edge_linear(self.sum_of_edges(block, dtype))
         return out
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """See :class:`Layer`: the sum; every part divides by the number of all edges."""
+        """Sum the parts, since every part divides by the number of all edges."""
         return super().joined(parts)
 
 
 class Bases(nn.Module):
-    """The matrices that all relations of a layer are made of (eq. 3)."""
+    """The basis matrices from which a layer makes the weights of all relations (eq. 3)."""
 
     def __init__(self, bases: int, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -76,17 +80,17 @@ class Bases(nn.Module):
 
 
 class OfBases(nn.Module):
-    """``W_r = sum_b a_rb V_b``: a relation's coefficients; the bases belong to the layer."""
+    """A relation's weight ``W_r = sum_b a_rb V_b``, of which it owns only the coefficients."""
 
     def __init__(self, bases: Bases) -> None:
         super().__init__()
         self.coefficients = nn.Parameter(torch.empty(bases.matrices.shape[0]))
         nn.init.normal_(self.coefficients, std=bases.matrices.shape[0] ** -0.5)
-        # In a tuple, so that they are not registered, and saved, once per relation.
+        # The tuple hides the bases from torch, which would save them once per relation.
         self._bases = (bases,)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[n, out_dim]."""
+        """Multiply rows by ``W_r``, to [n, out_dim]."""
         return rows @ torch.einsum("b,bio->io", self.coefficients, self._bases[0].matrices)
 
 
@@ -95,7 +99,7 @@ class BlockDiagonal(nn.Module):
 
     Raises
     ------
-    ConfigError: the widths are no multiples of the number of blocks.
+    ConfigError: the widths are not multiples of the number of blocks.
     """
 
     def __init__(self, blocks: int, in_dim: int, out_dim: int) -> None:
@@ -111,13 +115,13 @@ class BlockDiagonal(nn.Module):
             nn.init.xavier_uniform_(matrix, nn.init.calculate_gain("relu"))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[n, out_dim]."""
+        """Multiply rows by ``W_r``, to [n, out_dim]."""
         parts = rows.view(rows.shape[0], self.blocks, self.matrices.shape[1])
         return torch.einsum("nbi,bio->nbo", parts, self.matrices).flatten(1)
 
 
 class RootWeight(Update):
-    """``activation(combined + W_0 h_v + b)``, with weights of the node type's own."""
+    """``activation(combined + W_0 h_v + b)``, with separate weights for each node type."""
 
     def __init__(
         self, in_dim: int, out_dim: int, activation: Callable[[Tensor], Tensor] | None
@@ -129,13 +133,13 @@ class RootWeight(Update):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """See :class:`Update`."""
+        """Add the root's term to the combined rows, and apply the activation."""
         out: Tensor = combined + self.linear(h_dst)
         return out if self.activation is None else self.activation(out)
 
 
 class Bias(Update):
-    """``activation(combined + b)``, with a bias of the node type's own."""
+    """``activation(combined + b)``, with a separate bias for each node type."""
 
     reads_destination: ClassVar[bool] = False
 
@@ -145,24 +149,30 @@ class Bias(Update):
         self.activation = activation
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """See :class:`Update`."""
+        """Add the bias to the combined rows, and apply the activation."""
         out = combined + self.bias
         return out if self.activation is None else self.activation(out)
 
 
 class RootRow(Bias):
-    """``activation(combined + h_v + b)``, with a bias of the node type's own."""
+    """``activation(combined + h_v + b)``, with a separate bias for each node type."""
 
     reads_destination: ClassVar[bool] = True
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """See :class:`Update`."""
+        """Add the node's own row and the bias, and apply the activation."""
         return super().forward(h_dst, combined + h_dst)
 
 
 class RGCNLayer(RelationLayer):
-    """An R-GCN layer; ``bases`` or ``diagonal_blocks`` of 0 mean no such decomposition, not
-    ``weighted`` that there is no matrix at all: rows are what they would give."""
+    """An R-GCN layer.
+
+    Parameters
+    ----------
+    bases: the number of bases; 0 = no decomposition into bases.
+    diagonal_blocks: the number of blocks; 0 = no decomposition into diagonal blocks.
+    weighted: whether there are matrices. Without them, rows are already multiplied.
+    """
 
     def __init__(
         self,
@@ -205,9 +215,9 @@ class RGCNLayer(RelationLayer):
                 for relation in sorted(relations)
             },
             SumOfRelations(),
-            {each: update() for each in sorted(types)},
+            {node_type: update() for node_type in sorted(types)},
             (out_dim,),
-            # Blocks on the diagonal would lose by being made full matrices.
+            # Merging would expand diagonal blocks to full matrices, which is slower.
             merge and not (diagonal_blocks and weighted),
         )
         self.bases = shared
@@ -221,12 +231,12 @@ class RGCNLayer(RelationLayer):
         h_dst: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
-        """See :class:`RelationLayer`."""
-        own = self.aggregations_of(RelationMean, relations)
+        """Average all relations at once, and project before or after, whichever is cheaper."""
+        aggregations = self.aggregations_of(RelationMean, relations)
         if not self.weighted:
             rows, segments = merged.sources(h), merged.segments(projected=False)
-            found = copy_sum(merged.destinations, _means(merged, segments, rows, weights))
-            return _with_edge_terms(merged, own, found)
+            sums = copy_sum(merged.destinations, _means(merged, segments, rows, weights))
+            return _with_edge_terms(merged, aggregations, sums)
         matrices = self._matrices(relations)
         if merged.project_first(*matrices.shape[1:]):
             rows = merged.projected_rows(h, matrices)
@@ -234,29 +244,33 @@ class RGCNLayer(RelationLayer):
         else:
             means = _means(merged, merged.segments(projected=False), merged.sources(h), weights)
             means = grouped_product(means, matrices, merged.bounds)
-        return _with_edge_terms(merged, own, copy_sum(merged.destinations, means))
+        return _with_edge_terms(merged, aggregations, copy_sum(merged.destinations, means))
 
     def _matrices(self, relations: Sequence[Relation]) -> Tensor:
-        """[relations, in, out]."""
-        weights = [each.weight for each in self.aggregations_of(RelationMean, relations)]
+        """Return the matrices of relations, [relations, in, out]."""
+        weights = [a.weight for a in self.aggregations_of(RelationMean, relations)]
         if self.bases is not None:
-            own: list[Tensor] = [e.coefficients for e in weights if isinstance(e, OfBases)]
-            return torch.einsum("rb,bio->rio", torch.stack(own), self.bases.matrices)
-        linear: list[Tensor] = [each.weight for each in weights if isinstance(each, nn.Linear)]
+            coefficients: list[Tensor] = [w.coefficients for w in weights if isinstance(w, OfBases)]
+            return torch.einsum("rb,bio->rio", torch.stack(coefficients), self.bases.matrices)
+        linear: list[Tensor] = [w.weight for w in weights if isinstance(w, nn.Linear)]
         return torch.stack(linear).transpose(1, 2)
 
 
-def _with_edge_terms(merged: MergedRelations, own: Sequence[RelationMean], rows: Tensor) -> Tensor:
-    """[destinations of all types, ...]: rows, and what features of edges add to them."""
+def _with_edge_terms(
+    merged: MergedRelations, aggregations: Sequence[RelationMean], rows: Tensor
+) -> Tensor:
+    """Add the terms of features of edges to rows [destinations of all types, ...]."""
     terms: dict[str, Tensor] = {}
-    for (relation, block), each in zip(merged.blocks.items(), own, strict=False):
-        if each.edge_dim:
-            term, name = each.edge_term(block, rows.dtype), relation.dst
+    for (relation, block), aggregation in zip(merged.blocks.items(), aggregations, strict=False):
+        if aggregation.edge_dim:
+            term, name = aggregation.edge_term(block, rows.dtype), relation.dst
             terms[name] = terms[name] + term if name in terms else term
     if not terms:
         return rows
-    found = [terms.get(name, torch.zeros_like(rows[own])) for name, own in merged.places.items()]
-    return rows + torch.cat(found)
+    by_type = [
+        terms.get(name, torch.zeros_like(rows[place])) for name, place in merged.places.items()
+    ]
+    return rows + torch.cat(by_type)
 
 
 def _means(
@@ -265,12 +279,12 @@ def _means(
     rows: Tensor,
     weights: Mapping[Relation, Tensor] | None,
 ) -> Tensor:
-    """[segments, ...]: the mean of each segment's rows, or their sum with these weights."""
+    """Average each segment's rows, or sum them with given weights, to [segments, ...]."""
     if weights is None and merged.equally_likely:
         return copy_sum(segments, rows) / merged.degrees().to(rows.dtype).unsqueeze(1)
     by_edge = [
-        merged.blocks[each].mean_weights(rows.dtype) if weights is None else weights[each]
-        for each in merged.relations
+        merged.blocks[relation].mean_weights(rows.dtype) if weights is None else weights[relation]
+        for relation in merged.relations
     ]
     return weighted_sum(segments, rows, torch.cat(by_edge))
 
@@ -280,15 +294,14 @@ class RGCN(HGNN):
 
     Parameters
     ----------
-    target: type of the roots.
+    target: the type of the roots.
     inputs: by type, the width of its features.
-    reads: by layer, first layer first, the relations that it aggregates and the types of its
+    reads: by layer, in order of computation, the relations that it aggregates and the types of its
         destinations.
-    head: whether a linear classifier follows the last layer, which then is as wide as the others.
-    merge: whether all relations of a layer are aggregated at once where all of them are at hand.
-    input_weights: whether there are input projections and matrices of the first layer; otherwise
-        this reads rows as they are, which then are what rows of ``W_r`` are where inputs are
-        one-hot vectors (section 2.2).
+    head: whether a linear classifier follows the last layer, which is then as wide as the others.
+    merge: whether a layer aggregates all relations at once, if one rank has all of them.
+    input_weights: whether there are input projections and matrices of the first layer. Without
+        them, input rows play the part of the rows of ``W_r`` for one-hot inputs (section 2.2).
     edges: by relation whose edges' features are read, the width of these.
     """
 
@@ -321,7 +334,7 @@ class RGCN(HGNN):
                     hidden,
                     out_dim if classifies else hidden,
                     bases=bases,
-                    # The number of classes is nobody's choice.
+                    # Diagonal blocks need not divide the number of classes.
                     diagonal_blocks=0 if classifies else diagonal_blocks,
                     root_weight=root_weight,
                     activation=None if classifies else torch.relu,

@@ -1,4 +1,4 @@
-"""How a model is called, whatever graphs it reads."""
+"""Calls models of one node type and of several in the same way."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ def run_root_rows(
     inputs: Mapping[str, Tensor],
     types: Sequence[str],
 ) -> Tensor:
-    """[num roots, out]: what a model makes of roots of several types, those of one behind those of
-    another, in the order of ``types``; otherwise as :func:`run_model`."""
+    """Run a model, and return the rows [num roots, out] of roots of several types.
+
+    Parameters
+    ----------
+    blocks, inputs: as in :func:`run_model`.
+    types: the types of roots, in the order of the result.
+    """
     if not isinstance(model, HGNN):
         return run_model(model, blocks, inputs)
     rows = model.rows(blocks, inputs)
-    return torch.cat([model.head(rows[each]) for each in types])
+    return torch.cat([model.head(rows[node_type]) for node_type in types])
 
 
 def run_model(
     model: nn.Module, blocks: Sequence[TypedBlocks], inputs: Mapping[str, Tensor]
 ) -> Tensor:
-    """[num roots, out]: a model's logits.
+    """Run a model, and return its logits [num roots, out].
 
-    A model of typed graphs takes blocks and rows by type; any other takes the blocks of the only
-    relation, and the rows of the only type.
+    A model of typed graphs takes blocks and rows by type. Any other model takes the blocks of the
+    only relation and the rows of the only type.
 
     Parameters
     ----------
-    blocks: in order of computation.
-    inputs: by node type, [sources of the first hop, width], input rows.
+    blocks: the hops, in order of computation.
+    inputs: by node type, the input rows [sources of the first hop, width].
     """
     logits: Tensor
     if isinstance(model, HGNN):

@@ -1,5 +1,7 @@
-"""GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017, algorithm 1): its aggregators of section
-3.3, mean, pool and LSTM."""
+"""GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017, algorithm 1).
+
+It has the aggregators of section 3.3: mean, pool and LSTM.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ from hopper.ops import copy_max, copy_mean
 class SAGELayer(SumLayer):
     """``W_self h_v + W_neigh mean(h_u) + b`` over the sampled in-neighbours u of v.
 
-    The mean of no neighbours is zero. Where the sampler draws some neighbours of v with a higher
-    probability than others, the mean is weighted by inverse probabilities that are scaled to add up
-    to 1 (docs/samplers.md). ``W_neigh`` is applied before the aggregation where that
-    makes rows narrower, after it otherwise. Features e_uv of edges are part of messages:
-    ``W_neigh h_u + W_e e_uv``, of which the mean is taken.
+    The mean of no neighbours is zero. If the sampler draws some neighbours of v with a higher
+    probability than others, the mean is weighted by inverse probabilities, scaled to sum to 1
+    (docs/samplers.md). ``W_neigh`` is applied before the aggregation if that makes rows narrower,
+    and after it otherwise. Features e_uv of edges are part of messages, whose mean is taken:
+    ``W_neigh h_u + W_e e_uv``.
 
     Parameters
     ----------
-    activation: applied to the new rows; None in the last layer.
-    project_first: overrides the choice of order.
-    edge_dim: width of features of edges; 0 = none are read.
+    activation: the function that is applied to the new rows; None in the last layer.
+    project_first: whether ``W_neigh`` comes first; None = decide by the widths.
+    edge_dim: the width of features of edges; 0 = the layer reads none.
     """
 
     algebra: ClassVar[Algebra] = "mean"
@@ -57,33 +59,32 @@ class SAGELayer(SumLayer):
             self.edge_linear = edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, out_dim] where ``W_neigh`` comes first, else the rows themselves."""
+        """Multiply rows by ``W_neigh``, to [n, out_dim], if it comes first."""
         return self._neighbor(h_src) if self.project_first else h_src
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, width of z_src]: the mean over sampled in-neighbours."""
+        """Average the sampled in-neighbours to [num_dst, width of z_src]."""
         if block.equally_likely:
             return self.with_edges(block, copy_mean(block, z_src))
         return super().aggregate(block, z_src, h_dst)
 
     def own_weights(self) -> Sequence[Tensor]:
-        """See :class:`Layer`."""
+        """Return ``W_self``."""
         return (self.self_linear.weight,)
 
     def input_weights(self) -> Mapping[str, int]:
-        """See :class:`Layer`."""
+        """Return ``W_self`` and ``W_neigh``."""
         return {"self_linear.weight": 1, "neighbor_linear.weight": 1}
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges]: those of a mean."""
+        """Return the weights [edges] of a mean."""
         return block.mean_weights(dtype)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out_dim]: self term, ``W_neigh`` where it comes last, ``W_e``, bias,
-        activation."""
-        own: Tensor = self.self_linear(h_dst)
+        """Add the terms of the node, its neighbours and their edges, and apply the activation."""
+        self_term: Tensor = self.self_linear(h_dst)
         rows, edges = split_edges(combined, self.edge_dim)
-        out = own + (rows if self.project_first else self._neighbor(rows))
+        out = self_term + (rows if self.project_first else self._neighbor(rows))
         return self.activate(out + self.edge_linear(edges) if self.edge_dim else out)
 
     def _neighbor(self, rows: Tensor) -> Tensor:
@@ -92,16 +93,16 @@ class SAGELayer(SumLayer):
 
 
 class _OverNeighbors(Layer):
-    """``W_self h_v + W_neigh agg(z_u) + b``, with z_u made of a source's row alone.
+    """``W_self h_v + W_neigh agg(z_u) + b``, where z_u depends only on a source's row.
 
     Parameters
     ----------
-    activation: applied to the new rows; None in the last layer.
+    activation: the function that is applied to the new rows; None in the last layer.
     """
 
     reads_destination: ClassVar[bool] = False
     _numbers_sent: ClassVar[int] = 1
-    """how wide z_u is, in widths of the output"""
+    """the width of z_u, in multiples of the output's width"""
 
     def __init__(
         self,
@@ -122,46 +123,46 @@ class _OverNeighbors(Layer):
             nn.init.zeros_(linear.bias)
 
     def own_weights(self) -> Sequence[Tensor]:
-        """See :class:`Layer`."""
+        """Return ``W_self``."""
         return (self.self_linear.weight,)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out_dim]: self term, ``W_neigh``, bias, activation."""
+        """Add the terms of the node and its neighbours, and apply the activation."""
         return self.activate(self.self_linear(h_dst) + self.neighbor_linear(combined))
 
 
 class PoolLayer(_OverNeighbors):
     """``W_self h_v + W_neigh max_u(relu(W_pool h_u + c)) + b`` over the sampled in-neighbours u.
 
-    The maximum is taken number by number; of no neighbours it is zero. How likely a neighbour was
-    to be sampled has no part in it. Rows in between are as wide as the layer's output.
+    The maximum is taken for each column. The maximum of no neighbours is zero. It does not depend
+    on probabilities of neighbours. Projected rows are as wide as the layer's output.
     """
 
     def input_weights(self) -> Mapping[str, int]:
-        """See :class:`Layer`."""
+        """Return ``W_self`` and ``W_pool``."""
         return {"self_linear.weight": 1, "source_linear.weight": 1}
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, out_dim]: what the maximum is taken of."""
+        """Return ``relu(W_pool h_u + c)``, [n, out_dim]."""
         return torch.relu(self.source_linear(h_src))
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, out_dim]: the maximum over sampled in-neighbours."""
+        """Return the maximum over the sampled in-neighbours, [num_dst, out_dim]."""
         return copy_max(block, z_src)
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """See :class:`Layer`: the maximum; what has no neighbours has zeros, the least there is."""
+        """Return the maximum of parts. Parts without edges are zero, and no value is smaller."""
         return torch.stack(list(parts)).amax(0)
 
 
 class LSTMLayer(_OverNeighbors):
     """``W_self h_v + W_neigh lstm(h_u, h_u', ...) + b`` over the sampled in-neighbours of v.
 
-    What an LSTM has after the last of them (Hochreiter and Schmidhuber, Neural Computation 9(8),
-    1997, with forget gates); zeros after none. It reads them in the order of their draw, a random
-    one, that is the same whoever draws them; where all neighbours are taken, in their canonical
-    order. Its state is as wide as the layer's output; what it multiplies a row with is done once a
-    row, where the row is.
+    The aggregation is the output of an LSTM after the last neighbour (Hochreiter and Schmidhuber,
+    Neural Computation 9(8), 1997, with forget gates), or zero without neighbours. The LSTM reads
+    neighbours in the random order of their draw, which is the same on every rank. If all neighbours
+    are taken, it reads them in canonical order. Its state is as wide as the layer's output. Each
+    row is multiplied by the input weights once, on its home.
     """
 
     _numbers_sent: ClassVar[int] = 4
@@ -178,32 +179,32 @@ class LSTMLayer(_OverNeighbors):
         nn.init.orthogonal_(self.state_linear.weight)
 
     def input_weights(self) -> Mapping[str, int]:
-        """See :class:`Layer`."""
+        """Return ``W_self`` and the input weights of the LSTM."""
         return {"self_linear.weight": 1, "source_linear.weight": 1}
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, 4 out_dim]: a row's part of the input, forget and output gates and of the state."""
+        """Return the input terms of the gates and of the state, [n, 4 out_dim]."""
         out: Tensor = self.source_linear(h_src)
         return out
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, out_dim]: the LSTM's output after all sampled in-neighbours."""
+        """Return the LSTM's output after all sampled in-neighbours, [num_dst, out_dim]."""
         lengths, order = block.edges_per_destination().sort(descending=True, stable=True)
         starts = block.indptr[:-1].index_select(0, order)
-        # Longer sequences first, so that those that go on are the first ones.
+        # Longer sequences come first, so the sequences that continue are always the first rows.
         steps = torch.arange(int(lengths[:1].sum()), device=lengths.device)
-        going = torch.searchsorted(-lengths, -steps).tolist()
-        edges = [starts[:count] + step for step, count in enumerate(going)]
+        active = torch.searchsorted(-lengths, -steps).tolist()
+        edges = [starts[:count] + step for step, count in enumerate(active)]
         sent = block.indices.index_select(0, torch.cat([starts[:0], *edges]))
         hidden = state = z_src.new_zeros(block.num_dst, z_src.shape[1] // 4)
         ended = []
-        for rows, count in zip(z_src.index_select(0, sent).split(going), going, strict=True):
+        for rows, count in zip(z_src.index_select(0, sent).split(active), active, strict=True):
             ended.append(hidden[count:])
             gates = rows + self.state_linear(hidden[:count])
             enter, forget, leave, new = gates.chunk(4, -1)
             state = torch.sigmoid(forget) * state[:count] + torch.sigmoid(enter) * torch.tanh(new)
             hidden = torch.sigmoid(leave) * torch.tanh(state)
-        # The last ones to end are the first rows.
+        # The sequences that ended last are the first rows.
         return torch.cat([hidden, *reversed(ended)]).index_select(0, order.argsort())
 
 
@@ -216,7 +217,7 @@ class GraphSAGE(GNN):
     Parameters
     ----------
     aggregator: "mean", "pool" or "lstm".
-    edge_dim: width of features of edges, which "mean" can read; 0 = none are read.
+    edge_dim: the width of features of edges, which only "mean" can read; 0 = it reads none.
     """
 
     def __init__(
@@ -233,9 +234,9 @@ class GraphSAGE(GNN):
     ) -> None:
         widths = layer_widths(in_dim, hidden, out_dim, layers)
         kind: Callable[..., Layer] = _LAYERS[aggregator]
-        of_edges = {"edge_dim": edge_dim} if edge_dim else {}
+        keywords = {"edge_dim": edge_dim} if edge_dim else {}
         stack = [
-            kind(a, b, activation=torch.relu if index < layers - 1 else None, **of_edges)
+            kind(a, b, activation=torch.relu if index < layers - 1 else None, **keywords)
             for index, (a, b) in enumerate(widths)
         ]
         super().__init__(stack, dropout)

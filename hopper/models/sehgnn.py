@@ -1,9 +1,10 @@
 """SeHGNN (Yang et al., Simple and Efficient Heterogeneous Graph Neural Network, AAAI 2023).
 
-Neighbours are averaged along metapaths once, before training (``hopper precompute metapaths``). The
-model reads one row of a metapath a root: it projects each by itself, lets the metapaths of a root
-attend to each other, and classifies what they are together. Under ``raf`` the projections run where
-a metapath's rows are stored, and the rest in parallel over the roots (Heta, appendix C).
+``hopper precompute metapaths`` averages neighbours along metapaths once, before training. The model
+then reads one row for each metapath and root. It projects each metapath separately, lets the
+metapaths of a root attend to each other, and classifies them together. Under ``raf`` projections
+run where a metapath's rows are stored, and all else runs in parallel over the roots (Heta,
+appendix C).
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from hopper.ops import copy_mean, weighted_sum
 
 
 class Projection(nn.Sequential):
-    """The second half of a metapath's feature projection; the model's input projection is the
-    first.
+    """The second half of a metapath's projection; the first is the model's input projection.
 
     The published code normalises the rows of all metapaths of a root together. Here each metapath
-    is normalised by itself, since its rows may be on a server of their own.
+    is normalised separately, since different servers may store them.
     """
 
     def __init__(self, width: int) -> None:
@@ -40,7 +40,7 @@ class Projection(nn.Sequential):
 
 
 class ProjectedMean(Layer):
-    """AGG_r: the mean of projected rows; of a metapath's table a root has one row."""
+    """AGG_r: the mean of projected rows. A root has one row of each metapath's table."""
 
     reads_destination: ClassVar[bool] = False
 
@@ -49,33 +49,34 @@ class ProjectedMean(Layer):
         self.projection = Projection(width)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, width]: the projected rows."""
+        """Project rows to [n, width]."""
         out: Tensor = self.projection(h_src)
         return out
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, width]: the mean of the sources' rows."""
+        """Average the sources' rows to [num_dst, width]."""
         if block.equally_likely:
             return copy_mean(block, z_src)
         return weighted_sum(block, z_src, block.mean_weights(z_src.dtype))
 
 
 class SideBySide(Combination):
-    """AGG_all: the partials of all relations, one behind the other."""
+    """AGG_all: stacks the partials of all relations."""
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
-        """[num_dst, relations, width]."""
+        """Stack partials to [num_dst, relations, width]."""
         return torch.stack(list(partials), 1)
 
 
 class SemanticFusion(Update):
-    """Attention among the metapaths of a root, its own row being one of them, and a layer over what
-    they are together (the paper's transformer-based semantic fusion).
+    """The paper's transformer-based semantic fusion.
+
+    The metapaths of a root and its own row attend to each other, and a layer fuses them.
 
     Parameters
     ----------
-    metapaths: how many there are, without the root's own row.
-    heads: of the attention; published with one.
+    metapaths: the number of metapaths, without the root's own row.
+    heads: the number of attention heads; one in the publication.
     """
 
     def __init__(self, metapaths: int, width: int, heads: int) -> None:
@@ -84,7 +85,7 @@ class SemanticFusion(Update):
         self.own = Projection(width)
         self.attention = nn.Linear(width, 3 * width, bias=False)
         self.share = nn.Parameter(torch.zeros(()))
-        """of what the others say in a metapath's row; the published code begins with none"""
+        """the factor of the attention's result, which begins at 0 as in the published code"""
         self.fusion = nn.Linear((metapaths + 1) * width, width)
         self.activation = nn.PReLU()
         for linear in (self.attention, self.fusion):
@@ -92,11 +93,12 @@ class SemanticFusion(Update):
         nn.init.zeros_(self.fusion.bias)
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, width].
+        """Fuse the rows of metapaths and the root's own to [num_dst, width].
 
         Parameters
         ----------
-        h_dst: [num_dst, width]. combined: [num_dst, metapaths, width].
+        h_dst: [num_dst, width], the roots' own rows.
+        combined: [num_dst, metapaths, width], the rows of metapaths.
         """
         rows = torch.cat((self.own(h_dst).unsqueeze(1), combined), 1)
         count, paths, width = rows.shape
@@ -109,12 +111,13 @@ class SemanticFusion(Update):
 
 
 class SeHGNN(HGNN):
-    """One layer over the tables of metapaths, and a linear classifier; parameters as those of
-    :class:`hopper.models.rgcn.RGCN`.
+    """One layer over the tables of metapaths, and a linear classifier.
+
+    Parameters are those of :class:`hopper.models.rgcn.RGCN`.
 
     Raises
     ------
-    ConfigError: ``heads`` is no divisor of ``hidden``.
+    ConfigError: ``heads`` does not divide ``hidden``.
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class SeHGNN(HGNN):
         layer = RelationLayer(
             {relation: ProjectedMean(hidden) for relation in sorted(relations)},
             SideBySide(),
-            {each: SemanticFusion(paths, hidden, heads) for each in sorted(types)},
+            {node_type: SemanticFusion(paths, hidden, heads) for node_type in sorted(types)},
             (paths, hidden),
         )
         super().__init__(target, inputs, hidden, [layer], make_head(hidden, out_dim), dropout)

@@ -1,4 +1,4 @@
-"""Several tasks of one model: a weighted sum of their losses, and the metrics of each."""
+"""The objective of several tasks: a weighted sum of their losses, and the metrics of each."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class TaskPart:
 
     Attributes
     ----------
-    objective: what it is trained on and scored by alone.
-    logits, columns: which of all logits, and of the columns of labels, are its own.
-    weight: times its loss.
+    name: the name of the task.
+    objective: the loss and the metrics of the task alone.
+    logits, columns: the task's range among all logits, and among the columns of labels.
+    weight: the factor of its loss.
     """
 
     name: str
@@ -31,91 +32,94 @@ class TaskPart:
 
 
 class TasksObjective(Objective):
-    """What is minimised and what is reported where each root has labels of several tasks.
+    """The loss and the metrics where each root has labels of several tasks.
 
-    The loss of a root is the sum of those of its tasks, each times the task's weight; a task that a
-    root has no label of adds nothing. So it is a sum over roots, as any loss is. Metrics are called
-    by task: "topic.accuracy".
+    The loss of a root is the weighted sum of its tasks' losses. A task without a label for the root
+    adds nothing. Names of metrics begin with the task's name, such as "topic.accuracy".
 
     Parameters
     ----------
-    parts: one for each task; the first one's first metric selects the best model.
+    parts: the tasks. The first metric of the first task selects the best model.
     """
 
     def __init__(self, parts: Sequence[TaskPart]) -> None:
         self.kind = "tasks"
         self._parts = parts
         self._lengths: list[int] = []
-        """of the sums of each task"""
+        """the number of sums of each task"""
 
     @property
     def metric(self) -> str:
-        """See :class:`Objective`."""
+        """The name of the metric that selects the best model, with its task's name."""
         return f"{self._parts[0].name}.{self._parts[0].objective.metric}"
 
     @property
     def higher_is_better(self) -> bool:
-        """See :class:`Objective`."""
+        """Whether larger values of :attr:`metric` are better."""
         return self._parts[0].objective.higher_is_better
 
     @property
     def needs_all_roots(self) -> bool:
-        """See :class:`Objective`."""
-        return any(each.objective.needs_all_roots for each in self._parts)
+        """Whether any task has a metric that is computed from all roots at once."""
+        return any(part.objective.needs_all_roots for part in self._parts)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Objective`.
+        """Return the weighted sum of all tasks' losses over the roots.
 
         Parameters
         ----------
+        logits: [n, classes], of all tasks.
         labels: [n, columns] float32.
         """
         logits = in_full(logits)
-        found = [
-            each.objective.loss_sum(*_own(each, logits, labels)) * each.weight
-            for each in self._parts
+        losses = [
+            part.objective.loss_sum(*_own(part, logits, labels)) * part.weight
+            for part in self._parts
         ]
-        return sum(found[1:], found[0])
+        return sum(losses[1:], losses[0])
 
     @torch.no_grad()
     def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """See :class:`Objective`."""
-        found = [each.objective.metric_sums(*_own(each, logits, labels)) for each in self._parts]
-        self._lengths = [each.numel() for each in found]
-        return torch.cat(found)
+        """Concatenate the sums of all tasks' metrics."""
+        sums = [part.objective.metric_sums(*_own(part, logits, labels)) for part in self._parts]
+        self._lengths = [task_sums.numel() for task_sums in sums]
+        return torch.cat(sums)
 
     @torch.no_grad()
     def scores(
         self, sums: Tensor, all_roots: tuple[Tensor, Tensor] | None = None
     ) -> dict[str, float]:
-        """See :class:`Objective`."""
-        found = {}
-        for each, own in zip(self._parts, sums.split(self._lengths), strict=True):
+        """Return every task's metrics by name, those of the first task first."""
+        scores = {}
+        for part, task_sums in zip(self._parts, sums.split(self._lengths), strict=True):
             roots = None
-            if all_roots is not None and each.objective.needs_all_roots:
-                roots = _own(each, *all_roots)
-            for name, value in each.objective.scores(own, roots).items():
-                found[f"{each.name}.{name}"] = value
-        return found
+            if all_roots is not None and part.objective.needs_all_roots:
+                roots = _own(part, *all_roots)
+            for name, value in part.objective.scores(task_sums, roots).items():
+                scores[f"{part.name}.{name}"] = value
+        return scores
 
     def label_sums(self, labels: Tensor, classes: int) -> Tensor:
-        """See :class:`Objective`: those of the tasks, one behind the other."""
-        found = []
-        for each in self._parts:
-            width = each.logits.stop - each.logits.start
-            _, own = _own(each, labels.new_zeros(len(labels), classes), labels)
-            found.append(each.objective.label_sums(own, width))
-        return torch.cat(found)
+        """Concatenate the sums of all tasks' labels."""
+        sums = []
+        for part in self._parts:
+            width = part.logits.stop - part.logits.start
+            _, task_labels = _own(part, labels.new_zeros(len(labels), classes), labels)
+            sums.append(part.objective.label_sums(task_labels, width))
+        return torch.cat(sums)
 
     def one_answer(self, sums: Tensor, classes: int) -> Tensor:
-        """See :class:`Objective`."""
-        widths = [each.logits.stop - each.logits.start for each in self._parts]
-        parts = zip(self._parts, sums.split([width + 1 for width in widths]), widths, strict=True)
-        return torch.cat([each.objective.one_answer(own, width) for each, own, width in parts])
+        """Concatenate the best constant predictions of all tasks."""
+        widths = [part.logits.stop - part.logits.start for part in self._parts]
+        by_task = sums.split([width + 1 for width in widths])
+        parts = zip(self._parts, by_task, widths, strict=True)
+        return torch.cat(
+            [part.objective.one_answer(task_sums, width) for part, task_sums, width in parts]
+        )
 
 
 def _own(part: TaskPart, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A task's logits and labels, of the roots that have a label of it."""
+    """Return a task's logits and labels, for the roots that have a label of it."""
     logits, labels = logits[:, part.logits], labels[:, part.columns]
     if part.objective.kind == "float":
         has_label = labels.isfinite().all(1)
