@@ -1,4 +1,4 @@
-"""Message-passing kernels over blocks: one interface, several backends, no atomics."""
+"""Message-passing operations over blocks, with several backends and without atomics."""
 
 from hopper.ops.attention import edge_add, edge_softmax, edge_softmax_with_self, segment_max
 from hopper.ops.dropout import drop_edges, drop_rows, drop_self

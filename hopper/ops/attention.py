@@ -19,7 +19,7 @@ from hopper.ops.torch_kernels import segments
 
 
 def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
-    """The source's term plus the destination's term, for each edge and head.
+    """Add the source's and the destination's term of each edge, per head.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
 
 
 def edge_softmax(block: Edges, logits: Tensor) -> Tensor:
-    """Softmax over the sampled in-edges of each destination, per head.
+    """Compute the softmax over the sampled in-edges of each destination, per head.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def edge_softmax(block: Edges, logits: Tensor) -> Tensor:
 
     Returns
     -------
-    [edges, H], adding up to 1 per head over each destination that has edges.
+    [edges, H]. Over the edges of a destination and per head they sum to 1.
     """
     logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)
@@ -64,9 +64,9 @@ def edge_softmax(block: Edges, logits: Tensor) -> Tensor:
 def edge_softmax_with_self(
     block: Edges, logits: Tensor, self_logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Softmax over the sampled in-edges of each destination *and* the destination itself.
+    """Compute the softmax over the sampled in-edges of each destination *and* the destination.
 
-    What a self loop would add, without needing one in the block.
+    The destination takes part as if the block had a self loop for it.
 
     Parameters
     ----------
@@ -75,20 +75,22 @@ def edge_softmax_with_self(
 
     Returns
     -------
-    [edges, H] and [num_dst, H]; together they add up to 1 for each destination and head.
+    [edges, H] and [num_dst, H]. For each destination and head they sum to 1 together.
     """
     logits, self_logits = in_full(logits), in_full(self_logits)
     check_rows("logits", logits, block.num_edges)
     check_rows("self_logits", self_logits, block.num_dst)
     _check_same("edge_softmax_with_self", logits, self_logits)
     kernels = selection.kernels_for(logits.device)
-    edges, own = _EdgeSoftmax.apply(block, kernels, logits, self_logits)
-    return edges, own
+    edges, self_shares = _EdgeSoftmax.apply(block, kernels, logits, self_logits)
+    return edges, self_shares
 
 
 @torch.no_grad()
 def segment_max(block: Edges, logits: Tensor) -> Tensor:
-    """The largest logit of each destination's edges, as a constant; -inf where it has none.
+    """Return the largest logit of each destination's edges; -inf for destinations without edges.
+
+    It has no gradient.
 
     Parameters
     ----------
@@ -127,19 +129,21 @@ class _EdgeSoftmax(torch.autograd.Function):
     def forward(
         ctx: Any, block: Edges, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        edges, own = kernels.softmax(block, logits, self_logits)
+        edges, self_shares = kernels.softmax(block, logits, self_logits)
         ctx.block, ctx.kernels = block, kernels
-        ctx.save_for_backward(edges, own)
-        return edges, own
+        ctx.save_for_backward(edges, self_shares)
+        return edges, self_shares
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, grad: Tensor, grad_self: Tensor | None
     ) -> tuple[None, None, Tensor, Tensor | None]:
-        edges, own = ctx.saved_tensors
-        grad_edges, grad_own = ctx.kernels.softmax_gradient(ctx.block, edges, own, grad, grad_self)
-        return None, None, grad_edges, grad_own
+        edges, self_shares = ctx.saved_tensors
+        grad_edges, grad_self_logits = ctx.kernels.softmax_gradient(
+            ctx.block, edges, self_shares, grad, grad_self
+        )
+        return None, None, grad_edges, grad_self_logits
 
 
 def _check_same(operation: str, first: Tensor, second: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Counter-based dropout: which elements are kept is a pure function of integers.
+"""Counter-based dropout, whose masks are a pure function of integers.
 
-Specified, with test vectors, in docs/dropout.md. The mask of a row depends on the iteration, the
-layer, the site, and the node or edge the row belongs to, never on where or with which other rows
-it is computed. Masks are not stored: the backward pass draws them again.
+docs/dropout.md specifies it, with test vectors. The mask of a row depends on the iteration, the
+layer, the site, and the node or edge of the row. It never depends on where the row is computed, or
+with which other rows. Masks are not stored, since the backward pass draws them again.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from hopper.errors import ConfigError, RequestError
 from hopper.kernel_threads import FEW_NUMBERS, threads_for
 
 LANES: Final = 4
-"""16-bit lanes in one 64-bit variate; one lane decides one element."""
+"""The 16-bit lanes of one 64-bit variate. One lane decides one element."""
 _LANE_VALUES: Final = 1 << 16
 
 
 class Site(IntEnum):
-    """Where in a layer a mask is applied; no two sites share one."""
+    """Where in a layer a mask is applied. Sites never share masks."""
 
     ROWS = 0
     """the layer's input rows, keyed by node type and original id"""
     EDGES = 1
     """a value per edge and head, keyed by relation, destination and position"""
     SELF = 2
-    """a destination's own attention per head, keyed by relation and destination"""
+    """a destination's attention to itself per head, keyed by relation and destination"""
 
 
 def drop_threshold(p: float) -> int:
-    """The lane value below which an element is dropped: ``round(p * 65536)``.
+    """Return the lane value below which an element is dropped: ``round(p * 65536)``.
 
     Raises
     ------
     ConfigError
-        p is outside [0, 1), or so close to 1 that nothing would be kept.
+        p is outside [0, 1), or so close to 1 that every element would be dropped.
     """
     if not (0.0 <= p < 1.0) or round(p * _LANE_VALUES) == _LANE_VALUES:
         raise ConfigError(f"dropout: expected a probability in [0, 1 - 2**-17); given {p!r}")
@@ -52,12 +52,12 @@ def drop_threshold(p: float) -> int:
 
 
 def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
-    """The uint64 key of one site of one layer in one iteration.
+    """Return the uint64 key of one site of one layer in one iteration.
 
     Parameters
     ----------
     iteration_key: uint64, as in ``Nodes.iteration_key``.
-    type_key: uint64, of the node type (:func:`node_type_key`) or the relation
+    type_key: uint64, the key of the node type (:func:`node_type_key`) or of the relation
         (``Relation.draw_key``).
     """
     key = np.uint64(iteration_key)
@@ -67,7 +67,7 @@ def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
 
 
 def row_keys(key: int, original_ids: Tensor) -> Tensor:
-    """[n] int64 (the bits of uint64): the key of each row of a site.
+    """Return the key of each row of a site, [n] int64 (the bits of uint64).
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ def row_keys(key: int, original_ids: Tensor) -> Tensor:
 
 
 def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
-    """[edges] int64 (the bits of uint64): the key of each edge of a site.
+    """Return the key of each edge of a site, [edges] int64 (the bits of uint64).
 
     Parameters
     ----------
     key: uint64, from :func:`site_key`.
-    dst_original: [edges] int64, original id of each edge's destination.
-    positions: [edges] int64, the edge's position in that destination's neighbour list.
+    dst_original: [edges] int64, the original id of each edge's destination.
+    positions: [edges] int64, each edge's position in its destination's neighbour list.
     """
     if positions.device.type == "cpu":
         words = dst_original.contiguous().numpy(), positions.contiguous().numpy()
@@ -97,32 +97,32 @@ def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
 
 
 def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tensor:
-    """[n, width] bool: which elements are kept, in torch arithmetic on any device.
+    """Return which elements are not dropped, [n, width] bool, by torch on any device.
 
     Parameters
     ----------
     keys: [n] int64, from :func:`row_keys` or :func:`edge_keys`.
-    threshold: from :func:`drop_threshold`.
-    first: number of the first element, where those before it are elsewhere.
+    threshold: the result of :func:`drop_threshold`.
+    first: the index of the first element in its row, if other servers have those before it.
     """
-    skipped, left_out = divmod(first, LANES)
+    skipped_words, skipped_lanes = divmod(first, LANES)
     end = -(-(first + width) // LANES)
-    counters = torch.arange(skipped + 1, end + 1, device=keys.device)
+    counters = torch.arange(skipped_words + 1, end + 1, device=keys.device)
     words = _mix(keys.unsqueeze(1) + counters * _signed(GOLDEN))
     # Lanes as int16 keep their unsigned order once the sign bit is flipped (little-endian).
-    own = words.view(torch.int16)[:, left_out : left_out + width]
-    lanes = own ^ -(_LANE_VALUES // 2)
+    signed = words.view(torch.int16)[:, skipped_lanes : skipped_lanes + width]
+    lanes = signed ^ -(_LANE_VALUES // 2)
     return lanes >= threshold - _LANE_VALUES // 2
 
 
 def drop(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
-    """x with elements dropped and the kept ones scaled by 1 / (1 - threshold / 65536).
+    """Drop elements of x, and scale the others by 1 / (1 - threshold / 65536).
 
     Parameters
     ----------
-    x: [n, ...] floating point; the elements of a row are counted in row-major order.
-    keys: [n] int64 on x's device.
-    first: as of :func:`keep_mask`.
+    x: [n, ...] floating point. The elements of a row are counted in row-major order.
+    keys: [n] int64, on x's device.
+    first: as in :func:`keep_mask`.
 
     Raises
     ------
@@ -154,7 +154,7 @@ class _Drop(torch.autograd.Function):
 
 
 def masked_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
-    """:func:`drop`, of which no gradient is wanted; ``threshold`` above 0."""
+    """Compute :func:`drop` without a gradient; ``threshold`` must be above 0."""
     if x.numel() == 0:
         return torch.empty_like(x)
     scale = 1.0 / (1.0 - threshold / _LANE_VALUES)
@@ -164,11 +164,11 @@ def masked_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Ten
         out = np.empty_like(values)
         bits = keys.contiguous().numpy().view(np.uint64)
         with threads_for(values.size, FEW_NUMBERS):
-            given = np.uint64(threshold), values.dtype.type(scale)
-            _masked_scale_rows(values, bits, *given, first, out)
+            numbers = np.uint64(threshold), values.dtype.type(scale)
+            _masked_scale_rows(values, bits, *numbers, first, out)
         return torch.from_numpy(out).view(x.shape)
-    kept = keep_mask(keys, rows.shape[1], threshold, first)
-    return torch.where(kept, rows * scale, rows.new_zeros(())).view(x.shape)
+    is_kept = keep_mask(keys, rows.shape[1], threshold, first)
+    return torch.where(is_kept, rows * scale, rows.new_zeros(())).view(x.shape)
 
 
 @kernel(parallel=True)
@@ -183,7 +183,7 @@ def _masked_scale_rows(
     zero = x.dtype.type(0)
     lane_bits = np.uint64(0xFFFF)
     width = x.shape[1]
-    # Lanes of a word that began before the first element, then whole words, then the rest.
+    # First come the last lanes of a word that began earlier, then whole words, then first lanes.
     lead = min(width, -first % 4)
     start = (first + lead) // 4
     whole = (width - lead) // 4
@@ -192,19 +192,20 @@ def _masked_scale_rows(
         if lead > 0:
             word = variate(key, np.uint64(first // 4))
             for j in range(lead):
-                kept = ((word >> np.uint64(16 * ((first + j) % 4))) & lane_bits) >= threshold
-                out[row, j] = x[row, j] * scale if kept else zero
+                is_kept = ((word >> np.uint64(16 * ((first + j) % 4))) & lane_bits) >= threshold
+                out[row, j] = x[row, j] * scale if is_kept else zero
         for counter in range(whole):
             word = variate(key, np.uint64(start + counter))
-            place = lead + 4 * counter
+            column = lead + 4 * counter
             for lane in range(4):
-                kept = ((word >> np.uint64(16 * lane)) & lane_bits) >= threshold
-                out[row, place + lane] = x[row, place + lane] * scale if kept else zero
+                is_kept = ((word >> np.uint64(16 * lane)) & lane_bits) >= threshold
+                out[row, column + lane] = x[row, column + lane] * scale if is_kept else zero
         if lead + 4 * whole < width:
             word = variate(key, np.uint64(start + whole))
             for j in range(lead + 4 * whole, width):
-                kept = ((word >> np.uint64(16 * (j - lead - 4 * whole))) & lane_bits) >= threshold
-                out[row, j] = x[row, j] * scale if kept else zero
+                lane_of_word = j - lead - 4 * whole
+                is_kept = ((word >> np.uint64(16 * lane_of_word)) & lane_bits) >= threshold
+                out[row, j] = x[row, j] * scale if is_kept else zero
 
 
 @kernel(parallel=True)
@@ -218,24 +219,24 @@ def _absorb_pairs(
 
 
 def _absorb(keys: Tensor, words: Tensor) -> Tensor:
-    """``draw.absorb`` on int64 bit patterns; torch's int64 arithmetic wraps."""
+    """Compute ``draw.absorb`` on int64 bit patterns; torch's int64 arithmetic wraps around."""
     return _mix(keys ^ _mix(words + _signed(GOLDEN)))
 
 
 def _mix(x: Tensor) -> Tensor:
-    """``draw.mix`` on int64 bit patterns."""
+    """Compute ``draw.mix`` on int64 bit patterns."""
     x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
     return x ^ _shifted(x, 31)
 
 
 def _shifted(x: Tensor, places: int) -> Tensor:
-    """A logical shift to the right: torch's own copies the sign bit."""
+    """Shift right without copying the sign bit, as torch's operator would."""
     return (x >> places) & ((1 << (64 - places)) - 1)
 
 
 def _signed(word: int) -> int:
-    """The int64 with the same bits as a uint64."""
+    """Return the int64 with the same bits as a uint64."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 

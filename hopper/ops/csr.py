@@ -1,9 +1,8 @@
-"""Gather patterns of a block: which rows are added into which, forwards and backwards.
+"""Gather patterns of a block, which say which rows are added to which, forward and backward.
 
-Every kernel here is one operation, ``out[r] = sum_i weight[i] * x[indices[i]]`` over the entries i
-of row r. A block has four such patterns: sources or edges into destinations, and their
-transposes. Each is built once per block and kept in ``block.prepared``, so forward, backward and
-all layers that see the block share it.
+A pattern stands for the sum ``out[r] = sum_i weight[i] * x[indices[i]]`` over the entries i of row
+r. A block has four patterns: from sources or edges to destinations, and their transposes. Each is
+built once and stored in ``block.prepared``, so all layers and backward passes share it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ class Csr:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the result."""
+        """The number of rows of the result."""
         return int(self.indptr.numel()) - 1
 
 
 def sources_to_destinations(block: Edges) -> Csr:
-    """Pattern [num_dst] <- [num_src]: each destination gathers its sampled sources."""
+    """Return the pattern [num_dst] <- [num_src], in which destinations gather their sources."""
     prepared = block.prepared
     if "ops.sources_to_destinations" not in prepared:
         prepared["ops.sources_to_destinations"] = Csr(block.indptr, block.indices)
@@ -44,7 +43,7 @@ def sources_to_destinations(block: Edges) -> Csr:
 
 
 def destinations_to_sources(block: Edges) -> Csr:
-    """Pattern [num_src] <- [num_dst]: the transpose; its entries are in :func:`edge_order`."""
+    """Return the transposed pattern [num_src] <- [num_dst], with entries in :func:`edge_order`."""
     prepared = block.prepared
     if "ops.destinations_to_sources" not in prepared:
         indptr, order = _transpose(block)
@@ -55,7 +54,7 @@ def destinations_to_sources(block: Edges) -> Csr:
 
 
 def edges_to_sources(block: Edges) -> Csr:
-    """Pattern [num_src] <- [edges]: each source gathers its sampled out-edges."""
+    """Return the pattern [num_src] <- [edges], in which sources gather their out-edges."""
     prepared = block.prepared
     if "ops.edges_to_sources" not in prepared:
         indptr, order = _transpose(block)
@@ -65,22 +64,22 @@ def edges_to_sources(block: Edges) -> Csr:
 
 
 def edges_to_destinations(block: Edges) -> Csr:
-    """Pattern [num_dst] <- [edges]: each destination gathers its sampled in-edges."""
+    """Return the pattern [num_dst] <- [edges], in which destinations gather their in-edges."""
     prepared = block.prepared
     if "ops.edges_to_destinations" not in prepared:
-        every = torch.arange(block.num_edges, device=block.indptr.device)
-        prepared["ops.edges_to_destinations"] = Csr(block.indptr, every)
+        edges = torch.arange(block.num_edges, device=block.indptr.device)
+        prepared["ops.edges_to_destinations"] = Csr(block.indptr, edges)
     csr: Csr = prepared["ops.edges_to_destinations"]
     return csr
 
 
 def edge_order(block: Edges) -> Tensor:
-    """[edges] int64: the block's edges sorted by source row, ties in block order."""
+    """Return the block's edges [edges], int64, sorted by source row, ties in block order."""
     return _transpose(block)[1]
 
 
 def destinations(block: Edges) -> Tensor:
-    """[edges] int64: the destination row of each edge, kept with the block."""
+    """Return the destination row of each edge, [edges] int64, which the block stores."""
     if "ops.destinations" not in block.prepared:
         block.prepared["ops.destinations"] = block.destinations()
     rows: Tensor = block.prepared["ops.destinations"]
@@ -88,7 +87,7 @@ def destinations(block: Edges) -> Tensor:
 
 
 def _transpose(block: Edges) -> tuple[Tensor, Tensor]:
-    """Row pointers by source, and the edges in that order (a stable sort, so repeatable)."""
+    """Return row pointers by source and the edges in that order, by a stable sort."""
     if "ops.transpose" not in block.prepared:
         if block.indices.device.type == "cpu":
             arrays = _counting_sort(block.indices.contiguous().numpy(), block.num_src)
@@ -101,7 +100,7 @@ def _transpose(block: Edges) -> tuple[Tensor, Tensor]:
 
 
 def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
-    """As :func:`_counting_sort`, on any device."""
+    """Compute the result of :func:`_counting_sort` on any device."""
     ordered, order = torch.sort(keys, stable=True)
     return torch.searchsorted(ordered, torch.arange(num_keys + 1, device=keys.device)), order
 
@@ -115,10 +114,10 @@ def _counting_sort(
         indptr[key + 1] += 1
     for key in range(num_keys):
         indptr[key + 1] += indptr[key]
-    place = indptr[:-1].copy()
+    next_index = indptr[:-1].copy()
     order = np.empty(keys.size, np.int64)
     for i in range(keys.size):
         key = keys[i]
-        order[place[key]] = i
-        place[key] += 1
+        order[next_index[key]] = i
+        next_index[key] += 1
     return indptr, order

@@ -1,4 +1,4 @@
-"""Dropout for the rows and edges of a block, placement-invariant (docs/dropout.md)."""
+"""Dropout of the rows and edges of a block, with the same masks on any rank (docs/dropout.md)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hopper.ops.stored_rows import StoredRows
 
 @functools.cache
 def node_type_key(node_type: str) -> int:
-    """The uint64 key of a node type: the first 8 bytes, little-endian, of its name's SHA-256."""
+    """Return a node type's uint64 key: the first 8 bytes, little-endian, of its name's SHA-256."""
     return int.from_bytes(hashlib.sha256(node_type.encode()).digest()[:8], "little")
 
 
 def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
-    """Dropout on a layer's input rows.
+    """Apply dropout to a layer's input rows.
 
     Parameters
     ----------
-    rows: [n, ...], of these nodes.
-    p: probability in [0, 1); 0 returns the rows themselves.
-    layer: index of the layer that reads them, first layer 0.
+    rows: [n, ...], the rows of the nodes.
+    p: the probability, in [0, 1); 0 returns the rows themselves.
+    layer: the index of the layer that reads them, from 0.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
 
 
 def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
-    """Dropout on values per edge and head, x [edges, ...]; otherwise as :func:`drop_rows`."""
+    """Apply dropout to values x [edges, ...] per edge and head; otherwise as :func:`drop_rows`."""
     threshold = drop_threshold(p)
     if threshold == 0:
         return x
@@ -59,7 +59,8 @@ def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
 
 
 def drop_self(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
-    """Dropout on a destination's own attention, x [num_dst, ...]; otherwise as drop_rows."""
+    """Apply dropout to destinations' attention to themselves, x [num_dst, ...]; otherwise as
+    :func:`drop_rows`."""
     threshold = drop_threshold(p)
     if threshold == 0:
         return x

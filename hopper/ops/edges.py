@@ -1,7 +1,7 @@
-"""Values per edge: gathered from either end, and summed into destinations.
+"""Values per edge, which are gathered from either end and summed into destinations.
 
-What a layer needs whose messages are no weighted source rows. Every function materialises
-[edges, ...]; where a fused operation exists, it takes less memory and time.
+They are for layers whose messages are not weighted source rows. Every function materialises
+[edges, ...]. A fused operation, where there is one, takes less memory and time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hopper.ops.selection import Kernels
 
 
 def source_rows(block: Edges, x: Tensor) -> Tensor:
-    """[edges, ...]: the source row of each edge.
+    """Return the source row of each edge, [edges, ...].
 
-    Unlike ``x[block.indices]``, whose gradient is added up in no fixed order, this repeats bit
-    for bit.
+    Its gradient repeats bit for bit. That of ``x[block.indices]`` does not, since it is summed in
+    no fixed order.
 
     Parameters
     ----------
@@ -43,7 +43,10 @@ def source_rows(block: Edges, x: Tensor) -> Tensor:
 
 
 def destination_rows(block: Edges, x: Tensor) -> Tensor:
-    """[edges, ...]: the destination row of each edge; x [num_dst, ...], as :func:`source_rows`."""
+    """Return the destination row of each edge, [edges, ...], from x [num_dst, ...].
+
+    Errors are those of :func:`source_rows`.
+    """
     x = in_full(x)
     check_rows("x", x, block.num_dst)
     out: Tensor = _DestinationRows.apply(block, selection.kernels_for(x.device), x)
@@ -51,16 +54,16 @@ def destination_rows(block: Edges, x: Tensor) -> Tensor:
 
 
 def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
-    """Sum of the values of each destination's edges, each times its weight if there are any.
+    """Sum the values of each destination's edges, with weights if they are given.
 
     Parameters
     ----------
     messages: [edges, ...] floating point.
-    w: [edges] of the same dtype, constants: they get no gradient.
+    w: [edges] of the same dtype, constants without a gradient.
 
     Returns
     -------
-    [num_dst, ...]; zero where no edge was sampled.
+    [num_dst, ...]; zero for destinations without sampled edges.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Products of groups of rows, each with a matrix of its own."""
+"""Products of groups of rows with one matrix for each group."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hopper.errors import RequestError
 from hopper.ops.precision import in_full, product_dtype
 
 _OWN_LAUNCHES: Final = 6
-"""kernels that spreading rows over batches and collecting them takes"""
+"""The number of kernels that copy rows to batches and back."""
 
 
 def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
-    """``rows[bounds[g]:bounds[g + 1]] @ matrices[g]`` for every group g, in one tensor.
+    """Compute ``rows[bounds[g]:bounds[g + 1]] @ matrices[g]`` for every group g, in one tensor.
 
-    One node of the graph of gradients stands for all groups, of which there may be hundreds.
+    It adds one node to the autograd graph, and not one for each of possibly hundreds of groups.
 
     Parameters
     ----------
     rows: [n, in] floating point.
     matrices: [groups, in, out], of the same dtype.
-    bounds: [groups + 1] ascending, from 0 to n; a group may be empty.
+    bounds: [groups + 1] ascending, from 0 to n. Groups may be empty.
 
     Returns
     -------
@@ -88,18 +88,20 @@ class _GroupedProduct(torch.autograd.Function):
 
 
 class _Batches:
-    """Groups of about the same size as one batch of equal size: hundreds of small products are some
-    ten kernels on a GPU, and at most half of what they multiply is padding.
+    """Batches of groups of similar size, padded to equal size.
+
+    Hundreds of small products become about ten kernels on a GPU. At most half of the numbers that
+    they multiply are padding.
 
     Parameters
     ----------
-    bounds: as of :func:`grouped_product`; some group has rows.
+    bounds: as in :func:`grouped_product`. At least one group has rows.
     """
 
     def __init__(self, bounds: Sequence[int], device: torch.device) -> None:
         sizes = np.diff(bounds)
         classes = _size_classes(sizes)
-        # Stable, so that groups of a size class stay in their order.
+        # A stable sort keeps groups of a size class in their order.
         order = np.argsort(classes, kind="stable")
         order = order[sizes[order] > 0]
         _, counts = np.unique(classes[order], return_counts=True)
@@ -115,15 +117,14 @@ class _Batches:
             group, row = group + count, stop
         self._rows = row
         self._order = to_device(torch.from_numpy(order), device)
-        moved = to_device(torch.from_numpy(np.stack([starts - bounds[:-1], sizes])), device)
-        places = torch.arange(bounds[-1], device=device)
-        places += moved[0].repeat_interleave(moved[1], output_size=bounds[-1])
-        self._places = places
+        shifts = to_device(torch.from_numpy(np.stack([starts - bounds[:-1], sizes])), device)
+        padded_rows = torch.arange(bounds[-1], device=device)
+        padded_rows += shifts[0].repeat_interleave(shifts[1], output_size=bounds[-1])
+        self._padded_rows = padded_rows
 
     @classmethod
     def of(cls, bounds: Sequence[int], device: torch.device) -> _Batches | None:
-        """None where a kernel a group is the better choice: on the CPU, and where no launches would
-        be saved."""
+        """Make batches; None if they save no kernels, and always on the CPU."""
         if device.type == "cpu":
             return None
         sizes = np.diff(bounds)
@@ -133,28 +134,28 @@ class _Batches:
         return cls(bounds, device)
 
     def products(self, rows: Tensor, matrices: Tensor) -> Tensor:
-        """[n, out]: every group's rows times its matrix."""
+        """Multiply every group's rows by its matrix, to [n, out]."""
         spread, chosen = self._spread(rows), matrices.index_select(0, self._order)
         out = rows.new_empty(self._rows, matrices.shape[2])
         for groups, largest, place in self._pieces:
             torch.bmm(
                 _batch(spread[place], largest), chosen[groups], out=_batch(out[place], largest)
             )
-        return out.index_select(0, self._places)
+        return out.index_select(0, self._padded_rows)
 
     def matrix_gradients(self, rows: Tensor, grad: Tensor, shape: torch.Size) -> Tensor:
-        """[groups, in, out]: the gradients of the matrices; 0 of a group without rows."""
+        """Return the gradients of matrices, [groups, in, out]; zero for groups without rows."""
         left, right = self._spread(rows), self._spread(grad)
-        found = grad.new_empty(self._order.numel(), *shape[1:])
+        gradients = grad.new_empty(self._order.numel(), *shape[1:])
         for groups, largest, place in self._pieces:
-            one, other = _batch(left[place], largest), _batch(right[place], largest)
-            torch.bmm(one.mT, other, out=found[groups])
-        return grad.new_zeros(shape).index_copy_(0, self._order, found)
+            inputs, outputs = _batch(left[place], largest), _batch(right[place], largest)
+            torch.bmm(inputs.mT, outputs, out=gradients[groups])
+        return grad.new_zeros(shape).index_copy_(0, self._order, gradients)
 
     def _spread(self, rows: Tensor) -> Tensor:
-        """[padded rows, width]: rows with zeros behind each group's."""
+        """Copy rows to [padded rows, width], with zeros after each group's rows."""
         padded = rows.new_zeros(self._rows, rows.shape[1])
-        return padded.index_copy_(0, self._places, rows)
+        return padded.index_copy_(0, self._padded_rows, rows)
 
 
 def _batch(rows: Tensor, largest: int) -> Tensor:
@@ -162,7 +163,7 @@ def _batch(rows: Tensor, largest: int) -> Tensor:
 
 
 def _size_classes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of groups that have rows: k of those with more than 2^(k-1) and at most 2^k."""
+    """Return the size class k of each group, with more than 2^(k-1) and at most 2^k rows."""
     return np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""The largest value of what each destination's sources send."""
+"""The maximum over each destination's sources."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from hopper.ops.torch_kernels import segments
 
 
 def copy_max(block: Edges, x: Tensor) -> Tensor:
-    """[num_dst, D]: per column the largest value among each destination's sources; zero where it
-    has none.
+    """Return each column's maximum over a destination's sources, [num_dst, D].
 
-    Where several sources have it, they share the gradient equally, so that it does not depend on
-    the order of edges.
+    It is zero for destinations without sources. Several sources with the maximum share its gradient
+    equally, so the gradient does not depend on the order of edges.
 
     Parameters
     ----------
@@ -45,15 +44,15 @@ class _CopyMax(torch.autograd.Function):
         ctx.block, ctx.kernels = block, kernels
         sent = x.index_select(0, block.indices)
         out = segments(block, sent, "max")
-        largest = sent == out.index_select(0, destinations(block))
-        ctx.save_for_backward(largest)
+        is_largest = sent == out.index_select(0, destinations(block))
+        ctx.save_for_backward(is_largest)
         return out.masked_fill_((block.edges_per_destination() == 0).unsqueeze(-1), 0.0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        (largest,) = ctx.saved_tensors
-        shares = largest.to(grad.dtype)
+        (is_largest,) = ctx.saved_tensors
+        shares = is_largest.to(grad.dtype)
         count = segments(ctx.block, shares, "sum").clamp_(min=1)
         shares *= (grad / count).index_select(0, destinations(ctx.block))
         return None, None, gather_rows(ctx.kernels, edges_to_sources(ctx.block), shares)

@@ -1,7 +1,7 @@
-"""Sums of messages over the edges of a block, differentiable and repeatable bit for bit.
+"""Sums of messages over the edges of a block, which repeat bit for bit.
 
-All functions take blocks with no edges or no destinations as they come. Gradients are computed
-only for inputs that require them, and once (no second derivatives).
+Blocks may have no edges or no destinations. All functions are differentiable once. Gradients are
+computed only for inputs that require them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hopper.ops.selection import Kernels
 
 
 def copy_sum(block: Edges, x: Tensor) -> Tensor:
-    """Sum of the source rows of each destination.
+    """Sum the source rows of each destination.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def copy_sum(block: Edges, x: Tensor) -> Tensor:
 
     Returns
     -------
-    [num_dst, ...] of x's dtype; zero where no edge was sampled.
+    [num_dst, ...] of x's dtype; zero for destinations without sampled edges.
 
     Raises
     ------
@@ -48,14 +48,14 @@ def copy_sum(block: Edges, x: Tensor) -> Tensor:
 
 
 def copy_mean(block: Edges, x: Tensor) -> Tensor:
-    """Mean of the source rows of each destination; parameters and errors as :func:`copy_sum`."""
+    """Average the source rows of each destination; arguments and errors as in :func:`copy_sum`."""
     sums = copy_sum(block, x)
     counts = block.sampled_degree().clamp(min=1).to(sums.dtype)
     return sums / counts.view(-1, *[1] * (x.dim() - 1))
 
 
 def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
-    """Sum of the source rows of each destination, each times its edge's weight.
+    """Sum the source rows of each destination, each times its edge's weight.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
 
 
 def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
-    """The dot product of each edge's source and destination row, per head.
+    """Compute the dot product of each edge's source and destination row, per head.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
 
 
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """[num_rows, ...]: a backend's gathering sum for rows of any shape; empty work is zeros.
+    """Compute a backend's sum for rows of any shape, to [num_rows, ...]; zero without entries.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = 
     if weights is not None:
         weights = weights.reshape(csr.indices.numel(), -1)
     if torch.is_autocast_enabled(x.device.type):
-        # Some backends gather by products of sparse matrices.
+        # Some backends compute the sum as a product, which autocast must not change.
         with torch.autocast(x.device.type, enabled=False):
             return kernels.gather_sum(csr, rows, weights).view(shape)
     return kernels.gather_sum(csr, rows, weights).view(shape)

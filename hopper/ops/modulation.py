@@ -1,4 +1,4 @@
-"""Feature-wise modulated messages, activated per edge and summed (GNN-FiLM), in one operation."""
+"""Sums of feature-wise modulated, activated messages (GNN-FiLM), in one operation."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from hopper.ops.precision import in_full
 
 
 def modulated_sum(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
-    """``sum_e w_e relu(gamma_v * x_u + beta_v)`` over the sampled edges e = (u, v) of each v.
+    """Sum ``w_e relu(gamma_v * x_u + beta_v)`` over the sampled edges e = (u, v) of each v.
 
-    On the CPU in float32 and float64, messages exist one value at a time, forwards and backwards:
-    the memory is that of the rows, whatever the number of edges. Elsewhere [edges, D] values are
-    materialised, and four such tensors are kept for the backward pass. Rows are added in a fixed
-    order in both, so results repeat bit for bit.
+    On the CPU in float32 and float64, no message is stored, forward or backward, so memory does not
+    grow with the number of edges. Otherwise [edges, D] values are materialised, and four such
+    tensors are kept for the backward pass. Rows are added in a fixed order in both cases, so
+    results repeat bit for bit.
 
     Parameters
     ----------
     x: [num_src, D] floating point.
     gamma, beta: [num_dst, D] of x's dtype.
-    w: [edges] of x's dtype, constants: they get no gradient.
+    w: [edges] of x's dtype, constants without a gradient.
 
     Returns
     -------
-    [num_dst, D]; zero where no edge was sampled.
+    [num_dst, D]; zero for destinations without sampled edges.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def modulated_sum(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tenso
 
 
 def _composed(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
-    """The same from operations on values per edge, on any device."""
+    """Compute :func:`modulated_sum` from operations on values per edge, on any device."""
     scaled = destination_rows(block, gamma) * source_rows(block, x)
     return edge_sum(block, torch.relu(scaled + destination_rows(block, beta)), w)
 
@@ -107,7 +107,7 @@ def _arrays(*values: Tensor) -> list[NDArray[Any]]:
     return [value.detach().contiguous().numpy() for value in values]
 
 
-# "not (value <= 0)" and not "value > 0": a NaN has to come through, as it does through ReLU.
+# Kernels test "not (value <= 0)" instead of "value > 0", so that NaN passes as through ReLU.
 
 
 @kernel(parallel=True)
@@ -141,7 +141,7 @@ def _grad_to_sources(
     grad: NDArray[Any],
     grad_x: NDArray[Any],
 ) -> None:
-    """Over each source's edges: ``rows`` are their destinations, in the order of ``w``."""
+    """Sum over each source's edges, whose destinations are ``rows``, in the order of ``w``."""
     zero = x.dtype.type(0)
     for u in numba.prange(grad_x.shape[0]):
         grad_x[u] = zero

@@ -1,10 +1,8 @@
-"""Kernels for the CPU, compiled by numba: no temporary of the size of all edges times the columns.
+"""Kernels for the CPU, compiled by numba, without temporaries of edges times columns.
 
-Every row of a result is added up by one thread in the order of its entries, so results are
-repeatable bit for bit for any number of threads. Threads take consecutive rows with about equally
-many entries, whatever the degrees.
-
-float32 and float64 are computed as they are, other dtypes in float32.
+One thread sums each row of a result in the order of its entries, so results repeat bit for bit for
+any number of threads. Threads take runs of consecutive rows with about equally many entries.
+float32 and float64 are computed in their own precision, other dtypes in float32.
 """
 
 from __future__ import annotations
@@ -27,26 +25,26 @@ from hopper.ops.strips import make_dot_strip, make_sum_strip
 from hopper.ops.torch_kernels import EdgeKernels
 
 _PIECES_A_THREAD: Final = 8
-"""runs of rows that a thread takes, so that it can take over from one that is held up"""
+"""The runs of rows per thread. Threads that finish early take over runs of slower threads."""
 _NARROW: Final = 64
-"""columns a head below which torch multiplies several heads sooner: in 0.6 of the time at 4 and 8
-columns, 0.8 at 16 and 32 (200,000 edges, one thread)"""
+"""The columns of a head below which torch multiplies several heads faster than the kernel.
+
+torch takes 0.6 of the time at 4 and 8 columns, 0.8 at 16 and 32 (200,000 edges, one thread)."""
 _FULL: Final = (torch.float32, torch.float64)
 
 
 class NumbaKernels(EdgeKernels):
-    """All of a backend's operations (CPU)."""
+    """All operations of a backend, for the CPU."""
 
     name = "numba"
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """[num_rows, width]: ``out[r] = sum_i weights[i] * x[indices[i]]``.
+        """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
 
         Parameters
         ----------
         x: [num_cols, width] floating point.
-        weights: [entries, H] of x's dtype, one for each of H equal pieces of a row; or None for
-            ones.
+        weights: [entries, H] of x's dtype, for H equal pieces of a row; None = all are 1.
         """
         if x.dtype not in _FULL:
             full = None if weights is None else weights.float()
@@ -61,7 +59,7 @@ class NumbaKernels(EdgeKernels):
         return out
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """[edges, H]: the dot product of each edge's source row of x and destination row of y.
+        """Return the dot product [edges, H] of each edge's source row of x and destination's of y.
 
         Parameters
         ----------
@@ -80,67 +78,74 @@ class NumbaKernels(EdgeKernels):
         return out
 
     def softmax(
-        self, block: Edges, logits: Tensor, own: Tensor | None
+        self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The softmax over each destination's edges, and over its own logit if it has one.
+        """Compute the softmax over each destination's edges, and over its own logit if it has one.
 
         Parameters
         ----------
         logits: [edges, H] floating point.
-        own: [num_dst, H] of the same dtype, or None.
+        self_logits: [num_dst, H] of the same dtype, or None.
 
         Returns
         -------
-        Shares of the shapes of both.
+        The shares, in the shapes of both.
         """
         if logits.dtype not in _FULL:
-            return _round(
-                self.softmax(block, logits.float(), None if own is None else own.float()),
-                logits.dtype,
-            )
-        # Subtracting the largest logit keeps the exponentials finite and changes nothing else.
+            full = None if self_logits is None else self_logits.float()
+            return _round(self.softmax(block, logits.float(), full), logits.dtype)
+        # Subtracting the largest logit keeps the exponentials finite, and does not change shares.
         shares = _like(logits)
-        own_shares = logits.new_empty(0, logits.shape[1]) if own is None else _like(own)
-        alone = own_shares if own is None else own
-        results, indptr = (_array(shares), _array(own_shares)), block.indptr.numpy()
+        # Kernels take an empty array where there are no logits of destinations.
+        empty = logits.new_empty(0, logits.shape[1])
+        self_shares = empty if self_logits is None else _like(self_logits)
+        self_terms = empty if self_logits is None else self_logits
+        results, indptr = (_array(shares), _array(self_shares)), block.indptr.numpy()
         with _pieces_of(logits.numel()) as pieces:
-            _subtract_largest(*results, _array(logits), _array(alone), indptr, pieces)
-        # torch computes several exponentials at a time.
+            _subtract_largest(*results, _array(logits), _array(self_terms), indptr, pieces)
+        # torch vectorises exponentials.
         shares.exp_()
-        own_shares.exp_()
+        self_shares.exp_()
         with _pieces_of(logits.numel()) as pieces:
             _divide_by_sums(*results, indptr, pieces)
-        return shares, None if own is None else own_shares
+        return shares, None if self_logits is None else self_shares
 
     def softmax_gradient(
         self,
         block: Edges,
         shares: Tensor,
-        own: Tensor | None,
+        self_shares: Tensor | None,
         grad: Tensor,
-        grad_own: Tensor | None,
+        grad_self: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Gradients of what :meth:`softmax` was given, from its result and that one's gradients."""
+        """Return the gradients of :meth:`softmax`'s logits, from the shares and their gradients."""
         if shares.dtype not in _FULL:
-            own, grad_own = (x if x is None else x.float() for x in (own, grad_own))
-            full = self.softmax_gradient(block, shares.float(), own, grad.float(), grad_own)
+            self_shares, grad_self = (
+                x if x is None else x.float() for x in (self_shares, grad_self)
+            )
+            full = self.softmax_gradient(
+                block, shares.float(), self_shares, grad.float(), grad_self
+            )
             return _round(full, shares.dtype)
         out = _like(shares)
-        own_out = None if own is None or grad_own is None else _like(own)
-        none = _array(shares.new_empty(0, shares.shape[1]))
-        own_result, own_shares, own_grad = (
-            none if own_out is None or x is None else _array(x) for x in (own_out, own, grad_own)
+        self_out = None if self_shares is None or grad_self is None else _like(self_shares)
+        empty = _array(shares.new_empty(0, shares.shape[1]))
+        self_result, self_inputs, self_grad = (
+            empty if self_out is None or x is None else _array(x)
+            for x in (self_out, self_shares, grad_self)
         )
-        given = _array(shares), _array(grad), own_shares, own_grad
+        inputs = _array(shares), _array(grad), self_inputs, self_grad
         with _pieces_of(shares.numel()) as pieces:
-            _softmax_gradient(_array(out), own_result, *given, block.indptr.numpy(), pieces)
-        return out, own_out
+            _softmax_gradient(_array(out), self_result, *inputs, block.indptr.numpy(), pieces)
+        return out, self_out
 
 
 @contextmanager
 def _pieces_of(numbers: int) -> Iterator[int]:
-    """How many runs the rows are divided into where so many numbers are read; within it the calling
-    thread's kernels use as many threads as that pays for."""
+    """Open a context with the number of threads that reading so many numbers pays for.
+
+    It yields the number of runs into which rows are divided.
+    """
     with threads_for(numbers, FEW_NUMBERS) as threads:
         yield threads * _PIECES_A_THREAD if threads > 1 else 1
 
@@ -161,21 +166,21 @@ def _flat(x: Tensor) -> NDArray[Any]:
 def _round(
     results: tuple[Tensor, Tensor | None], dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None]:
-    shares, own = results
-    return shares.to(dtype), None if own is None else own.to(dtype)
+    shares, self_shares = results
+    return shares.to(dtype), None if self_shares is None else self_shares.to(dtype)
 
 
 @kernel
 def _divide(indptr: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
-    """[pieces + 1] int64: runs of rows with about equally many rows and entries together."""
+    """Divide rows into runs with about equally many rows plus entries: [pieces + 1] int64."""
     rows = indptr.size - 1
     bounds = np.empty(pieces + 1, np.int64)
     for piece in range(pieces + 1):
-        wanted = (indptr[rows] + rows) * piece // pieces
+        target = (indptr[rows] + rows) * piece // pieces
         low, high = 0, rows
         while low < high:
             middle = (low + high) // 2
-            if indptr[middle] + middle < wanted:
+            if indptr[middle] + middle < target:
                 low = middle + 1
             else:
                 high = middle
@@ -217,7 +222,7 @@ def _sum_run(
             _two_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
             j += 16
         if j < width and width >= 8:
-            # The last vectors may hold columns once more: sums are the same.
+            # The last vector may overlap the one before it, which computes the same sums again.
             if j + 8 < width:
                 _one_vector(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
             j = width - 8
@@ -337,9 +342,9 @@ def _dot_run(
                     j = width - width % 32
                     total += _dot_four_vectors(x, left, y, right, j)
                 if j + 8 <= width:
-                    rest = width - j - width % 8
-                    total += _dot_one_vector(x, left + j, y, right + j, rest)
-                    j += rest
+                    columns = width - j - width % 8
+                    total += _dot_one_vector(x, left + j, y, right + j, columns)
+                    j += columns
                 if j + 4 <= width:
                     total += _dot_half_vector(x, left + j, y, right + j, 4)
                     j += 4
@@ -368,9 +373,9 @@ def _dot_rows(
 @kernel(parallel=True, error_model="numpy")
 def _subtract_largest(
     shares: NDArray[Any],
-    own_shares: NDArray[Any],
+    self_shares: NDArray[Any],
     logits: NDArray[Any],
-    own: NDArray[Any],
+    self_logits: NDArray[Any],
     indptr: NDArray[np.int64],
     pieces: int,
 ) -> None:
@@ -379,18 +384,18 @@ def _subtract_largest(
         for row in range(bounds[piece], bounds[piece + 1]):
             first, stop = indptr[row], indptr[row + 1]
             for head in range(logits.shape[1]):
-                top = own[row, head] if own.shape[0] else logits.dtype.type(-np.inf)
+                top = self_logits[row, head] if self_logits.shape[0] else logits.dtype.type(-np.inf)
                 for edge in range(first, stop):
                     top = max(top, logits[edge, head])
                 for edge in range(first, stop):
                     shares[edge, head] = logits[edge, head] - top
-                if own.shape[0]:
-                    own_shares[row, head] = own[row, head] - top
+                if self_logits.shape[0]:
+                    self_shares[row, head] = self_logits[row, head] - top
 
 
 @kernel(parallel=True, error_model="numpy")
 def _divide_by_sums(
-    shares: NDArray[Any], own_shares: NDArray[Any], indptr: NDArray[np.int64], pieces: int
+    shares: NDArray[Any], self_shares: NDArray[Any], indptr: NDArray[np.int64], pieces: int
 ) -> None:
     bounds = _divide(indptr, pieces)
     for piece in numba.prange(pieces):
@@ -400,9 +405,9 @@ def _divide_by_sums(
                 total = shares.dtype.type(0)
                 for edge in range(first, stop):
                     total += shares[edge, head]
-                if own_shares.shape[0]:
-                    total += own_shares[row, head]
-                    own_shares[row, head] /= total
+                if self_shares.shape[0]:
+                    total += self_shares[row, head]
+                    self_shares[row, head] /= total
                 for edge in range(first, stop):
                     shares[edge, head] /= total
 
@@ -410,11 +415,11 @@ def _divide_by_sums(
 @kernel(parallel=True, error_model="numpy")
 def _softmax_gradient(
     out: NDArray[Any],
-    own_out: NDArray[Any],
+    self_out: NDArray[Any],
     shares: NDArray[Any],
     grad: NDArray[Any],
-    own: NDArray[Any],
-    grad_own: NDArray[Any],
+    self_shares: NDArray[Any],
+    grad_self: NDArray[Any],
     indptr: NDArray[np.int64],
     pieces: int,
 ) -> None:
@@ -426,8 +431,8 @@ def _softmax_gradient(
                 total = shares.dtype.type(0)
                 for edge in range(first, stop):
                     total += shares[edge, head] * grad[edge, head]
-                if own.shape[0]:
-                    total += own[row, head] * grad_own[row, head]
-                    own_out[row, head] = own[row, head] * (grad_own[row, head] - total)
+                if self_shares.shape[0]:
+                    total += self_shares[row, head] * grad_self[row, head]
+                    self_out[row, head] = self_shares[row, head] * (grad_self[row, head] - total)
                 for edge in range(first, stop):
                     out[edge, head] = shares[edge, head] * (grad[edge, head] - total)

@@ -1,4 +1,4 @@
-"""Matrix products in half the bits, and everything that is added up over edges in full."""
+"""Precision under autocast: matrix products in 16 bits, and sums over edges in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HALVES = (torch.bfloat16, torch.float16)
 def products_in(
     dtype: torch.dtype | None, device: torch.device
 ) -> contextlib.AbstractContextManager[None]:
-    """Within it torch computes matrix products of float32 in another dtype; None = as they are."""
+    """Return a context in which torch computes float32 products in a dtype; None = no change."""
     return contextlib.nullcontext() if dtype is None else _autocast(dtype, device)
 
 
@@ -25,11 +25,11 @@ def _autocast(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
 
 
 def in_full(x: Tensor) -> Tensor:
-    """x as float32, where autocast has made less of it."""
+    """Return x as float32, if autocast has made a 16-bit tensor of it."""
     return x.float() if x.dtype in HALVES and torch.is_autocast_enabled(x.device.type) else x
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that products of x are to be computed in."""
+    """Return the dtype in which to compute products of x."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

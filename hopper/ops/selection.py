@@ -1,8 +1,8 @@
-"""Which kernels compute message passing: numba's on the CPU, and on CUDA Triton's where it is
-installed, torch's otherwise.
+"""Chooses the kernels of message passing.
 
-The choice is "auto" unless the environment variable ``HOPPER_OPS`` or :class:`use_backend` says
-otherwise. Triton is imported when it is first needed, never before.
+By default these are numba's on the CPU. On CUDA they are Triton's if it is installed, and torch's
+otherwise. The environment variable ``HOPPER_OPS`` and :class:`use_backend` choose others. Triton is
+imported only when it is first needed.
 """
 
 from __future__ import annotations
@@ -29,46 +29,51 @@ _chosen: Choice | None = None
 
 
 class Kernels(Protocol):
-    """What a backend provides: deterministic operations, not differentiable by themselves."""
+    """The operations of a backend, which are deterministic and have no gradient themselves."""
 
     name: str
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """[num_rows, width]: the weighted sum of the rows of x that each row gathers."""
+        """Sum the rows of x that each row gathers, with weights, to [num_rows, width]."""
         ...
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """[edges, H]: the product of each edge's source row of x and destination row of y."""
+        """Return the dot product of each edge's source row of x and destination row of y.
+
+        Returns
+        -------
+        [edges, H]
+        """
         ...
 
     def softmax(
-        self, block: Edges, logits: Tensor, own: Tensor | None
+        self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Shares of each destination's edges, and of itself where it has a logit of its own."""
+        """Return the shares of each destination's edges, and of the destination itself."""
         ...
 
     def softmax_gradient(
         self,
         block: Edges,
         shares: Tensor,
-        own: Tensor | None,
+        self_shares: Tensor | None,
         grad: Tensor,
-        grad_own: Tensor | None,
+        grad_self: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the logits, from the shares and the gradients of these."""
+        """Return the gradients of logits, from the shares and their gradients."""
         ...
 
 
 class use_backend:
-    """Choose the backend for the whole process, from now on or for a ``with`` statement.
+    """Chooses the backend for the whole process, from now on or for a ``with`` statement.
 
-    ``use_backend("torch")`` takes effect at once; as a context manager it restores the previous
+    ``use_backend("torch")`` takes effect at once. As a context manager it restores the previous
     choice at the end.
 
     Raises
     ------
     ConfigError
-        The name is none of "auto", "numba", "torch", "triton".
+        The name is not one of "auto", "numba", "torch", "triton".
     """
 
     def __init__(self, name: Choice) -> None:
@@ -77,23 +82,23 @@ class use_backend:
         _chosen = _checked(name, "use_backend")
 
     def __enter__(self) -> None:
-        """Nothing: the choice holds since the call."""
+        """Do nothing, since the choice took effect in the call."""
 
     def __exit__(self, *exc_info: object) -> None:
-        """Restore the choice that held before."""
+        """Restore the previous choice."""
         global _chosen
         _chosen = self._previous
 
 
 def backend(device: torch.device | str = "cpu") -> str:
-    """The backend that computes blocks on this device: "numba", "torch" or "triton".
+    """Return the name of the backend for blocks on a device: "numba", "torch" or "triton".
 
     Raises
     ------
     ConfigError
         ``HOPPER_OPS`` has an unknown value.
     RequestError
-        What was chosen is not importable, or does not compute on this device.
+        The chosen backend cannot be imported, or does not run on this device.
     """
     return kernels_for(torch.device(device)).name
 
@@ -133,7 +138,7 @@ def _on_cpu(choice: Choice) -> Kernels:
 
 @functools.cache
 def load_triton() -> Kernels | str:
-    """The kernels in Triton; or the sentence that says why there are none."""
+    """Return Triton's kernels, or a sentence that says why there are none."""
     try:
         kernels: Kernels = importlib.import_module("hopper.ops.triton_kernels").TritonKernels()
     except ImportError as error:
@@ -146,7 +151,7 @@ def load_triton() -> Kernels | str:
 
 @functools.cache
 def _say_once(absence: str) -> None:
-    # One rank speaks for all of them.
+    # Only one rank logs it.
     if os.environ.get("RANK", "0") == "0":
         _logger.warning("%s", absence)
 

@@ -1,9 +1,9 @@
-"""Input rows that stay where they are stored until they are multiplied.
+"""Input rows that stay in their tables until they are multiplied.
 
-A first layer that projects its input makes narrow rows of wide ones. Gathered first, the wide ones
-are written to memory and read from it twice, for the product and for the weights' gradient;
-gathered in blocks that fit the processor's cache, they are read where they are stored and written
-nowhere.
+A first layer that projects its input makes narrow rows of wide ones. If the wide rows were gathered
+first, they would be written to memory, and read from it for the product and for the weights'
+gradient. Here rows are gathered in blocks that fit the processor's cache, and are never written to
+memory.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hopper.ops.precision import product_dtype
 from hopper.ops.row_form import float_dtype, float_width, to_floats
 
 _BLOCK_BYTES: Final = 1 << 22
-"""of the rows of a block: it stays in the cache that cores share, and is large enough for several
-threads to gain by it"""
+"""The bytes of a block of rows. It fits the cache that cores share, and is large enough for several
+threads."""
 
 
 @dataclass(frozen=True)
 class RowPart:
-    """Some rows of one table.
+    """Some rows of one table, which are part of the rows of a :class:`StoredRows`.
 
     Attributes
     ----------
-    table: [stored, columns] in host memory, or mapped into it, in a stored form.
-    rows: [k] int64: which of them; None = all, in their order.
-    places: [k] int64, ascending: which rows of the whole they are; None = all of it.
+    table: [stored, columns], in or mapped into host memory, in a stored form.
+    rows: [k] int64, the indices of the part's rows in the table; None = all rows, in order.
+    places: [k] int64, ascending, their indices in the whole; None = the part is the whole.
     """
 
     table: Tensor
@@ -46,13 +46,13 @@ class RowPart:
         return len(self.table if self.rows is None else self.rows)
 
     def before(self, stop: int) -> int:
-        """How many of them are among the first ``stop`` rows of the whole."""
+        """Return how many of the part's rows are among the first ``stop`` rows of the whole."""
         if self.places is None:
             return min(stop, len(self))
         return int(torch.searchsorted(self.places, stop))
 
     def first(self, count: int) -> RowPart:
-        """The first ``count`` of them."""
+        """Return the first ``count`` rows of the part."""
         rows = self.rows if self.rows is None else self.rows[:count]
         table = self.table[:count] if self.rows is None else self.table
         return RowPart(table, rows, None if self.places is None else self.places[:count])
@@ -62,14 +62,17 @@ class RowPart:
 class _Block:
     """Consecutive rows of a part.
 
-    values: [k, dim]. places: which rows of the whole they are.
+    Attributes
+    ----------
+    values: [k, dim].
+    places: the indices of the rows in the whole.
     """
 
     values: Tensor
     places: slice | Tensor
 
     def before(self, stop: int) -> _Block:
-        """Those among the first ``stop`` rows of the whole."""
+        """Return the block's rows among the first ``stop`` rows of the whole."""
         if isinstance(self.places, slice):
             count = max(0, min(stop, self.places.stop) - self.places.start)
             return _Block(self.values[:count], slice(self.places.start, self.places.start + count))
@@ -77,7 +80,7 @@ class _Block:
         return _Block(self.values[:count], self.places[:count])
 
     def of(self, whole: Tensor) -> Tensor:
-        """[k, ...]: their rows of a tensor that has one for each of the whole."""
+        """Select the block's rows [k, ...] from a tensor with a row for each of the whole."""
         if isinstance(self.places, slice):
             return whole[self.places]
         return whole.index_select(0, self.places)
@@ -89,10 +92,13 @@ class _Reader:
 
     Attributes
     ----------
-    parts: that make up the whole. count: rows of the whole.
-    dtype: what values are converted to.
-    keys: [count] int64: of dropout, one a row; None = there is none. threshold, first_dropped: of
-        dropout.
+    parts: the parts of the whole. Rows in no part are zero.
+    count: the number of rows of the whole.
+    dim: the width of a row.
+    dtype: the dtype to which values are converted.
+    keys: [count] int64, the key of dropout of each row; None = no dropout.
+    threshold: the threshold of dropout, as in :func:`hopper.ops.counter_mask.drop`.
+    first_dropped: the index of the first element of rows, for dropout.
     """
 
     parts: tuple[RowPart, ...]
@@ -105,21 +111,21 @@ class _Reader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are in parts; the others are zeros."""
+        """Whether every row is in a part."""
         return sum(map(len, self.parts)) == self.count
 
     def first(self, count: int) -> _Reader:
-        """The first rows of the whole."""
+        """Return a reader of the first rows of the whole."""
         parts = tuple(part.first(part.before(count)) for part in self.parts)
         keys = None if self.keys is None else self.keys[:count]
         return replace(self, parts=parts, count=count, keys=keys)
 
     def pick(self, places: Tensor) -> _Reader:
-        """Some rows of the whole, in any order.
+        """Return a reader of some rows of the whole.
 
         Parameters
         ----------
-        places: [n] int64: which.
+        places: [n] int64, the indices of the rows, in any order.
         """
         keys = None if self.keys is None else self.keys[places]
         if len(self.parts) == 1 and self.parts[0].places is None:
@@ -130,27 +136,28 @@ class _Reader:
         row_of = torch.empty(self.count, dtype=torch.int64)
         for number, part in enumerate(self.parts):
             rows = torch.arange(len(part)) if part.rows is None else part.rows
-            own = slice(None) if part.places is None else part.places
-            part_of[own], row_of[own] = number, rows
+            in_part = slice(None) if part.places is None else part.places
+            part_of[in_part], row_of[in_part] = number, rows
         part_of, row_of = part_of[places], row_of[places]
         parts = []
         for number, part in enumerate(self.parts):
-            own = (part_of == number).nonzero().squeeze(1)
-            parts.append(RowPart(part.table, row_of[own], own))
+            picked = (part_of == number).nonzero().squeeze(1)
+            parts.append(RowPart(part.table, row_of[picked], picked))
         return replace(self, parts=tuple(parts), count=len(places), keys=keys)
 
     def blocks(self, dtype: torch.dtype) -> Iterator[_Block]:
-        """All rows; a block is not valid any more when the next one has been read."""
+        """Yield all rows in blocks. A block becomes invalid when the next one is read."""
         for part in self.parts:
             table, total = part.table, len(part)
             size = max(1, _BLOCK_BYTES // max(1, table.shape[1] * table.itemsize))
-            room = None if part.rows is None else table.new_empty(min(size, total), table.shape[1])
+            rows_a_block = min(size, total)
+            buffer = None if part.rows is None else table.new_empty(rows_a_block, table.shape[1])
             for start in range(0, total, size):
                 stop = min(start + size, total)
-                if part.rows is None or room is None:
+                if part.rows is None or buffer is None:
                     values = table[start:stop]
                 else:
-                    values = room[: stop - start]
+                    values = buffer[: stop - start]
                     torch.index_select(table, 0, part.rows[start:stop], out=values)
                 places = slice(start, stop) if part.places is None else part.places[start:stop]
                 values = to_floats(values, self.dtype)
@@ -161,7 +168,7 @@ class _Reader:
                 yield _Block(values.to(dtype), places)
 
     def gathered(self) -> Tensor:
-        """[count, dim]."""
+        """Gather all rows to a tensor [count, dim]."""
         make = torch.empty if self.is_whole else torch.zeros
         out = make(self.count, self.dim, dtype=self.dtype)
         for block in self.blocks(self.dtype):
@@ -171,12 +178,15 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Made:
-    """A product that is there already.
+    """A product of rows and a weight that was or can be made.
 
-    weight: of which, as it was given. transposed: and how. version: the weight's.
-    dtype: of the product.
-    out: [rows, ...], how to come by the product; None once nobody has it any more, or somebody has
-        changed it.
+    Attributes
+    ----------
+    weight, transposed: the arguments of :meth:`StoredRows.times`.
+    version: the version of the weight when the product was made.
+    dtype: the dtype of the product.
+    has_gradient: whether the product was made with gradients enabled.
+    out: returns the product [rows, ...]; None if it was freed or changed.
     """
 
     weight: Tensor
@@ -189,9 +199,12 @@ class _Made:
 
 @dataclass
 class _Products:
-    """What rows were multiplied with, and what else they will be.
+    """The products of rows that were made, and those that are expected.
 
-    expected: weights [out, dim] that the first ``count`` rows will be multiplied with.
+    Attributes
+    ----------
+    made: the products that were made.
+    expected: pairs of a weight [out, dim] and the number of first rows to multiply by it.
     """
 
     made: list[_Made] = field(default_factory=list)
@@ -200,12 +213,13 @@ class _Products:
     def find(
         self, weight: Tensor, transposed: bool, count: int, dtype: torch.dtype
     ) -> Tensor | None:
-        """[count, out]: a product of as many rows or more, if it was made."""
-        for each in self.made:
-            is_same = each.weight is weight and each.version == weight._version
-            is_same &= each.transposed == transposed
-            if is_same and each.dtype == dtype and each.has_gradient == torch.is_grad_enabled():
-                out = each.out()
+        """Return a product [count, out] that was made of at least so many rows; None = none was."""
+        has_gradient = torch.is_grad_enabled()
+        for product in self.made:
+            is_same = product.weight is weight and product.version == weight._version
+            is_same &= product.transposed == transposed
+            if is_same and product.dtype == dtype and product.has_gradient == has_gradient:
+                out = product.out()
                 if out is not None and len(out) >= count:
                     return out[:count]
         return None
@@ -213,18 +227,23 @@ class _Products:
     def keep(
         self, weight: Tensor, out: Tensor, *, transposed: bool = False, until_used: bool
     ) -> None:
-        """Let a product be found; ``until_used``, even if nobody has it yet."""
-        kept = [out] if until_used else []
-        known, version = weakref.ref(out), out._version
+        """Remember a product for :meth:`find`, for as long as others refer to it.
+
+        Parameters
+        ----------
+        until_used: whether to hold the product until it is first found.
+        """
+        held = [out] if until_used else []
+        reference, version = weakref.ref(out), out._version
 
         def find() -> Tensor | None:
-            found = kept.pop() if kept else known()
-            return None if found is None or found._version != version else found
+            product = held.pop() if held else reference()
+            return None if product is None or product._version != version else product
 
         self._note(weight, transposed, out.dtype, find)
 
     def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
-        """Let a product be made when it is looked for."""
+        """Register a function that makes a product when it is looked for."""
         self._note(weight, False, product_dtype(weight), make)
 
     def _note(
@@ -239,15 +258,15 @@ class _Products:
 
 
 class StoredRows(Tensor):
-    """[n, dim] rows that are read when they are multiplied, and for anything else gathered first.
+    """Rows [n, dim] that are read when they are multiplied.
 
-    It takes the place of a tensor of input rows: ``torch.nn.functional.linear`` and ``@`` read it
-    in blocks, after dropout too, and so they do its first rows (``rows[:n]``); for any other
-    function it is gathered, once. Rows have no gradient.
+    It takes the place of a tensor of input rows, without a gradient.
+    ``torch.nn.functional.linear`` and ``@`` read the rows, or the first rows (``rows[:n]``), in
+    blocks, also after dropout. Any other function gathers all rows once, and uses the result.
 
-    Where the first rows are multiplied with what all rows were multiplied with (a destination is
-    among the sources), the product is taken from there; :meth:`expect` lets several products be
-    made in one go.
+    Destinations are among the sources. If all rows were multiplied by a weight, the product of the
+    first rows and this weight is taken from that product. :meth:`expect` announces products, which
+    are then made with one reading of the rows.
     """
 
     _reader: _Reader
@@ -256,11 +275,12 @@ class StoredRows(Tensor):
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], count: int) -> StoredRows:
-        """Rows of some tables of one width and form, at least one.
+        """Make rows of some tables of one width and form.
 
         Parameters
         ----------
-        parts: each of the ``count`` rows is in one of them, or else all zeros.
+        parts: at least one. Rows in no part are zero.
+        count: the number of rows.
         """
         table = parts[0].table
         reader = _Reader(tuple(parts), count, float_width(table), float_dtype(table))
@@ -269,42 +289,44 @@ class StoredRows(Tensor):
     @classmethod
     def _make(cls, reader: _Reader, products: _Products, whole: list[Tensor]) -> StoredRows:
         shape = (reader.count, reader.dim)
-        made: StoredRows = Tensor._make_wrapper_subclass(cls, shape, dtype=reader.dtype)
-        made._reader, made._products, made._whole = reader, products, whole
-        return made
+        rows: StoredRows = Tensor._make_wrapper_subclass(cls, shape, dtype=reader.dtype)
+        rows._reader, rows._products, rows._whole = reader, products, whole
+        return rows
 
     def expect(self, weights: Sequence[Tensor], count: int) -> None:
-        """Say that the first rows will be multiplied with other weights too.
+        """Announce that the first ``count`` rows will be multiplied by other weights.
 
         Parameters
         ----------
-        weights: [out, dim] each, as ``torch.nn.functional.linear`` will be given them.
+        weights: the weights [out, dim] that ``torch.nn.functional.linear`` will receive.
         """
         self._products.expected += [(weight, count) for weight in weights]
 
     def products(self) -> list[tuple[Tensor, Tensor]]:
-        """What these rows, or the first of them, were multiplied with, each with the product; of
-        products that somebody has or that were expected."""
-        found = [(each.weight, each.out()) for each in self._products.made]
-        return [(weight, out) for weight, out in found if out is not None]
+        """Return the weights by which these rows, or the first ones, were multiplied.
+
+        Each comes with its product. Products that were freed are missing.
+        """
+        products = [(product.weight, product.out()) for product in self._products.made]
+        return [(weight, out) for weight, out in products if out is not None]
 
     def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
-        """Say how to come by the product of the first rows and a weight without reading them.
+        """Register how to make the product of the first rows and a weight without reading rows.
 
         Parameters
         ----------
-        weight: [out, dim], as ``torch.nn.functional.linear`` will be given it.
-        make: makes the product, [n, out] of the first n rows, when it is asked for.
+        weight: the weight [out, dim] that ``torch.nn.functional.linear`` will receive.
+        make: makes the product [n, out] of the first n rows, when it is needed.
         """
         self._products.supply(weight, make)
 
     def first(self, count: int) -> StoredRows:
-        """The first rows of these."""
+        """Return the first rows."""
         whole = [rows[:count] for rows in self._whole]
         return self._make(self._reader.first(count), self._products, whole)
 
     def pick(self, places: Tensor) -> StoredRows:
-        """[n, dim]: some of these rows; ``places`` [n] int64."""
+        """Return the rows [n, dim] with the given indices [n], int64."""
         return self._make(self._reader.pick(places), _Products(), [])
 
     @property
@@ -313,41 +335,43 @@ class StoredRows(Tensor):
         return self._reader.keys is not None
 
     def dropped(self, keys: Tensor, threshold: int, first: int = 0) -> StoredRows:
-        """These rows, to which none was applied, after dropout; see
-        :func:`hopper.ops.counter_mask.drop`."""
+        """Return these rows after dropout; arguments as in :func:`hopper.ops.counter_mask.drop`.
+
+        Dropout must not have been applied before.
+        """
         reader = replace(self._reader, keys=keys, threshold=threshold, first_dropped=first)
         return self._make(reader, _Products(), [])
 
     def gathered(self) -> Tensor:
-        """[n, dim]: an ordinary tensor."""
+        """Gather all rows to an ordinary tensor [n, dim]."""
         if not self._whole:
             self._whole.append(self._reader.gathered())
         return self._whole[0]
 
     def times(self, weight: Tensor, *, transposed: bool = False) -> Tensor:
-        """[n, out]: these rows times a matrix.
+        """Multiply these rows by a matrix, to [n, out].
 
         Parameters
         ----------
-        weight: [out, dim], or, ``transposed``, [dim, out].
+        weight: [out, dim], or [dim, out] if ``transposed``.
         """
         products, count = self._products, self._reader.count
         dtype = product_dtype(weight)
-        found = products.find(weight, transposed, count, dtype)
-        if found is not None:
-            return found
+        known = products.find(weight, transposed, count, dtype)
+        if known is not None:
+            return known
         if self._whole:
             rows = self._whole[0]
             return rows @ (weight if transposed else weight.t())
-        others = [(each, rows) for each, rows in products.expected if rows <= count]
+        expected = [(other, rows) for other, rows in products.expected if rows <= count]
         products.expected.clear()
-        matrices = [weight.t() if transposed else weight, *(each for each, _ in others)]
-        counts = (count, *(rows for _, rows in others))
-        made = _Product.apply(self._reader, counts, dtype, *(each.to(dtype) for each in matrices))
-        out: Tensor = made[0]
+        matrices = [weight.t() if transposed else weight, *(other for other, _ in expected)]
+        counts = (count, *(rows for _, rows in expected))
+        outs = _Product.apply(self._reader, counts, dtype, *(m.to(dtype) for m in matrices))
+        out: Tensor = outs[0]
         products.keep(weight, out, transposed=transposed, until_used=False)
-        for (each, _), other in zip(others, made[1:], strict=True):
-            products.keep(each, other, until_used=True)
+        for (other, _), other_out in zip(expected, outs[1:], strict=True):
+            products.keep(other, other_out, until_used=True)
         return out
 
     @classmethod
@@ -358,23 +382,24 @@ class StoredRows(Tensor):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Multiplies in blocks, tells what is known without reading, and gathers for all else."""
-        given = kwargs or {}
+        """Multiply in blocks, answer questions about shapes, and gather rows for all else."""
+        keywords = kwargs or {}
         if func in _READ_NOTHING:
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **given)
+                return func(*args, **keywords)
         special = _SPECIAL.get(func)
-        if special is not None and args and isinstance(args[0], StoredRows) and "out" not in given:
-            found = special(*args, **given)
-            if found is not NotImplemented:
-                return found
-        return _with_gathered(func, args, given)
+        is_first = bool(args) and isinstance(args[0], StoredRows)
+        if special is not None and is_first and "out" not in keywords:
+            result = special(*args, **keywords)
+            if result is not NotImplemented:
+                return result
+        return _with_gathered(func, args, keywords)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Gathers for what torch calls below its own functions."""
+        """Gather rows for operations that torch dispatches below its functions."""
         return _with_gathered(func, args, kwargs or {})
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -382,7 +407,10 @@ class StoredRows(Tensor):
 
 
 class _Product(torch.autograd.Function):
-    """The first ``counts[i]`` rows times the i-th matrix [out, dim], for all of them in one go."""
+    """Multiplies the first ``counts[i]`` rows by the i-th matrix [out, dim].
+
+    One reading of the rows serves all matrices.
+    """
 
     @staticmethod
     def forward(
@@ -390,48 +418,49 @@ class _Product(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.reader, ctx.counts, ctx.dtype = reader, counts, dtype
-        ctx.shapes = [each.shape for each in matrices]
+        ctx.shapes = [matrix.shape for matrix in matrices]
         make = torch.empty if reader.is_whole else torch.zeros
-        found = [
-            make(n, len(each), dtype=each.dtype) for each, n in zip(matrices, counts, strict=True)
+        outs = [
+            make(count, len(matrix), dtype=matrix.dtype)
+            for matrix, count in zip(matrices, counts, strict=True)
         ]
         for block in reader.blocks(dtype):
-            for matrix, count, out in zip(matrices, counts, found, strict=True):
+            for matrix, count, out in zip(matrices, counts, outs, strict=True):
                 part = block if count == reader.count else block.before(count)
                 if isinstance(part.places, slice):
                     torch.mm(part.values, matrix.t(), out=out[part.places])
                 else:
                     out.index_copy_(0, part.places, part.values @ matrix.t())
-        return tuple(found)
+        return tuple(outs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         reader, needed = ctx.reader, ctx.needs_input_grad[3:]
-        # Over blocks in float32 at least, as one product over all rows would add up.
-        sums = torch.promote_types(ctx.dtype, torch.float32)
-        found = [
-            torch.zeros(shape, dtype=sums) if needs and grad is not None else None
+        # Sums over blocks have float32 at least, as a product over all rows has inside.
+        sum_dtype = torch.promote_types(ctx.dtype, torch.float32)
+        sums = [
+            torch.zeros(shape, dtype=sum_dtype) if needs and grad is not None else None
             for shape, needs, grad in zip(ctx.shapes, needed, grads, strict=True)
         ]
-        if any(out is not None for out in found):
+        if any(total is not None for total in sums):
             for block in reader.blocks(ctx.dtype):
-                for grad, count, out in zip(grads, ctx.counts, found, strict=True):
-                    if out is None or grad is None:
+                for grad, count, total in zip(grads, ctx.counts, sums, strict=True):
+                    if total is None or grad is None:
                         continue
                     part = block if count == reader.count else block.before(count)
-                    own = part.of(grad).t()
-                    if out.dtype == ctx.dtype:
-                        out.addmm_(own, part.values)
+                    block_grad = part.of(grad).t()
+                    if total.dtype == ctx.dtype:
+                        total.addmm_(block_grad, part.values)
                     else:
-                        out += own @ part.values
-        given = [None if out is None else out.to(ctx.dtype) for out in found]
-        return (None, None, None, *given)
+                        total += block_grad @ part.values
+        gradients = [None if total is None else total.to(ctx.dtype) for total in sums]
+        return (None, None, None, *gradients)
 
 
 def _with_gathered(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    given = tree_map_only(StoredRows, StoredRows.gathered, (tuple(args), dict(kwargs)))
-    return func(*given[0], **given[1])
+    arguments = tree_map_only(StoredRows, StoredRows.gathered, (tuple(args), dict(kwargs)))
+    return func(*arguments[0], **arguments[1])
 
 
 def _linear(rows: StoredRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -466,8 +495,8 @@ def _index_select(rows: StoredRows, dim: int, index: Tensor) -> Any:
 
 def _new(name: str) -> Callable[..., Tensor]:
     def make(rows: StoredRows, *args: Any, **kwargs: Any) -> Tensor:
-        made: Tensor = getattr(torch.empty(0, dtype=rows._reader.dtype), name)(*args, **kwargs)
-        return made
+        new: Tensor = getattr(torch.empty(0, dtype=rows._reader.dtype), name)(*args, **kwargs)
+        return new
 
     return make
 

@@ -1,9 +1,9 @@
-"""Sums over a strip of columns in vector registers: the innermost loops of the CPU's kernels.
+"""The innermost loops of the CPU's kernels, which sum a strip of columns in vector registers.
 
-numba has no vectors, and LLVM does not find these by itself: the sums of a strip have to stay in
-registers over all entries of a row, which it rules out because the arrays could overlap. So both
-functions are written for LLVM directly. The order of additions is written out too, and is the same
-on every processor.
+numba has no vectors, and LLVM does not vectorise these loops by itself. The sums of a strip must
+stay in registers over all entries of a row, which LLVM rules out because arrays could overlap. Both
+functions are therefore written in LLVM's language. It also fixes the order of additions, which is
+the same on every processor.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _AHEAD: Final = 8
-"""entries that rows of x are fetched ahead, since memory answers later than a row is added"""
+"""How many entries ahead rows of x are prefetched, as memory is slower than adding a row."""
 _LINE_BYTES: Final = 64
 
 
 def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
-    """A function that sums ``vectors * lanes`` columns over the entries of one row.
+    """Make a function that sums ``vectors * lanes`` columns over the entries of one row.
 
     ``sum_strip(out, place, x, indices, weights, first, stop, column, width, head, heads)`` sets
     ``out[place + j]`` to the sum of ``weights[i * heads + head] * x[indices[i] * width + column +
     j]`` over ``first <= i < stop``, added in that order. Arrays are one-dimensional and contiguous.
-    A function that is not weighted does not look at the weights.
+    Without ``weighted``, the function ignores the weights.
     """
 
     @intrinsic
@@ -78,11 +78,11 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
 
 
 def make_dot_strip(vectors: int, lanes: int) -> Any:
-    """A function that multiplies two rows and adds up the products, a multiple of columns.
+    """Make a function that computes the dot product of two rows.
 
-    ``dot_strip(x, x_place, y, y_place, width)`` is the sum of ``x[x_place + j] * y[y_place + j]``
-    over the first ``width`` columns, which have to be a multiple of ``vectors * lanes``. Columns
-    with the same remainder by that number are added up first, then these sums.
+    ``dot_strip(x, x_place, y, y_place, width)`` sums ``x[x_place + j] * y[y_place + j]`` over the
+    first ``width`` columns, which must be a multiple of ``vectors * lanes``. Columns with the same
+    remainder by that number are summed first, and then these sums.
     """
 
     @intrinsic
@@ -103,13 +103,13 @@ def make_dot_strip(vectors: int, lanes: int) -> Any:
                 sums.append(builder.fadd(total, builder.fmul(left, right)))
             loop.close(sums)
             total = loop.sums[0]
-            for other in loop.sums[1:]:
-                total = builder.fadd(total, other)
+            for vector_sum in loop.sums[1:]:
+                total = builder.fadd(total, vector_sum)
             lane_sums = [builder.extract_element(total, ir.IntType(32)(at)) for at in range(lanes)]
             while len(lane_sums) > 1:
                 half = len(lane_sums) // 2
                 pairs = zip(lane_sums[:half], lane_sums[half:], strict=True)
-                lane_sums = [builder.fadd(one, other) for one, other in pairs]
+                lane_sums = [builder.fadd(left, right) for left, right in pairs]
             return lane_sums[0]
 
         return x.dtype(*arguments), generate
@@ -118,10 +118,10 @@ def make_dot_strip(vectors: int, lanes: int) -> Any:
 
 
 class _Loop:
-    """``for (counter = first; counter < stop; counter += step)`` around what is built between the
-    constructor and :meth:`close`, with sums that start from zero.
+    """Builds ``for (counter = first; counter < stop; counter += step)`` with sums from zero.
 
-    ``sums`` are those before an iteration within the loop, and the final ones behind it.
+    The loop's body is what is built between the constructor and :meth:`close`. ``sums`` are the
+    sums before an iteration in the body, and the final ones after the loop.
     """
 
     def __init__(self, builder: Any, first: Any, stop: Any, step: Any, kinds: list[Any]) -> None:
@@ -140,7 +140,7 @@ class _Loop:
         builder.position_at_end(body)
 
     def close(self, sums: list[Any]) -> None:
-        """End the loop's body, in which the sums have become these."""
+        """End the loop's body, with the sums after an iteration."""
         builder = self._builder
         self.counter.add_incoming(builder.add(self.counter, self._step), builder.block)
         for before, after in zip(self.sums, sums, strict=True):
@@ -164,7 +164,7 @@ def _place(builder: Any, array: Any, place: Any, vector: Any) -> Any:
 
 
 def _load(builder: Any, array: Any, place: Any, vector: Any) -> Any:
-    # Rows begin anywhere; without this LLVM takes them to begin at a multiple of a vector's size.
+    # Without the alignment LLVM assumes that rows begin at a multiple of a vector's size.
     return builder.load(_place(builder, array, place, vector), align=_item_bytes(vector))
 
 
@@ -180,5 +180,5 @@ def _prefetch(builder: Any, pointer: Any) -> None:
     byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    # To be read, kept in all caches, data.
+    # The flags mean: for reading, to all levels of the cache, data.
     builder.call(function, [builder.bitcast(pointer, byte_pointer), flag(0), flag(3), flag(1)])

@@ -1,7 +1,7 @@
-"""Kernels in plain torch, for any device: sums of consecutive segments.
+"""Kernels in plain torch for any device, as sums of consecutive segments.
 
-They use no atomic additions: every row of the result is added up by one thread in the order of
-its entries, so results are repeatable bit for bit for any number of threads.
+They use no atomic additions. One thread sums each row of the result in the order of its entries, so
+results repeat bit for bit for any number of threads.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from torch import Tensor
 from hopper.graph.block import Edges
 from hopper.ops.csr import Csr, destinations
 
-# Edges whose end rows are multiplied at a time: both gathered pieces stay in the cache.
+# The rows of this many edges stay in the processor's cache.
 _EDGES_AT_A_TIME = 16384
 
 
 class EdgeKernels:
-    """Values per edge, on any device."""
+    """Operations on values per edge, for any device."""
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """[edges, H]: the dot product of each edge's source row of x and destination row of y.
+        """Return the dot product [edges, H] of each edge's source row of x and destination's of y.
 
         Parameters
         ----------
@@ -37,51 +37,52 @@ class EdgeKernels:
         return out
 
     def softmax(
-        self, block: Edges, logits: Tensor, own: Tensor | None
+        self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The softmax over each destination's edges, and over its own logit if it has one.
+        """Compute the softmax over each destination's edges, and over its own logit if it has one.
 
         Parameters
         ----------
         logits: [edges, H] floating point.
-        own: [num_dst, H] of the same dtype, or None.
+        self_logits: [num_dst, H] of the same dtype, or None.
 
         Returns
         -------
-        Shares of the shapes of both.
+        The shares, in the shapes of both.
         """
         rows = destinations(block)
-        # Subtracting the largest logit keeps the exponentials finite and changes nothing else.
+        # Subtracting the largest logit keeps the exponentials finite, and does not change shares.
         top = segments(block, logits, "max")
-        if own is not None:
-            top = torch.maximum(top, own)
+        self_shares = None
+        if self_logits is not None:
+            top = torch.maximum(top, self_logits)
         shares = (logits - top.index_select(0, rows)).exp_()
         total = segments(block, shares, "sum")
-        if own is not None:
-            own = (own - top).exp_()
-            total += own
-            own /= total
+        if self_logits is not None:
+            self_shares = (self_logits - top).exp_()
+            total += self_shares
+            self_shares /= total
         shares /= total.index_select(0, rows)
-        return shares, own
+        return shares, self_shares
 
     def softmax_gradient(
         self,
         block: Edges,
         shares: Tensor,
-        own: Tensor | None,
+        self_shares: Tensor | None,
         grad: Tensor,
-        grad_own: Tensor | None,
+        grad_self: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Gradients of what :meth:`softmax` was given, from its result and that one's gradients."""
+        """Return the gradients of :meth:`softmax`'s logits, from the shares and their gradients."""
         total = segments(block, shares * grad, "sum")
-        if own is not None and grad_own is not None:
-            total += own * grad_own
-            grad_own = own * (grad_own - total)
-        return shares * (grad - total.index_select(0, destinations(block))), grad_own
+        if self_shares is not None and grad_self is not None:
+            total += self_shares * grad_self
+            grad_self = self_shares * (grad_self - total)
+        return shares * (grad - total.index_select(0, destinations(block))), grad_self
 
 
 def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
-    """[num_dst, H]: sum or maximum of each destination's edges (0 or -inf where it has none)."""
+    """Return the sum or maximum over each destination's edges, [num_dst, H]; 0 or -inf without."""
     if x.numel() == 0:
         empty = 0.0 if reduce == "sum" else -torch.inf
         return x.new_full((block.num_dst, *x.shape[1:]), empty)
@@ -89,22 +90,21 @@ def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
 
 
 class SegmentKernels(EdgeKernels):
-    """Sums as a gather and a sum of consecutive segments (any device).
+    """Computes sums by a gather and a sum of consecutive segments, on any device.
 
-    Takes ``entries * width`` of temporary memory. Meant for CUDA without Triton: the CSR product of
-    the vendor's library is not repeatable bit for bit.
+    It takes ``entries * width`` of temporary memory. It serves CUDA without Triton, since the CSR
+    product of the vendor's library does not repeat bit for bit.
     """
 
     name = "torch"
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """[num_rows, width]: ``out[r] = sum_i weights[i] * x[indices[i]]``.
+        """Compute ``out[r] = sum_i weights[i] * x[indices[i]]``, to [num_rows, width].
 
         Parameters
         ----------
         x: [num_cols, width] floating point.
-        weights: [entries, H] of x's dtype, one for each of H equal pieces of a row; or None for
-            ones.
+        weights: [entries, H] of x's dtype, for H equal pieces of a row; None = all are 1.
         """
         messages = x.index_select(0, csr.indices)
         if weights is not None:

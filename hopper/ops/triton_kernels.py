@@ -1,12 +1,11 @@
-"""Kernels in Triton, for CUDA: one launch an operation, and no temporary of the size of all edges.
+"""Kernels in Triton for CUDA, with one launch per operation and no temporaries per edge.
 
-A program computes a tile of rows and columns. It adds up every row in the order of its entries, so
-results are repeatable bit for bit, and equal to those of the other backends where theirs are
-exact. Nothing is tuned at run time: a tile found by timing would differ between runs, and with it
-the last bits of products.
+A program computes a tile of rows and columns. It sums every row in the order of its entries, so
+results repeat bit for bit, and equal those of other backends where these are exact. Tiles are not
+tuned at run time, because timings differ between runs, and with the tile the last bits of products.
 
-Under ``TRITON_INTERPRET=1``, set before this module is imported, the same programs run in Python on
-the CPU; that is for tests.
+If ``TRITON_INTERPRET=1`` is set before this module is imported, the same programs run in Python on
+the CPU, for tests.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from hopper.ops import triton_programs
 from hopper.ops.csr import Csr, destinations
 
 _TILE: Final = 256
-"""numbers that a program computes at a time"""
+"""How many numbers a program computes at a time."""
 _MOST_COLUMNS: Final = 128
 _AS_ON_THE_CPU: Final = {"enable_fp_fusion": False}
-"""products are rounded before they are added"""
+"""The option that rounds products before they are added."""
 
 
 class TritonKernels:
-    """All of a backend's operations."""
+    """All operations of a backend, for CUDA."""
 
     name = "triton"
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """As :meth:`hopper.ops.torch_kernels.SegmentKernels.gather_sum`."""
+        """Compute :meth:`hopper.ops.torch_kernels.SegmentKernels.gather_sum`."""
         width = x.shape[1]
         heads = 1 if weights is None else weights.shape[1]
         out = x.new_empty(csr.num_rows, width)
@@ -44,7 +43,7 @@ class TritonKernels:
         return out
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
-        """As :meth:`hopper.ops.torch_kernels.EdgeKernels.edge_dot`."""
+        """Compute :meth:`hopper.ops.torch_kernels.EdgeKernels.edge_dot`."""
         heads, width = x.shape[1:]
         out = x.new_empty(block.num_edges, heads)
         if not out.numel() or not width:
@@ -67,37 +66,40 @@ class TritonKernels:
         return out
 
     def softmax(
-        self, block: Edges, logits: Tensor, own: Tensor | None
+        self, block: Edges, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """As :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax`."""
+        """Compute :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax`."""
         shares = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        own_shares = None
-        if own is not None:
-            own_shares = torch.empty_like(own, memory_format=torch.contiguous_format)
-        arrays = shares, own_shares, block.indptr, logits.contiguous(), _contiguous(own)
+        self_shares = None
+        if self_logits is not None:
+            self_shares = torch.empty_like(self_logits, memory_format=torch.contiguous_format)
+        arrays = shares, self_shares, block.indptr, logits.contiguous(), _contiguous(self_logits)
         _by_row(triton_programs.softmax, arrays, block.num_dst, logits.shape[1])
-        return shares, own_shares
+        return shares, self_shares
 
     def softmax_gradient(
         self,
         block: Edges,
         shares: Tensor,
-        own: Tensor | None,
+        self_shares: Tensor | None,
         grad: Tensor,
-        grad_own: Tensor | None,
+        grad_self: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """As :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax_gradient`."""
+        """Compute :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax_gradient`."""
         out = torch.empty_like(shares)
-        own_out = None if own is None else torch.empty_like(own)
-        arrays = out, own_out, block.indptr, shares, own, grad.contiguous(), _contiguous(grad_own)
+        self_out = None if self_shares is None else torch.empty_like(self_shares)
+        arrays = (
+            *(out, self_out, block.indptr, shares, self_shares),
+            *(grad.contiguous(), _contiguous(grad_self)),
+        )
         _by_row(triton_programs.softmax_gradient, arrays, block.num_dst, shares.shape[1])
-        return out, own_out
+        return out, self_out
 
 
 def _by_row(
     program: Any, arrays: tuple[Tensor | None, ...], num_rows: int, width: int, *sizes: int
 ) -> None:
-    """Run a program over all rows of a pattern and all columns; the first array is its result."""
+    """Run a program over all rows and columns of a pattern. The first array is its result."""
     if not num_rows or not width:
         return
     rows, columns = _tile(width)
@@ -120,11 +122,11 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def _tile(width: int) -> tuple[int, int]:
-    """Rows and columns that a program computes, powers of two."""
+    """Return the rows and columns of a program's tile, powers of two."""
     columns = min(triton.next_power_of_2(width), _MOST_COLUMNS)
     return _TILE // columns, columns
 
 
 def _sums_of(x: Tensor) -> Any:
-    """What sums of x are added up in: never in half the bits."""
+    """Return the dtype of sums of x, which is never a 16-bit one."""
     return tl.float64 if x.dtype == torch.float64 else tl.float32

@@ -1,8 +1,8 @@
 """The programs of :mod:`hopper.ops.triton_kernels`, in Triton's subset of Python.
 
-Without annotations, which Triton would compile too. Arrays are contiguous, the pointers and indices
-of patterns int64, sizes int32. A program computes a tile of ROWS rows and COLUMNS columns, powers
-of two, in SUMS.
+They have no annotations, since Triton would compile these too. Arrays are contiguous. Pointers and
+indices of patterns are int64, sizes are int32. A program computes a tile of ROWS rows and COLUMNS
+columns, which are powers of two, in the dtype SUMS.
 """
 
 import triton
@@ -24,7 +24,7 @@ def gather_sum(
     COLUMNS: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """out [num_rows, width] from x [num_cols, width] and weights [entries, heads] or None."""
+    """Compute out [num_rows, width] from x [num_cols, width] and weights [entries, heads]."""
     row, column, present = _tile(num_rows, width, ROWS, COLUMNS)
     first, stop, longest = _entries(indptr, row, num_rows)
     total = tl.zeros((ROWS, COLUMNS), SUMS)
@@ -54,7 +54,7 @@ def edge_dot(
     COLUMNS: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """out [edges, heads] from x [num_src, heads, width] and y [num_dst, heads, width]."""
+    """Compute out [edges, heads] from x [num_src, heads, width], y [num_dst, heads, width]."""
     edge = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     source = tl.load(sources + edge, mask=edge < num_edges, other=0)
@@ -84,7 +84,7 @@ def softmax(
     COLUMNS: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """shares [edges, heads] and own_shares [num_rows, heads], from logits and own or None."""
+    """Compute shares [edges, heads] and own_shares [num_rows, heads] from logits and own."""
     row, column, present = _tile(num_rows, heads, ROWS, COLUMNS)
     first, stop, longest = _entries(indptr, row, num_rows)
     own_places = row[:, None] * heads + column[None, :]
@@ -103,7 +103,7 @@ def softmax(
         mine = _exponential(own + own_places, present, top, SUMS)
         total += mine
         _store(own_shares + own_places, mine / tl.where(present, total, 1.0), present)
-    # Rows without edges, or beyond the last, have nothing to divide.
+    # Rows without edges, or beyond the last row, must not divide by zero.
     total = tl.where(total == 0, 1.0, total)
     for step in range(longest):
         places, inside = _edges(first + step, stop, column, heads, present)
@@ -126,7 +126,7 @@ def softmax_gradient(
     COLUMNS: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """out and own_out: gradients of the logits, from shares and own and their gradients."""
+    """Compute out and own_out, the gradients of logits, from shares and their gradients."""
     row, column, present = _tile(num_rows, heads, ROWS, COLUMNS)
     first, stop, longest = _entries(indptr, row, num_rows)
     total = tl.zeros((ROWS, COLUMNS), SUMS)
@@ -147,7 +147,7 @@ def softmax_gradient(
 
 @triton.jit
 def _tile(num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """This program's rows and columns, and which of both there are."""
+    """Return this program's rows and columns, and a mask of those that exist."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     return row, column, (row < num_rows)[:, None] & (column < width)[None, :]
@@ -155,7 +155,7 @@ def _tile(num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _entries(indptr, row, num_rows):
-    """The entries of each row: the first, the one behind the last, and the most of any row."""
+    """Return the first and the end of each row's entries, and the most entries of any row."""
     first = tl.load(indptr + row, mask=row < num_rows, other=0)
     stop = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
     return first, stop, tl.max(stop - first, axis=0)
@@ -163,7 +163,7 @@ def _entries(indptr, row, num_rows):
 
 @triton.jit
 def _edges(entry, stop, column, heads, present):
-    """Places of one edge of every row, for all heads; and which there are."""
+    """Return the offsets of one edge of every row for all heads, and a mask of those that exist."""
     return entry[:, None] * heads + column[None, :], (entry < stop)[:, None] & present
 
 
