@@ -36,7 +36,7 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.hetero.meta_partition import divide
     from hopper.hetero.metagraph import make_metagraph
     from hopper.hetero.metatree import make_metatree
-    from hopper.hetero.picture import draw_metatree, tell_shares
+    from hopper.hetero.picture import draw_metatree, list_shares
 
     schema = GraphDirectory.open(options.graph, check="shapes").schema
     metagraph = make_metagraph(schema)
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
         weights.add_row(str(root), f"{weight:,}")
     console.print(weights)
     shares = Table("server", "root relations", "replica", "relations", "nodes", "edges")
-    for row in tell_shares(partition):
+    for row in list_shares(partition):
         shares.add_row(*row)
     console.print(shares)
     console.print(f"a node is held by {partition.replication:.2f} servers", highlight=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
-from hopper.engines.build import learning_of
+from hopper.engines.build import make_learning
 from hopper.engines.learnable_tables import make_tables
 from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import all_configs
@@ -51,7 +51,7 @@ def _measure_model(request: Request) -> tuple[int, int, int]:
 
 
 def _measure_rows(request: Request) -> tuple[int, int]:
-    learning, rows, records = learning_of(request), 0, 0
+    learning, rows, records = make_learning(request), 0, 0
     for table in make_tables(request):
         size = int(table.offsets[-1]) * learning.dim * learning.dtype.itemsize
         rows += size

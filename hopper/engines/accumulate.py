@@ -77,7 +77,7 @@ class Pass:
         return [blocks.with_dropout_key(dropout) for blocks in self._blocks]
 
 
-def overflowed(where: str) -> RequestError:
+def overflow_error(where: str) -> RequestError:
     """Return the error that ends a run whose gradients left the range of float16."""
     return RequestError(
         f"train.autocast: gradients left what float16 can hold ({where}); expected bfloat16 or "
@@ -223,7 +223,7 @@ class GroupTrainer:
         subgraph = self.sampler.sample_versions(pairs.versions, epoch, iteration)
         return replace(subgraph.with_edges(self.reads.edges), pairs=pairs)
 
-    def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
+    def pregather(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
         """Fetch the remote rows of several passes now, each row once for all passes.
 
         If the device cache evicts rows, it is not known yet which rows it will miss. Rows are then
@@ -264,8 +264,8 @@ class GroupTrainer:
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
             features = self._features(subgraph, rows)
-            edges = self.edge_features_of(rows, subgraph)
-            labels = self.answers(rows, subgraph.roots, subgraph.pairs)
+            edges = self.read_edge_features(rows, subgraph)
+            labels = self.read_labels(rows, subgraph.roots, subgraph.pairs)
         return Pass(subgraph, features, edges, labels)
 
     def train(
@@ -280,13 +280,13 @@ class GroupTrainer:
         with self._log.stage("compute", roots=work.subgraph.num_roots):
             blocks = work.blocks(self._device, dropout)
             nodes = {name: ids for name, ids in work.subgraph.nodes.items() if ids.size}
-            inputs = self.with_learned(nodes, work.features)
+            inputs = self.input_rows(nodes, work.features)
             with self.products():
                 logits = self._logits(packed.module, blocks, inputs, work.subgraph.pairs)
                 loss = self.objective.loss_sum(logits, work.labels) / batch_size
             self.backward(packed, loss)
 
-    def judged(
+    def score_roots(
         self, model: torch.nn.Module, rows: torch.Tensor, subgraph: Subgraph
     ) -> torch.Tensor:
         """Return the inputs [n, ...] of the loss, made from the roots' rows of one node type.
@@ -331,19 +331,19 @@ class GroupTrainer:
         for start in range(0, roots.size, self._micro_batch):
             yield roots[start : start + self._micro_batch]
 
-    def answers(
+    def read_labels(
         self, rows: InputRows, roots: NDArray[np.int64], pairs: Pairs | None
     ) -> torch.Tensor:
         """Return the labels [n, ...] of roots, or of pairs where edges are predicted."""
         if pairs is None:
-            return self.labels_of(rows, roots)
-        return self.objective.shaped(to_device(pairs.labels, self._device))
+            return self.read_node_labels(rows, roots)
+        return self.objective.shape_labels(to_device(pairs.labels, self._device))
 
-    def labels_of(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
+    def read_node_labels(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
         """Return the labels [n, ...] of nodes of the target type, as the loss takes them."""
-        return self.objective.shaped(self._rows_of(rows, "labels", self.reads.target, ids))
+        return self.objective.shape_labels(self._read_rows(rows, "labels", self.reads.target, ids))
 
-    def _rows_of(
+    def _read_rows(
         self, rows: InputRows, kind: RowKind, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
         """Return rows [n, ...] of nodes of a type in their stored form, on the device."""
@@ -363,31 +363,33 @@ class GroupTrainer:
         """Return features [n, dim] of distinct nodes; rows are zero where ``mine`` [n] is false."""
         stored = rows.stored_local(self.reads.inputs[name].node_type, ids, mine)
         if not self.reads_in_place:
-            return stored.gathered().to(self._device).to(self.dtype)
+            return stored.to_tensor().to(self._device).to(self.dtype)
         return stored.to(self.dtype)
 
-    def features_of(
+    def read_features(
         self, rows: InputRows, nodes: Mapping[str, NDArray[np.int64]]
     ) -> dict[str, torch.Tensor]:
         """Return features [n, dim] of distinct nodes, by name of a type that has features."""
         return {
-            name: to_floats(self._rows_of(rows, "features", inputs.node_type, ids), self.dtype)
+            name: to_floats(self._read_rows(rows, "features", inputs.node_type, ids), self.dtype)
             for name, ids in nodes.items()
             if (inputs := self.reads.inputs[name]).features
         }
 
-    def edge_features_of(self, rows: InputRows, subgraph: Subgraph) -> dict[Relation, torch.Tensor]:
+    def read_edge_features(
+        self, rows: InputRows, subgraph: Subgraph
+    ) -> dict[Relation, torch.Tensor]:
         """Return features [n, dim] of a subgraph's edges, by relation whose features it reads."""
         return {
-            relation: self.edge_rows(rows, edges.table, edges.ids)
+            relation: self.read_edge_rows(rows, edges.table, edges.ids)
             for relation, edges in subgraph.edges.items()
         }
 
-    def edge_rows(self, rows: InputRows, table: str, ids: NDArray[np.int64]) -> torch.Tensor:
+    def read_edge_rows(self, rows: InputRows, table: str, ids: NDArray[np.int64]) -> torch.Tensor:
         """Return features [n, dim] of distinct edges of a relation, given as ``src/rel/dst``."""
-        return to_floats(self._rows_of(rows, "features", table, ids), self.dtype)
+        return to_floats(self._read_rows(rows, "features", table, ids), self.dtype)
 
-    def with_learned(
+    def input_rows(
         self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]
     ) -> Mapping[str, torch.Tensor]:
         """Join features of nodes with the learnable rows of the iteration.
@@ -412,10 +414,10 @@ class GroupTrainer:
         for names in by_stored.values():
             nodes_by_name = {name: subgraph.nodes[name] for name in names}
             if len(names) == 1:
-                features |= self.features_of(rows, nodes_by_name)
+                features |= self.read_features(rows, nodes_by_name)
                 continue
             ids = distinct(list(nodes_by_name.values()))
-            read = self.features_of(rows, {names[0]: ids})[names[0]]
+            read = self.read_features(rows, {names[0]: ids})[names[0]]
             for name, nodes in nodes_by_name.items():
                 indices = to_device(np.searchsorted(ids, nodes), read.device)
                 features[name] = (

@@ -123,7 +123,7 @@ def make_elsewhere(
     return DrawsElsewhere(rows.remote, graph.book, traffic)
 
 
-def learning_of(request: Request) -> Learning:
+def make_learning(request: Request) -> Learning:
     """Return how learnable rows are learned, from the configuration of a request."""
     config, settings = request.config, request.config.learnable
     return Learning(
@@ -139,7 +139,7 @@ def learning_of(request: Request) -> Learning:
 
 def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
     """Make this rank's share of the learnable rows that the model reads."""
-    config, graph, learning = request.config, request.graph, learning_of(request)
+    config, graph, learning = request.config, request.graph, make_learning(request)
     placement, storage = graph.placement(cluster.ranks_per_server), _row_storage(config, cluster)
     return LearnableRows(
         cluster,

@@ -13,7 +13,7 @@ from hopper.engines.registry import (
     fetching_engines,
     is_fetching,
 )
-from hopper.engines.relation_division import check_followed, check_parts
+from hopper.engines.relation_division import check_parts, check_relations
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.graph.schema import Labelled
@@ -260,7 +260,7 @@ def _check_layout(request: Request) -> None:
         )
     if not request.graph.holdings:
         return
-    check_followed(request)
+    check_relations(request)
     if any(holding.part.parts > 1 for holding in request.graph.holdings):
         model = make_model(request)
         assert isinstance(model, HGNN)

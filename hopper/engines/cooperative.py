@@ -173,19 +173,19 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
     def _inputs(self, plan: CooperativePlan, rows: InputRows) -> CooperativeInputs:
         trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
-            features = trainer.features_of(rows, nodes)
+            features = trainer.read_features(rows, nodes)
             edges = self._edge_features(plan, rows)
             roots = plan.layers.nodes[self._target][: plan.layers.roots]
             pairs = None if plan.shared is None else plan.shared.pairs
-            labels = trainer.answers(rows, roots, pairs)
+            labels = trainer.read_labels(rows, roots, pairs)
         return CooperativeInputs(features, edges, labels)
 
     def _edge_features(self, plan: CooperativePlan, rows: InputRows) -> dict[str, Tensor]:
         """Return features [n, dim] of the plan's edges, by relation as ``src/rel/dst``."""
         trainer, edges = self.state.trainer, plan.layers.edges
-        return {table: trainer.edge_rows(rows, table, ids) for table, ids in edges.items()}
+        return {table: trainer.read_edge_rows(rows, table, ids) for table, ids in edges.items()}
 
-    def goes_back_once(self, plan: CooperativePlan) -> bool:
+    def has_one_backward(self, plan: CooperativePlan) -> bool:
         """Always: all layers are one computation."""
         return True
 
@@ -194,7 +194,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         state, batch = self.state, plan.batch
         with state.log.stage("compute", roots=plan.layers.roots):
             plan.layers.attach(inputs.edges)
-            rows = state.trainer.with_learned(self._read_by_model(plan), inputs.features)
+            rows = state.trainer.input_rows(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
                 logits = self._logits(plan, rows)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer, overflowed
+from hopper.engines.accumulate import GroupTrainer, overflow_error
 from hopper.engines.optimizer import Optimizer
 from hopper.engines.parameter_homes import ParameterHomes
 from hopper.engines.request import Request
@@ -209,7 +209,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         self.state.cluster.traffic.add(plan.sent)
         self.state.packed.clear()
         self.fetch_learnable(plan)
-        if self.goes_back_once(plan):
+        if self.has_one_backward(plan):
             self.fetched.push_early()
         self.compute(plan, inputs)
         return self.update(plan.batch)
@@ -265,14 +265,14 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     def compute(self, plan: PlanT, inputs: InputsT) -> None:
         """Add the gradient and the loss of this rank's part to the packed model."""
 
-    def goes_back_once(self, plan: PlanT) -> bool:
+    def has_one_backward(self, plan: PlanT) -> bool:
         """Whether :meth:`compute` makes all gradients of learnable rows in one backward pass.
 
         They can then be sent during that pass.
         """
         return False
 
-    def sees_epoch(self, epoch: int) -> bool:
+    def can_plan_ahead(self, epoch: int) -> bool:
         """Whether an epoch can be planned before the previous epoch has ended."""
         return True
 
@@ -302,7 +302,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         repeat them."""
         return {}
 
-    def epoch_ended(self, epoch: int, seconds: Mapping[int, float]) -> None:
+    def end_epoch(self, epoch: int, seconds: Mapping[int, float]) -> None:
         """Learn from how long the iterations of an epoch took.
 
         Parameters
@@ -392,7 +392,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         overflows = torch.tensor([int(not is_finite)])
         state.cluster.all_reduce(overflows, "control", f"looking for overflows, {where}")
         if int(overflows):
-            raise overflowed(where)
+            raise overflow_error(where)
 
     def update(self, batch: GlobalBatch) -> StepReport:
         """Sum gradients and loss over ranks, then update parameters and learnable rows."""

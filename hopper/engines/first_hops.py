@@ -137,7 +137,7 @@ def _exchange(
     batch: GlobalBatch,
 ) -> dict[int, Subgraph]:
     """Exchange first layers, and return the subgraph of each partner's."""
-    encoded = _tell(sampler, subgraph)
+    encoded = _encode_first_hop(sampler, subgraph)
     others = [rank for rank in partners if rank != cluster.rank]
     groups = [
         [array if rank in others else _NONE for rank in range(cluster.world)] for array in encoded
@@ -147,10 +147,10 @@ def _exchange(
     arrays = {rank: [by_rank[rank] for by_rank in received] for rank in others}
     arrays[cluster.rank] = encoded
     moment, key = (batch.epoch, batch.iteration), subgraph.iteration_key
-    return {rank: _first_hop(sampler, moment, key, *arrays[rank]) for rank in partners}
+    return {rank: _decode_first_hop(sampler, moment, key, *arrays[rank]) for rank in partners}
 
 
-def _tell(sampler: NeighborSampler, subgraph: Subgraph) -> list[NDArray[np.int32]]:
+def _encode_first_hop(sampler: NeighborSampler, subgraph: Subgraph) -> list[NDArray[np.int32]]:
     """Encode the first layer of a mini-batch as int32 arrays.
 
     Returns
@@ -168,7 +168,7 @@ def _tell(sampler: NeighborSampler, subgraph: Subgraph) -> list[NDArray[np.int32
     return [array.astype(np.int32, copy=False) for array in arrays]
 
 
-def _first_hop(
+def _decode_first_hop(
     sampler: NeighborSampler,
     moment: tuple[int, int],
     iteration_key: int,
@@ -178,7 +178,7 @@ def _first_hop(
     positions: NDArray[np.int32],
     in_degrees: NDArray[np.int32],
 ) -> Subgraph:
-    """Decode the first layer of a mini-batch from the arrays of :func:`_tell`.
+    """Decode the first layer of a mini-batch from the arrays of :func:`_encode_first_hop`.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from typing import Any
 from hopper.config import Config
 from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sampled_groups import rows_of
+from hopper.engines.sampled_groups import list_reads
 from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
 from hopper.features import InputRows, PartitionedRows
@@ -93,7 +93,7 @@ class Hop(Engine[HopPlan, InputRows]):
         schedule = visits(steps.ranks, self.state.cluster.rank)
         groups = self._sample(batch, steps, schedule)
         subgraphs = [subgraph for group in groups.values() for subgraph in group]
-        return HopPlan(batch, rows_of(subgraphs), schedule, groups)
+        return HopPlan(batch, list_reads(subgraphs), schedule, groups)
 
     @property
     def reads_ahead(self) -> bool:
@@ -109,7 +109,7 @@ class Hop(Engine[HopPlan, InputRows]):
         if not self.state.config.hop.pregather:
             return rows
         subgraphs = [subgraph for group in plan.groups.values() for subgraph in group]
-        return self.state.trainer.fetched_once(rows, subgraphs)
+        return self.state.trainer.pregather(rows, subgraphs)
 
     def compute(self, plan: HopPlan, inputs: InputRows) -> None:
         """Train the groups of every time step, and move models between time steps."""
@@ -124,7 +124,7 @@ class Hop(Engine[HopPlan, InputRows]):
                 self._train(plan.batch, group, inputs, visit.step, model)
         self._dock.unload()
 
-    def sees_epoch(self, epoch: int) -> bool:
+    def can_plan_ahead(self, epoch: int) -> bool:
         """Whether the number of merged time steps is known, which earlier epochs may decide."""
         return not self._replays and self._number.knows(epoch)
 
@@ -139,7 +139,7 @@ class Hop(Engine[HopPlan, InputRows]):
         """
         return {MERGE: 0, **self.replayed} if self._replays else self._number.decisions(epoch)
 
-    def epoch_ended(self, epoch: int, seconds: Mapping[int, float]) -> None:
+    def end_epoch(self, epoch: int, seconds: Mapping[int, float]) -> None:
         """Let the times of an epoch's iterations decide how many time steps to dissolve."""
         if not self._replays:
             self._number = self._number.after(epoch, seconds)

@@ -18,6 +18,6 @@ class ModelCentric(OneGroup):
     name = "model_centric"
     is_baseline = True
 
-    def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
+    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """Return the roots of this rank's mini-batch."""
         return batch.of_model(self.state.cluster.rank)

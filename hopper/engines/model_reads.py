@@ -151,29 +151,29 @@ def find_reads(
     tree = make_metatree(make_metagraph(schema), target, model.layers, model.metapaths, others)
     reached = tree.reached
     hops = list(reversed(range(model.layers)))
-    unrolling = _tell_places_apart(config, schema, tree)
+    unrolling = _name_places(config, schema, tree)
     if unrolling is None:
-        inputs = _inputs(config, schema, _same(reached), None)
+        inputs = _find_inputs(config, schema, _same_names(reached), None)
         return ModelReads(
             target=target,
-            types=_same(schema.node_types),
-            relations=_same(relations),
+            types=_same_names(schema.node_types),
+            relations=_same_names(relations),
             layers=tuple(tree.read_at(hop) for hop in hops),
             inputs=inputs,
-            frozen=_frozen(config, inputs),
-            edges=_edges(config, schema, [tree.read_at(hop) for hop in hops]),
+            frozen=_frozen_tables(config, inputs),
+            edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
             holdings=tuple(holdings),
             tree=tree,
         )
-    inputs = _inputs(config, schema, unrolling.types, unrolling.tables)
+    inputs = _find_inputs(config, schema, unrolling.types, unrolling.tables)
     return ModelReads(
         target=target,
         types=unrolling.types,
         relations=unrolling.relations,
         layers=tuple(unrolling.read_at(hop) for hop in hops),
         inputs=inputs,
-        frozen=_frozen(config, inputs),
-        edges=_edges(config, schema, [tree.read_at(hop) for hop in hops]),
+        frozen=_frozen_tables(config, inputs),
+        edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
         holdings=tuple(rename_holdings(holdings, unrolling)),
         unrolling=unrolling,
         tree=tree,
@@ -182,15 +182,15 @@ def find_reads(
 
 def _find_one_relation(config: Config, schema: GraphSchema) -> ModelReads:
     """Determine what a model of one node type and one relation reads."""
-    target, relations = schema.target_type(), _same(schema.ordered_relations())
+    target, relations = schema.target_type(), _same_names(schema.ordered_relations())
     layers = ((tuple(relations), (target,)),) * config.model.layers
-    inputs = _inputs(config, schema, {target: target}, None)
-    types, frozen = _same(schema.node_types), _frozen(config, inputs)
-    edges = _edges(config, schema, layers)
+    inputs = _find_inputs(config, schema, {target: target}, None)
+    types, frozen = _same_names(schema.node_types), _frozen_tables(config, inputs)
+    edges = _edge_widths(config, schema, layers)
     return ModelReads(target, types, relations, layers, inputs, frozen, edges)
 
 
-def _edges(
+def _edge_widths(
     config: Config,
     schema: GraphSchema,
     layers: Iterable[tuple[Iterable[Relation], Iterable[str]]],
@@ -203,7 +203,7 @@ def _edges(
     return {relation: width for relation, width in widths.items() if width is not None}
 
 
-def _tell_places_apart(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:
+def _name_places(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:
     """Name the places of the metatree that the model distinguishes; None if it does not."""
     reached, by_depth = tree.reached, bool(config.model.metapaths)
     is_learned = any(_learned_width(config, schema, node_type) for node_type in reached)
@@ -213,11 +213,11 @@ def _tell_places_apart(config: Config, schema: GraphSchema, tree: Metatree) -> U
     return unroll(tree, by_depth=by_depth, by=by)
 
 
-def _same(names: Iterable[_Name]) -> dict[_Name, _Name]:
+def _same_names(names: Iterable[_Name]) -> dict[_Name, _Name]:
     return {name: name for name in names}
 
 
-def _inputs(
+def _find_inputs(
     config: Config,
     schema: GraphSchema,
     types: Mapping[str, str],
@@ -246,6 +246,6 @@ def _learned_width(config: Config, schema: GraphSchema, node_type: str) -> int:
     return config.learnable.dim or config.model.hidden
 
 
-def _frozen(config: Config, inputs: Mapping[str, InputRows]) -> frozenset[str]:
+def _frozen_tables(config: Config, inputs: Mapping[str, InputRows]) -> frozenset[str]:
     frozen = config.learnable.frozen
     return frozenset(rows.table for rows in inputs.values() if rows.node_type in frozen) - {""}

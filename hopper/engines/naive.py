@@ -136,8 +136,8 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
                 )
                 for model, hop in plan.first_hops.items()
             }
-            edges = trainer.edge_features_of(rows, plan.subgraph)
-            labels = trainer.answers(rows, plan.subgraph.roots, plan.subgraph.pairs)
+            edges = trainer.read_edge_features(rows, plan.subgraph)
+            labels = trainer.read_labels(rows, plan.subgraph.roots, plan.subgraph.pairs)
         return NaiveInputs(rows_by_model, edges, labels)
 
     def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
@@ -245,7 +245,7 @@ class _Trip:
         sums = {kind: rows.requires_grad_() for kind, rows in self.luggage.rows.items()}
         with trainer.products():
             rows = self._split.logits(self._blocks, sums)
-            logits = trainer.judged(self._packed.module, rows, plan.subgraph)
+            logits = trainer.score_roots(self._packed.module, rows, plan.subgraph)
             loss = trainer.objective.loss_sum(logits, self._inputs.labels) / plan.batch.size
         trainer.backward(self._packed, loss)
         self.luggage.rows = {

@@ -122,7 +122,7 @@ class NeutronStar(Cooperative):
             self._fetched = fetched
         return self._inputs(plan, fetched)
 
-    def sees_epoch(self, epoch: int) -> bool:
+    def can_plan_ahead(self, epoch: int) -> bool:
         """Whether nothing is replayed: a replayed run's times arrive when the epoch begins."""
         return self._costs is None or not self.state.config.train.replay
 

@@ -110,14 +110,14 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         count = sum(int(ids.size) for ids in plan.reads[self._target])
         with self.state.log.stage("gather", rows=count, operation="own columns"):
             columns = {
-                rank: trainer.features_of(rows, hop.nodes)[self._target]
+                rank: trainer.read_features(rows, hop.nodes)[self._target]
                 for rank, hop in plan.first_hops.items()
             }
-            edges = trainer.edge_features_of(rows, plan.subgraph)
-            labels = trainer.answers(rows, plan.subgraph.roots, plan.subgraph.pairs)
+            edges = trainer.read_edge_features(rows, plan.subgraph)
+            labels = trainer.read_labels(rows, plan.subgraph.roots, plan.subgraph.pairs)
         return P3Inputs(columns, edges, labels)
 
-    def goes_back_once(self, plan: FirstHopsPlan) -> bool:
+    def has_one_backward(self, plan: FirstHopsPlan) -> bool:
         """Always: the mini-batch is one pass."""
         return True
 
@@ -129,7 +129,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
             with state.trainer.products():
                 parts = self._first_layer(plan, inputs, blocks[0])
                 rows = self._split.logits(blocks, parts)
-                logits = state.trainer.judged(state.packed.module, rows, plan.subgraph)
+                logits = state.trainer.score_roots(state.packed.module, rows, plan.subgraph)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)

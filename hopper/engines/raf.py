@@ -20,13 +20,13 @@ from hopper.config.model import TYPED_MODELS
 from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.parameter_homes import ParameterHomes, homes_by_relation
 from hopper.engines.request import Request
-from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, roots_of_pairs, share_roots
+from hopper.engines.shared_roots import SharedRoots, find_roots, pairs_by_rank, share_roots
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.schema import Relation
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootPlan, RootShares
-from hopper.hetero.rooted import nodes_below, nodes_read, roots_of
+from hopper.hetero.rooted import nodes_below, nodes_read, root_name
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
@@ -136,17 +136,17 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         sampler = trainer.sampler
         with self.state.log.stage("sample") as fields:
             if trainer.links is None:
-                roots = {self._target: sampler.versions(roots_of(self._target), batch.roots)}
+                roots = {self._target: sampler.versions(root_name(self._target), batch.roots)}
             else:
                 pairs = pairs_by_rank(trainer.links, batch, cluster.world)
-                roots = roots_of_pairs(pairs)
+                roots = find_roots(pairs)
                 shared = share_roots(pairs, self._finishers(roots), cluster.rank)
             shares = self.forward.plan({name: ids.size for name, ids in roots.items()})
-            mine = {roots_of(name): roots[name][share.mine] for name, share in shares.items()}
+            mine = {root_name(name): roots[name][share.mine] for name, share in shares.items()}
             fields["roots"] = sum(int(ids.size) for ids in mine.values())
             subgraph = sampler.sample_versions(mine, batch.epoch, batch.iteration)
             subgraph = subgraph.with_edges(trainer.reads.edges)
-        nodes = {name: sampler.nodes_of(roots_of(name), ids) for name, ids in roots.items()}
+        nodes = {name: sampler.nodes_of(root_name(name), ids) for name, ids in roots.items()}
         plan = RafPlan(batch, {}, nodes, shares, subgraph, shared)
         return replace(plan, reads=nodes_read(subgraph, plan.roots_read))
 
@@ -167,15 +167,15 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         state, trainer = self.state, self.state.trainer
         count = sum(int(ids.size) for groups in plan.reads.values() for ids in groups)
         with state.log.stage("gather", rows=count, operation="own rows"):
-            below = trainer.features_of(rows, nodes_below(plan.subgraph))
-            of_roots = trainer.features_of(rows, _some(plan.roots_read))
-            edges = trainer.edge_features_of(rows, plan.subgraph)
+            below = trainer.read_features(rows, nodes_below(plan.subgraph))
+            of_roots = trainer.read_features(rows, _drop_empty(plan.roots_read))
+            edges = trainer.read_edge_features(rows, plan.subgraph)
             finished = plan.roots[self._target][plan.shares[self._target].finishing]
             pairs = None if plan.shared is None else plan.shared.pairs
-            labels = trainer.answers(rows, finished, pairs)
+            labels = trainer.read_labels(rows, finished, pairs)
         return RafInputs(below, of_roots, edges, labels)
 
-    def goes_back_once(self, plan: RafPlan) -> bool:
+    def has_one_backward(self, plan: RafPlan) -> bool:
         """Always: the rank's part is one computation."""
         return True
 
@@ -183,9 +183,9 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         """Aggregate, exchange partials and finish roots, then run the backward pass."""
         state, trainer, batch = self.state, self.state.trainer, plan.batch
         with state.log.stage("compute", roots=plan.num_finished):
-            x = trainer.with_learned(nodes_below(plan.subgraph), inputs.below)
+            x = trainer.input_rows(nodes_below(plan.subgraph), inputs.below)
             read = plan.roots_read
-            x_roots = trainer.with_learned(_some(read), inputs.of_roots)
+            x_roots = trainer.input_rows(_drop_empty(read), inputs.of_roots)
             roots = {
                 name: Roots(share, self._originals[name][read[name]], x_roots.get(name))
                 for name, share in plan.shares.items()
@@ -217,6 +217,6 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         return pair_scores(state.packed.module, ends, plan.shared.pairs)
 
 
-def _some(nodes: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+def _drop_empty(nodes: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
     """Drop the types without nodes, whose rows this server may not store."""
     return {name: ids for name, ids in nodes.items() if ids.size}

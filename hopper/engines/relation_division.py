@@ -7,7 +7,7 @@ from hopper.errors import RequestError
 from hopper.models.relational import HGNN
 
 
-def check_followed(request: Request) -> None:
+def check_relations(request: Request) -> None:
     """Refuse a model that follows relations which the servers of a divided graph lack.
 
     Raises
@@ -79,7 +79,7 @@ def check_parts(request: Request, model: HGNN) -> None:
         if not combination.has_parts():
             raise RequestError(
                 f"model.combine: {type(combination).__name__} makes partials of whole relations, "
-                f"which no server has in {where}; expected one that defines joined() too"
+                f"which no server has in {where}; expected one that defines join() too"
             )
         for aggregation in map(layer.aggregation, roots):
             key = "model.aggregate" if config.model.aggregate else "model.name"
@@ -87,7 +87,7 @@ def check_parts(request: Request, model: HGNN) -> None:
             if not aggregation.has_parts():
                 raise RequestError(
                     f"{key}: {name} needs all of a node's neighbours at once, which no server has "
-                    f"in {where}; expected an AGG_r whose class defines joined(), or a SumLayer "
+                    f"in {where}; expected an AGG_r whose class defines join(), or a SumLayer "
                     "without another aggregate() or own_term()"
                 )
             if aggregation.part_width() is not None and combination.algebra != "sum":

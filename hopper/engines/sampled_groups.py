@@ -33,7 +33,7 @@ class GroupPlan(Plan):
         return sum(subgraph.num_edges for subgraph in self.subgraphs)
 
 
-def rows_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
+def list_reads(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
     """Return the nodes of every subgraph, by name of a type, for :attr:`Plan.reads`.
 
     Edges whose features a subgraph reads are added by relation, as ``src/rel/dst``.
@@ -53,14 +53,14 @@ class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
     predicts_links = True
 
     @abstractmethod
-    def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
+    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """Return the global ids [n], int64, of the roots that this rank trains. It may be empty."""
 
     def plan(self, batch: GlobalBatch) -> GroupPlan:
         """Sample this rank's group."""
         trainer = self.state.trainer
-        subgraphs = trainer.sample(self.roots_of(batch), batch.epoch, batch.iteration)
-        return GroupPlan(batch, rows_of(subgraphs), subgraphs)
+        subgraphs = trainer.sample(self.choose_roots(batch), batch.epoch, batch.iteration)
+        return GroupPlan(batch, list_reads(subgraphs), subgraphs)
 
     def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[Pass]:
         """Read the rows of the group.
@@ -71,10 +71,10 @@ class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
         trainer = self.state.trainer
         if len(plan.subgraphs) == 1:
             return [trainer.read(plan.subgraphs[0], rows)]
-        source = trainer.fetched_once(rows, plan.subgraphs)
+        source = trainer.pregather(rows, plan.subgraphs)
         return (trainer.read(subgraph, source) for subgraph in plan.subgraphs)
 
-    def goes_back_once(self, plan: GroupPlan) -> bool:
+    def has_one_backward(self, plan: GroupPlan) -> bool:
         """Whether the group is one pass."""
         return len(plan.subgraphs) == 1
 

@@ -60,7 +60,7 @@ def pairs_by_rank(links: LinkBatches, batch: GlobalBatch, world: int) -> list[Pa
     return [links.pairs(batch.of_home(rank), *moment) for rank in range(world)]
 
 
-def roots_of_pairs(pairs: Sequence[Pairs]) -> dict[str, Ids]:
+def find_roots(pairs: Sequence[Pairs]) -> dict[str, Ids]:
     """Return all ends of the pairs of all ranks: by type, versions [n], int64, ascending."""
     return {
         name: np.unique(np.concatenate([of_rank.versions[name] for of_rank in pairs]))

@@ -83,15 +83,15 @@ def trial_configs(config: Config, ranks: int) -> list[TrialConfig]:
     ------
     ConfigError: a key cannot differ between trials, or has a bad value.
     """
-    trials = config.hop.trials or _seeds(config, ranks)
-    _refuse(config)
+    trials = config.hop.trials or _seed_overrides(config, ranks)
+    _check_keys(config)
     return [
-        TrialConfig(overrides, _alone(config, index, overrides))
+        TrialConfig(overrides, _make_config(config, index, overrides))
         for index, overrides in enumerate(trials)
     ]
 
 
-def _seeds(config: Config, ranks: int) -> list[dict[str, Value]]:
+def _seed_overrides(config: Config, ranks: int) -> list[dict[str, Value]]:
     """Return overrides for trials that differ only in their seed."""
     train = config.train
     if config.hop.share_sampling:
@@ -99,7 +99,7 @@ def _seeds(config: Config, ranks: int) -> list[dict[str, Value]]:
     return [{"train.seed": train.seed + index} for index in range(ranks)]
 
 
-def _refuse(config: Config) -> None:
+def _check_keys(config: Config) -> None:
     """Refuse settings that a run of several trials cannot have."""
     for key in ("record_gradients", "replay"):
         if getattr(config.train, key):
@@ -109,7 +109,7 @@ def _refuse(config: Config) -> None:
             )
 
 
-def _alone(config: Config, index: int, overrides: Mapping[str, Value]) -> Config:
+def _make_config(config: Config, index: int, overrides: Mapping[str, Value]) -> Config:
     """Make the configuration that trains a trial alone."""
     values = config.model_dump()
     where = f"hop.trials[{index}]"

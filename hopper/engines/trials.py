@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.accumulate import Pass, overflowed
+from hopper.engines.accumulate import Pass, overflow_error
 from hopper.engines.engine import Engine, Plan, StepReport, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sampled_groups import rows_of
+from hopper.engines.sampled_groups import list_reads
 from hopper.engines.zero_hop import HOMED
 from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
@@ -90,13 +90,13 @@ class Trials(Engine[TrialsPlan, Passes]):
         """Sample this rank's roots, once for all trials or for each trial by its own batch."""
         if self._shares:
             group = self._sample(0, batch)
-            return TrialsPlan(batch, rows_of(group), dict.fromkeys(self.training, group))
+            return TrialsPlan(batch, list_reads(group), dict.fromkeys(self.training, group))
         groups = {}
         for trial in self.training:
             trial_batch = self._schedules[trial].batch(batch.epoch, batch.iteration)
             with self.state.log.noting(model=trial):
                 groups[trial] = self._sample(trial, trial_batch)
-        return TrialsPlan(batch, rows_of([*chain(*groups.values())]), groups)
+        return TrialsPlan(batch, list_reads([*chain(*groups.values())]), groups)
 
     def read(self, plan: TrialsPlan, rows: PartitionedRows) -> Passes:
         """Read the rows of all trials.
@@ -108,10 +108,10 @@ class Trials(Engine[TrialsPlan, Passes]):
         if not self._shares:
             source: InputRows = rows
             if self.state.config.hop.pregather:
-                source = trainer.fetched_once(rows, [*chain(*plan.groups.values())])
+                source = trainer.pregather(rows, [*chain(*plan.groups.values())])
             return {trial: self._read_later(trial, plan, source) for trial in plan.groups}
         group = next(iter(plan.groups.values()))
-        source = trainer.fetched_once(rows, group) if len(group) > 1 else rows
+        source = trainer.pregather(rows, group) if len(group) > 1 else rows
         passes = [trainer.read(subgraph, source) for subgraph in group]
         return dict.fromkeys(plan.groups, passes)
 
@@ -131,7 +131,7 @@ class Trials(Engine[TrialsPlan, Passes]):
                     self._train(trial, plan.batch, inputs[trial])
         self._move(plan.batch, timeline[-1], homecoming, homeward=True)
 
-    def sees_epoch(self, epoch: int) -> bool:
+    def can_plan_ahead(self, epoch: int) -> bool:
         """Whether no trial may stop early, which would change what the next epoch trains."""
         return not any(trial.config.train.patience for trial in self.models)
 
@@ -204,7 +204,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         with state.log.stage("compute", operation="update", model=trial):
             self._docks[trial].unload()
             if not state.trainer.unscale(state.packed):
-                raise overflowed(f"trial {trial}")
+                raise overflow_error(f"trial {trial}")
             factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
             state.optimizer.step(state.config.train.clip_norm, factor=factor)
         return float(state.packed.loss)

@@ -22,7 +22,7 @@ _READ: Final[Mapping[Predicted, set[str]]] = {
 """The keys of ``[task]`` that are read, by what is predicted."""
 
 
-def unused(request: Request) -> list[str]:
+def describe_unused(request: Request) -> list[str]:
     """Describe data and settings that have no effect on a run, one line for each kind."""
     schema, reads = request.schema, request.reads
     lines = []
@@ -34,30 +34,32 @@ def unused(request: Request) -> list[str]:
     ]
     if edge_features and not request.config.model.edge_features:
         lines.append(
-            f"edge features of {_listed(edge_features)}: read with model.edge_features = true, by "
-            f"{', '.join(EDGE_MODELS)}"
+            f"edge features of {_join_names(edge_features)}: read with model.edge_features = true, "
+            f"by {', '.join(EDGE_MODELS)}"
         )
     weighted = [str(relation) for relation in relations if schema.relations[relation].weighted]
     sampler = request.config.sampler
     if weighted and not find_sampler(sampler.kind, sampler.kind_options).kind.reads_weights:
-        lines.append(f'weights of {_listed(weighted)}: only sampler.kind = "weighted" reads them')
+        lines.append(
+            f'weights of {_join_names(weighted)}: only sampler.kind = "weighted" reads them'
+        )
     timed = [
         str(target) for target in schema.timed if target in relations or isinstance(target, str)
     ]
     if timed and not request.reads_times:
-        lines.append(f'times of {_listed(timed)}: only sampler.kind = "temporal" reads them')
+        lines.append(f'times of {_join_names(timed)}: only sampler.kind = "temporal" reads them')
     unread = [str(relation) for relation in schema.relations if relation not in relations]
     if unread:
-        lines.append(f"relations {_listed(unread)}: not read by this model")
+        lines.append(f"relations {_join_names(unread)}: not read by this model")
     reached = {rows.node_type for rows in reads.inputs.values()}
     unreached = [node_type for node_type in schema.node_types if node_type not in reached]
     if unreached:
         roots = ", ".join(schema.root_types)
-        lines.append(f"node types {_listed(unreached)}: no hop from {roots} reaches them")
+        lines.append(f"node types {_join_names(unreached)}: no hop from {roots} reaches them")
     targets = [*map(str, schema.target_relations)] or [reads.target]
     labels = [str(labelled) for labelled in schema.labels if str(labelled) not in targets]
     if labels:
-        lines.append(f"labels of {_listed(labels)}: only {_listed(targets)} is predicted")
+        lines.append(f"labels of {_join_names(labels)}: only {_join_names(targets)} is predicted")
     read_keys = _READ[schema.predicted] | _OF_TASKS
     task = request.config.task.model_dump(exclude=read_keys, exclude_defaults=True)
     predicted = "nodes" if schema.predicted == "node" else "labels of edges"
@@ -73,11 +75,11 @@ def unused(request: Request) -> list[str]:
         lines.append(f"cluster.feature_wire = {wire!r}: no rows of features are float32")
     splits = [split for split in schema.splits if split not in SPLITS]
     if splits:
-        lines.append(f"splits {_listed(splits)}: expected train, val and test")
+        lines.append(f"splits {_join_names(splits)}: expected train, val and test")
     return [f"not used: {line}" for line in lines]
 
 
-def _listed(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     listed = ", ".join(sorted(names)[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"{listed} and {more} more" if more > 0 else listed

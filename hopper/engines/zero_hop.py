@@ -33,6 +33,6 @@ class ZeroHop(OneGroup):
         """Return the key that all engines share whose ranks read for their own roots."""
         return [HOMED]
 
-    def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
+    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """Return the roots whose home is this rank."""
         return batch.of_home(self.state.cluster.rank)

@@ -74,7 +74,7 @@ class CachePlan:
     room: Mapping[str, int]
     held: Mapping[str, Ids]
 
-    def used(self, profile: Profile) -> int:
+    def used_bytes(self, profile: Profile) -> int:
         """Return the bytes of all rows that the cache has room for."""
         return sum(rows * profile[name].row_bytes for name, rows in self.room.items())
 

@@ -165,7 +165,7 @@ def make_metatree(
             f"ends of links are of types {', '.join([target, *others])}"
         )
     if metapaths:
-        return Metatree(target, layers, _along(metagraph, target, layers, metapaths))
+        return Metatree(target, layers, _follow_metapaths(metagraph, target, layers, metapaths))
     children: dict[Vertex, tuple[Relation, ...]] = {}
     types = [target, *others]
     for depth in range(layers):
@@ -186,7 +186,7 @@ def weigh(metagraph: Metagraph, tree: Metatree, relations: Sequence[Relation]) -
     return nodes + sum(edge_count(metagraph, relation) for relation in tree.relations_of(relations))
 
 
-def _along(
+def _follow_metapaths(
     metagraph: Metagraph, target: str, layers: int, metapaths: Sequence[Sequence[str]]
 ) -> dict[Vertex, tuple[Relation, ...]]:
     followed: dict[Vertex, set[Relation]] = {Vertex(target, 0): set()}

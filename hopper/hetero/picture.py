@@ -39,7 +39,7 @@ class _Node:
     place: float = 0.0
 
 
-def tell_shares(partition: MetaPartition) -> list[list[str]]:
+def list_shares(partition: MetaPartition) -> list[list[str]]:
     """Return a table row for each server: root relations, replica, relations, nodes, edges."""
     return [
         [

@@ -41,7 +41,7 @@ class VisitCounter:
         for name, ids in read.items():
             self._visits[name][ids] += 1
 
-    def visited(self, node_type: str) -> Visited:
+    def list_visited(self, node_type: str) -> Visited:
         """Return the rows of a type that were read, with their counts."""
         ids = np.flatnonzero(self._visits[node_type])
         return Visited(ids, self._visits[node_type][ids].astype(np.int64))

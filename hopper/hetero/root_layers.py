@@ -15,7 +15,7 @@ from hopper.cluster import Cluster
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares, Route
-from hopper.hetero.rooted import of_roots, roots_of
+from hopper.hetero.rooted import root_name, root_relation
 from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partials import RowExchange
@@ -83,10 +83,10 @@ class RootLayers:
         if under_way is None:
             combined = rows.new_zeros(len(rows), *layer.nothing)
             return layer.update(self._type)(rows, combined), rows.new_zeros(())
-        combined, tie = self._combined(layer, under_way, plan)
+        combined, tie = self._combine(layer, under_way, plan)
         rows = layer.update(self._type)(rows, combined)
         if self._reads and not is_last:
-            rows, received = self._handed_out(rows, plan, where)
+            rows, received = self._exchange_finished(rows, plan, where)
             tie = tie + received
         return rows, tie
 
@@ -117,11 +117,11 @@ class RootLayers:
                 partials = self._partials_of_nothing(layer, hop, own[:0])
             else:
                 partials = self._partials(self._group, layer, hop, h, h_dst)
-            merged = self._side_by_side(partials) if apart else layer.combination.merge(partials)
-            sent = self._as_sent(layer, merged).index_select(0, plan.partials.chosen)
+            merged = self._stack(partials) if apart else layer.combination.merge(partials)
+            sent = self._pad(layer, merged).index_select(0, plan.partials.chosen)
         return self._exchange(sent, plan.partials, f"exchanging partials, {where}")
 
-    def _combined(
+    def _combine(
         self, layer: RelationLayer, under_way: RowExchange, plan: RootPlan
     ) -> tuple[Tensor, Tensor]:
         """Receive partials, and combine the relations of the roots that this rank finishes.
@@ -134,7 +134,11 @@ class RootLayers:
         with self._log.stage("compute", operation="combine"):
             groups = [received.index_select(0, order) for order in plan.by_group]
             is_other = layer.combination.algebra == "other"
-            whole = self._in_order(layer, groups) if is_other else self._whole(layer, groups)
+            whole = (
+                self._sort_by_relation(layer, groups)
+                if is_other
+                else self._join_parts(layer, groups)
+            )
             return layer.combination(whole), received[:0].sum()
 
     def _partials(
@@ -152,12 +156,14 @@ class RootLayers:
         Partials [m, ...], one for each relation, or one for all if the layer merges relations.
         """
         place, parts = self.shares.parts[group]
-        relations, roots = self.shares.relations[group], roots_of(self._type)
+        relations, roots = self.shares.relations[group], root_name(self._type)
         if parts == 1 and layer.merges():
-            merged = merge_relations(hop, [of_roots(relation) for relation in relations], (roots,))
-            return [layer.merged(merged, relations, h, {roots: h_dst})]
+            merged = merge_relations(
+                hop, [root_relation(relation) for relation in relations], (roots,)
+            )
+            return [layer.aggregate_merged(merged, relations, h, {roots: h_dst})]
         inputs = [
-            (relation, hop.blocks[of_roots(relation)], h[relation.src], h_dst)
+            (relation, hop.blocks[root_relation(relation)], h[relation.src], h_dst)
             for relation in relations
         ]
         if parts == 1:
@@ -183,7 +189,7 @@ class RootLayers:
         block.edge_features = nobody.new_empty(0, layer.aggregation(relation).edge_dim)
         return [layer.partial(relation, block, nobody, nobody)]
 
-    def _as_sent(self, layer: RelationLayer, rows: Tensor) -> Tensor:
+    def _pad(self, layer: RelationLayer, rows: Tensor) -> Tensor:
         """Pad rows to the width of the widest group, as partials of parts may be wider."""
         widths = self._part_widths(layer)
         if not widths:
@@ -195,7 +201,7 @@ class RootLayers:
         widths = [layer.aggregation(relation).part_width() for relation in self._divided]
         return [width for width in widths if width is not None]
 
-    def _whole(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
+    def _join_parts(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
         """Join the partials of groups to partials of whole relations."""
         widths = self._part_widths(layer)
         whole: list[Tensor] = []
@@ -209,28 +215,30 @@ class RootLayers:
             if widths:
                 rows = rows[:, : layer.aggregation(relations[0]).part_width() or layer.nothing[0]]
             parts_by_relation.setdefault(relations[0], []).append(rows)
-        joined = (layer.joined(relation, rows) for relation, rows in parts_by_relation.items())
+        joined = (layer.join(relation, rows) for relation, rows in parts_by_relation.items())
         return [*whole, *joined]
 
-    def _side_by_side(self, partials: Sequence[Tensor]) -> Tensor:
+    def _stack(self, partials: Sequence[Tensor]) -> Tensor:
         """Stack partials to [m, relations, ...], padded to the largest group's relations."""
         most = max(len(relations) for relations in self.shares.relations)
         return torch.stack(
             [*partials, *[torch.zeros_like(partials[0])] * (most - len(partials))], 1
         )
 
-    def _in_order(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
+    def _sort_by_relation(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
         """Return every relation's partial, in canonical order, from the stacks of groups."""
         by_relation: dict[Relation, list[Tensor]] = {}
         for relations, rows in zip(self.shares.relations, groups, strict=True):
             for index, relation in enumerate(relations):
                 by_relation.setdefault(relation, []).append(rows[:, index])
         return [
-            rows[0] if len(rows) == 1 else layer.joined(relation, rows)
+            rows[0] if len(rows) == 1 else layer.join(relation, rows)
             for relation, rows in sorted(by_relation.items())
         ]
 
-    def _handed_out(self, finished: Tensor, plan: RootPlan, where: str) -> tuple[Tensor, Tensor]:
+    def _exchange_finished(
+        self, finished: Tensor, plan: RootPlan, where: str
+    ) -> tuple[Tensor, Tensor]:
         """Exchange finished rows, and return those [k, ...] that this rank reads."""
         sent = finished.index_select(0, plan.finished.chosen)
         received = self._exchange(

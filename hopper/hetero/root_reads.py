@@ -81,7 +81,7 @@ class RootReads:
                 counter.add(subgraph.nodes)
         stacked = np.zeros(sum(self._counts.values()), np.int64)
         for name, start in self._starts.items():
-            ids, visits = counter.visited(name)
+            ids, visits = counter.list_visited(name)
             stacked[start + ids] = visits
         return stacked
 

@@ -21,7 +21,7 @@ _AS_ROOTS: Final = " as roots"
 """A suffix that no node type has, since names have no spaces."""
 
 
-def roots_of(node_type: str) -> str:
+def root_name(node_type: str) -> str:
     """Return the name under which the roots of a type are sampled, as a type of their own.
 
     A server draws only its root relations for roots. For other nodes of the same type, which hops
@@ -30,9 +30,9 @@ def roots_of(node_type: str) -> str:
     return node_type + _AS_ROOTS
 
 
-def of_roots(relation: Relation) -> Relation:
-    """Return a root relation with :func:`roots_of` its destination type, as blocks name it."""
-    return Relation(relation.src, relation.rel, roots_of(relation.dst))
+def root_relation(relation: Relation) -> Relation:
+    """Return a root relation with :func:`root_name` its destination type, as blocks name it."""
+    return Relation(relation.src, relation.rel, root_name(relation.dst))
 
 
 def make_rooted_sampler(
@@ -60,21 +60,27 @@ def make_rooted_sampler(
         servers store.
     """
     relations = {relation: names.relation(relation) for relation in held.relations}
-    relations |= {of_roots(root): names.relation(root) for root in held.roots}
+    relations |= {root_relation(root): names.relation(root) for root in held.roots}
     types = {name: names.node_type(name) for name in held.node_types}
     # Several names may share a stored relation, whose topology is opened once.
-    below = {stored: graph.topology(stored, server) for stored in _of(relations, is_root=False)}
+    below = {
+        stored: graph.topology(stored, server)
+        for stored in _stored_relations(relations, is_root=False)
+    }
     root_topology = graph.root_lists if whole_lists else graph.root_topology
-    first = {stored: root_topology(stored, server) for stored in _of(relations, is_root=True)}
+    first = {
+        stored: root_topology(stored, server)
+        for stored in _stored_relations(relations, is_root=True)
+    }
     topologies = {
         relation: first[stored] if _is_root(relation.dst) else below[stored]
         for relation, stored in relations.items()
     }
-    roots = {roots_of(name): name for name in graph.schema.root_types}
+    roots = {root_name(name): name for name in graph.schema.root_types}
     # Negatives of links may be of types of which the server stores nothing.
     types |= {name: name for name in roots.values()} | roots
     originals = {name: graph.original_ids(types[name]) for name in sorted(types)}
-    hops = {of_roots(root): root_hops[root.dst] for root in held.roots} if root_hops else {}
+    hops = {root_relation(root): root_hops[root.dst] for root in held.roots} if root_hops else {}
     return kind(
         topologies,
         originals,
@@ -87,7 +93,7 @@ def make_rooted_sampler(
     )
 
 
-def _of(relations: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:
+def _stored_relations(relations: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:
     """Return the stored relations of names that end in roots, or of those that do not."""
     return {stored for name, stored in relations.items() if _is_root(name.dst) == is_root}
 

@@ -204,7 +204,7 @@ class HeldRecords(RowRecords):
         ordered = np.sort(places)
         for first in range(0, ordered.size, _ROWS_AT_ONCE):
             ids = ordered[first : first + _ROWS_AT_ONCE]
-            self._cache.put(self._np.asarray(ids), self._stored_at(ids))
+            self._cache.put(self._np.asarray(ids), self._read_stored(ids))
 
     def read(self, places: Tensor) -> Tensor:
         """Read records from the cache, and missing ones from the stored table."""
@@ -246,19 +246,19 @@ class HeldRecords(RowRecords):
         ids, rows = self._cache.held, self._cache.rows
         for first in range(0, len(ids), _ROWS_AT_ONCE):
             part = slice(first, first + _ROWS_AT_ONCE)
-            rows[part] = self._stored_at(on_host(ids[part]))
+            rows[part] = self._read_stored(on_host(ids[part]))
 
     def take_lookups(self) -> Lookups | None:
         """Return the cache lookups since the last call."""
         taken, self._lookups = self._lookups, Lookups()
         return taken
 
-    def _stored_at(self, ids: NDArray[np.int64]) -> Array:
+    def _read_stored(self, ids: NDArray[np.int64]) -> Array:
         records = self._table.index_select(0, torch.from_numpy(ids))
         return self._np.asarray(to_device(records, self._device))
 
     def _fetch(self, ids: Array, out: Array, places: Array) -> None:
-        out[places] = self._stored_at(on_host(ids))
+        out[places] = self._read_stored(on_host(ids))
 
     def _put_back(self, ids: Array, records: Array) -> None:
         # Sequential writes are faster on a disk.

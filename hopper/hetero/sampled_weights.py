@@ -24,7 +24,7 @@ BATCHES: Final = 8
 BATCH_SIZE: Final = 1024
 
 
-def sampled_weights(
+def weigh_by_sampling(
     graph: GraphDirectory, tree: Metatree, fanouts: Sequence[int], seed: int = 0
 ) -> Mapping[Relation, int]:
     """Count the nodes and edges that batches of training roots read below each root relation.

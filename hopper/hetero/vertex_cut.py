@@ -73,7 +73,7 @@ def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> li
     degrees = np.zeros(graph.schema.node_types[root.src].count, np.int64)
     for edges in edges_into(topology, root_nodes):
         degrees += np.bincount(topology.indices[edges], minlength=degrees.size)
-    part_of = _dealt(degrees, row_bytes(graph, root.src), parts)
+    part_of = _deal_sources(degrees, row_bytes(graph, root.src), parts)
     sources = [part_of == part for part in range(parts)]
     total = int(degrees.sum())
     return [
@@ -163,7 +163,7 @@ def _make_part(
     )
 
 
-def _dealt(degrees: NDArray[np.int64], bytes_of_a_row: int, parts: int) -> NDArray[np.int64]:
+def _deal_sources(degrees: NDArray[np.int64], bytes_of_a_row: int, parts: int) -> NDArray[np.int64]:
     """Return the part of every source: [sources] int64; -1 = no root reads the source."""
     loads = np.where(degrees > 0, bytes_of_a_row + degrees * _EDGE_BYTES, 0)
     return _deal_to_least(np.argsort(-loads, kind="stable"), loads, parts)

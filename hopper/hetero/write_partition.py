@@ -146,11 +146,11 @@ def _partition(
     weights = None
     if weights_fanouts is not None:
         # Sampling needs torch, whose import takes longer than dividing most graphs.
-        from hopper.hetero.sampled_weights import sampled_weights
+        from hopper.hetero.sampled_weights import weigh_by_sampling
 
         divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
         with phases.phase("weigh sub-metatrees by sampling"):
-            weights = sampled_weights(graph, tree, weights_fanouts)
+            weights = weigh_by_sampling(graph, tree, weights_fanouts)
     parts: dict[Relation, list[CutPart]] = {}
     if server_memory is not None:
         alone = divide(metagraph, tree, len(tree.roots)).shares

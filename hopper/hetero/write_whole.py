@@ -29,8 +29,8 @@ Write = Callable[[Progress], object]
 
 def whole_bytes(graph: GraphDirectory, share: Share) -> tuple[int, int]:
     """Return the bytes of a share's rows (features, edge features, labels) and topology."""
-    tables = [graph.features(node_type) for node_type in _with_features(graph, share)]
-    tables += [graph.labels(node_type) for node_type in _labelled(graph, share)]
+    tables = [graph.features(node_type) for node_type in _featured_types(graph, share)]
+    tables += [graph.labels(node_type) for node_type in _labelled_types(graph, share)]
     tables += [graph.edge_features(relation) for relation in _edge_tables(graph, share)]
     topology = sum(_topology_bytes(graph, relation) for relation in share.relations)
     return sum(table.nbytes for table in tables), topology
@@ -79,11 +79,11 @@ def _name_tables(
 ) -> list[TableSpec]:
     """Name the files of features and labels of whole types."""
     specs = []
-    for node_type in _with_features(graph, share):
+    for node_type in _featured_types(graph, share):
         rows, file = graph.features(node_type), layout.features_file(folder, node_type)
         files.store(graph.features_file(node_type), file)
         specs.append(table_spec("features", node_type, file, folder, 0, len(rows), rows))
-    for node_type in _labelled(graph, share):
+    for node_type in _labelled_types(graph, share):
         labels, file = graph.labels(node_type), layout.labels_file(folder, node_type)
         files.store(layout.labels_file(graph.path, node_type), file)
         specs.append(table_spec("labels", node_type, file, folder, 0, len(labels), labels))
@@ -104,11 +104,11 @@ def _name_edge_features(
     return writes
 
 
-def _labelled(graph: GraphDirectory, share: Share) -> list[str]:
+def _labelled_types(graph: GraphDirectory, share: Share) -> list[str]:
     return [node_type for node_type in share.node_types if node_type in graph.schema.labels]
 
 
-def _with_features(graph: GraphDirectory, share: Share) -> list[str]:
+def _featured_types(graph: GraphDirectory, share: Share) -> list[str]:
     types = graph.schema.node_types
     return [name for name in share.node_types if types[name].feature_dim is not None]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootShares
-from hopper.hetero.rooted import nodes_below, nodes_read, roots_of
+from hopper.hetero.rooted import nodes_below, nodes_read, root_name
 from hopper.inference.inference import (
     ROOTS_PER_PASS,
     ROWS_PER_PASS,
@@ -66,7 +66,7 @@ class ByRelation(Inference):
         while todo:
             chunk = todo.pop(0)
             plan = forward.plan({target: chunk.size})[target]
-            subgraph = self._sample(self._sampler, {roots_of(target): chunk[plan.mine]})
+            subgraph = self._sample(self._sampler, {root_name(target): chunk[plan.mine]})
             if chunk.size > 1 and self._is_too_large(subgraph):
                 todo = [*np.array_split(chunk, 2), *todo]
                 continue

@@ -43,20 +43,20 @@ class Combination(nn.Module):
         """
         return aggregated
 
-    def joined(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
         """Join all parts of a relation to its partial [num_dst, ...].
 
         Parameters
         ----------
         aggregation: AGG_r.
         """
-        return aggregation.joined(parts)
+        return aggregation.join(parts)
 
     @classmethod
     def has_parts(cls) -> bool:
-        """Whether :meth:`joined` fits :meth:`partial`: a class must not override only the last."""
+        """Whether :meth:`join` fits :meth:`partial`: a class must not override only the last."""
         bases = cls.__mro__
-        owners = [next(c for c in bases if name in vars(c)) for name in ("joined", "partial")]
+        owners = [next(c for c in bases if name in vars(c)) for name in ("join", "partial")]
         return bases.index(owners[0]) <= bases.index(owners[1])
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
@@ -81,11 +81,11 @@ class SumOfRelations(Combination):
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Sum the partials."""
-        return _added(partials)
+        return _add(partials)
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
         """Sum the partials."""
-        return _added(partials)
+        return _add(partials)
 
 
 class MeanOfRelations(Combination):
@@ -111,10 +111,10 @@ class MeanOfRelations(Combination):
         partial = self.partial(block, aggregated)
         return partial if place == 0 else torch.cat((aggregated, 0 * partial[:, -1:]), -1)
 
-    def joined(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
         """Join the parts of AGG_r, and sum the numbers of relations."""
-        rows = aggregation.joined([part[:, :-1] for part in parts])
-        return torch.cat((rows, _added([part[:, -1:] for part in parts])), -1)
+        rows = aggregation.join([part[:, :-1] for part in parts])
+        return torch.cat((rows, _add([part[:, -1:] for part in parts])), -1)
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Return the means [num_dst, width]; zero where no relation counts."""
@@ -123,7 +123,7 @@ class MeanOfRelations(Combination):
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
         """Sum the partials and their numbers of relations."""
-        return _added(partials)
+        return _add(partials)
 
 
 class MeanOfPresentRelations(MeanOfRelations):
@@ -144,11 +144,11 @@ class JointSoftmax(Combination):
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Return the rows [num_dst, heads, width]; zero for destinations without edges."""
-        return normalised(merged_softmax(partials))
+        return normalise(merge_softmax(partials))
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
         """Merge partials by log-sum-exp."""
-        return merged_softmax(partials)
+        return merge_softmax(partials)
 
 
 def softmax_part(block: Edges, logits: Tensor, messages: Tensor) -> Tensor:
@@ -187,17 +187,17 @@ def joint_partial(block: Edges, weights: Tensor, messages: Tensor) -> Tensor:
     return torch.cat((top.unsqueeze(-1), edge_sum(block, scales * parts)), -1)
 
 
-def merged_softmax(partials: Sequence[Tensor]) -> Tensor:
+def merge_softmax(partials: Sequence[Tensor]) -> Tensor:
     """Merge partials of :class:`JointSoftmax` to one [num_dst, heads, 2 + width]."""
     tops = torch.stack([partial[..., 0].detach() for partial in partials])
     top = tops.max(0).values
     finite = torch.where(top.isinf(), torch.zeros_like(top), top)
     scales = (tops - finite).exp().unsqueeze(-1)
-    merged = _added([scale * part[..., 1:] for scale, part in zip(scales, partials, strict=True)])
+    merged = _add([scale * part[..., 1:] for scale, part in zip(scales, partials, strict=True)])
     return torch.cat((top.unsqueeze(-1), merged), -1)
 
 
-def normalised(partial: Tensor) -> Tensor:
+def normalise(partial: Tensor) -> Tensor:
     """Divide a partial's messages by their normaliser; zero for destinations without edges.
 
     Returns
@@ -208,7 +208,7 @@ def normalised(partial: Tensor) -> Tensor:
     return partial[..., 2:] / torch.where(total == 0, torch.ones_like(total), total)
 
 
-def _added(parts: Sequence[Tensor]) -> Tensor:
+def _add(parts: Sequence[Tensor]) -> Tensor:
     """Sum tensors in their order."""
     total = parts[0]
     for part in parts[1:]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.models.combination import JointSoftmax, joint_partial, merged_softmax, softmax_part
+from hopper.models.combination import JointSoftmax, joint_partial, merge_softmax, softmax_part
 from hopper.models.gat import log_importance
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
@@ -115,9 +115,9 @@ class RelationPartial(AttentionLayer):
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
         return softmax_part(block, logits, sources[..., self.width :])
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Join parts by log-sum-exp."""
-        return merged_softmax(parts)
+        return merge_softmax(parts)
 
 
 class GatedResidual(Update):
@@ -187,7 +187,7 @@ class HGTLayer(RelationLayer):
         )
         self.projections = nn.ModuleList(projections[name] for name in sorted(projections))
 
-    def merged(
+    def aggregate_merged(
         self,
         merged: MergedRelations,
         relations: Sequence[Relation],

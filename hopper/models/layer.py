@@ -99,7 +99,7 @@ class Layer(nn.Module):
         """Return the width of rows of :meth:`part`; None if it is that of ``aggregate``'s rows."""
         return None
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Join parts to what ``aggregate`` returns for all edges, up to rounding.
 
         A class that defines it can be trained on relations whose edges are on several servers. So
@@ -109,16 +109,16 @@ class Layer(nn.Module):
         ----------
         parts: results [num_dst, ...] of :meth:`part`; each edge belongs to one of them.
         """
-        raise NotImplementedError(f"{type(self).__name__} defines no joined()")
+        raise NotImplementedError(f"{type(self).__name__} defines no join()")
 
     @classmethod
     def has_parts(cls) -> bool:
-        """Whether :meth:`joined` fits the methods that combine messages.
+        """Whether :meth:`join` fits the methods that combine messages.
 
         It fits if no derived class overrides these methods without it.
         """
-        return cls.joined is not Layer.joined and all(
-            _place(cls, "joined") <= _place(cls, name) for name in cls._combining
+        return cls.join is not Layer.join and all(
+            _place(cls, "join") <= _place(cls, name) for name in cls._combining
         )
 
     @classmethod
@@ -166,7 +166,7 @@ class SumLayer(Layer):
     :meth:`update` ends; parameters that are not in :meth:`input_weights` may add to them"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate", "own_term")
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Sum the parts."""
         return torch.stack(list(parts)).sum(0)
 

@@ -91,7 +91,7 @@ class MergedRelations:
         ----------
         h: by type, [num_src, ...].
         """
-        return _stacked([h[name] for name in self.readers])
+        return _concatenate([h[name] for name in self.readers])
 
     def segment_rows(self, h_dst: Mapping[str, Tensor]) -> Tensor:
         """Return the row of each segment's destination, [segments, ...].
@@ -100,9 +100,11 @@ class MergedRelations:
         ----------
         h_dst: by type, [num_dst, ...].
         """
-        return _stacked([h_dst[name] for name in self.places]).index_select(0, self.segment_places)
+        return _concatenate([h_dst[name] for name in self.places]).index_select(
+            0, self.segment_places
+        )
 
-    def projected_rows(self, h: Mapping[str, Tensor], matrices: Tensor) -> Tensor:
+    def project_rows(self, h: Mapping[str, Tensor], matrices: Tensor) -> Tensor:
         """Multiply each row by the matrices of the relations from its type, to [projections, out].
 
         Parameters
@@ -117,7 +119,7 @@ class MergedRelations:
             chosen = torch.tensor(indices, device=matrices.device)
             wide = matrices.index_select(0, chosen).transpose(0, 1).flatten(1)
             projections.append((h[name] @ wide).view(-1, matrices.shape[2]))
-        return _stacked(projections)
+        return _concatenate(projections)
 
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
         """Whether a projection is cheaper before the sum over edges than after it.
@@ -266,7 +268,7 @@ def _merge_on_device(blocks: Mapping[Relation, Edges], offsets: _Offsets) -> _Me
     return torch.cat(indices), torch.cat(projected), starts, place, tuple(bounds), destinations
 
 
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 

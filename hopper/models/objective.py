@@ -69,7 +69,7 @@ class Objective:
         """Whether a metric is computed from all roots at once."""
         return any(isinstance(metric, WholeMetric) for metric in self._metrics)
 
-    def shaped(self, rows: Tensor) -> Tensor:
+    def shape_labels(self, rows: Tensor) -> Tensor:
         """Return stored labels [n, dim] in the shape that the methods below take."""
         return rows[:, 0] if self.kind == "class" else rows
 
@@ -90,7 +90,7 @@ class Objective:
         """
         # Labels take the dtype of logits, so logits are converted first.
         logits = in_full(logits)
-        losses = self._loss.root_losses(logits, self._as_given(logits, labels))
+        losses = self._loss.root_losses(logits, self._convert_labels(logits, labels))
         if losses.shape != logits.shape[:1]:
             raise RequestError(
                 f"train.loss: {type(self._loss).__name__}: expected [{logits.shape[0]}] losses, "
@@ -105,7 +105,7 @@ class Objective:
         Sums are added over batches and ranks, and then given to :meth:`scores`. Unlabelled roots
         are left out. Parameters and errors are those of :meth:`loss_sum`.
         """
-        logits, labels = self._labelled(logits, labels)
+        logits, labels = self._drop_unlabelled(logits, labels)
         sums = [
             metric.sums(logits, labels)
             for metric in self._metrics
@@ -129,7 +129,7 @@ class Objective:
         for metric in self._metrics:
             if isinstance(metric, WholeMetric):
                 assert all_roots is not None
-                logits, labels = self._labelled(*all_roots)
+                logits, labels = self._drop_unlabelled(*all_roots)
                 scores[metric.name] = metric.score_all(logits, labels) if len(logits) else math.nan
             else:
                 scores[metric.name] = metric.value(next(sums_by_metric))
@@ -166,15 +166,15 @@ class Objective:
             return torch.nn.functional.one_hot(totals.argmax(), classes).double()
         return totals / count - (0.5 if self.kind == "multi_hot" else 0.0)
 
-    def _labelled(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _drop_unlabelled(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Drop unlabelled roots, and convert labels for metrics."""
-        labels = self._as_given(logits, labels)
+        labels = self._convert_labels(logits, labels)
         if self.kind == "class":
             has_label = labels != UNLABELLED
             logits, labels = logits[has_label], labels[has_label]
         return logits, labels
 
-    def _as_given(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _convert_labels(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Convert labels for losses and metrics, and check that they fit the logits.
 
         Returns

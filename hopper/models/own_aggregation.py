@@ -72,10 +72,10 @@ class OwnAggregation(HGNN):
             layers.append(
                 RelationLayer(
                     {
-                        relation: _made(aggregate, hidden, edges.get(relation, 0))
+                        relation: _make_aggregation(aggregate, hidden, edges.get(relation, 0))
                         for relation in sorted(relations)
                     },
-                    _combination(combine, hidden),
+                    _make_combination(combine, hidden),
                     updates,
                     (hidden,),
                 )
@@ -83,7 +83,7 @@ class OwnAggregation(HGNN):
         super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)
 
 
-def _made(aggregate: Callable[..., nn.Module], width: int, edge_dim: int) -> Layer:
+def _make_aggregation(aggregate: Callable[..., nn.Module], width: int, edge_dim: int) -> Layer:
     key = "model.aggregate"
     keywords = {"edge_dim": edge_dim} if edge_dim else {}
     try:
@@ -110,7 +110,7 @@ def _made(aggregate: Callable[..., nn.Module], width: int, edge_dim: int) -> Lay
     return layer
 
 
-def _combination(combine: type[Combination] | str, width: int) -> Combination:
+def _make_combination(combine: type[Combination] | str, width: int) -> Combination:
     if isinstance(combine, str):
         return COMBINATIONS[combine]()
     try:

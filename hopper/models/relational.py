@@ -51,7 +51,7 @@ class RelationLayer(nn.Module):
     combination: AGG_all, the same for every type.
     updates: the update of each type of destinations.
     nothing: the shape of a combined row, for types into which no relation of the layer leads.
-    merge: whether :meth:`merged` may compute one partial for all relations.
+    merge: whether :meth:`aggregate_merged` may compute one partial for all relations.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class RelationLayer(nn.Module):
         self._type_place = {node_type: place for place, node_type in enumerate(self.types)}
 
     def merges(self) -> bool:
-        """Whether the layer computes one partial for all relations, by :meth:`merged`."""
+        """Whether the layer computes one partial for all relations, by :meth:`aggregate_merged`."""
         return self._merge
 
-    def merged(
+    def aggregate_merged(
         self,
         merged: MergedRelations,
         relations: Sequence[Relation],
@@ -198,7 +198,7 @@ class RelationLayer(nn.Module):
         merged_partials: dict[str, Tensor] = {}
         if relations:
             merged = merge_relations(blocks, relations, types)
-            partial = self.merged(merged, relations, h, h_dst, weights)
+            partial = self.aggregate_merged(merged, relations, h, h_dst, weights)
             merged_partials = {name: partial[place] for name, place in merged.places.items()}
         out = {}
         for name, rows in h_dst.items():
@@ -246,7 +246,7 @@ class RelationLayer(nn.Module):
     ) -> Tensor:
         """Compute what one part of a relation's edges contributes, [num_dst, ...].
 
-        :meth:`joined` makes a partial of all parts.
+        :meth:`join` makes a partial of all parts.
 
         Parameters
         ----------
@@ -256,9 +256,9 @@ class RelationLayer(nn.Module):
         aggregated = aggregation.part(block, aggregation.project(h_src), h_dst)
         return self.combination.part(block, aggregated, place)
 
-    def joined(self, relation: Relation, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, relation: Relation, parts: Sequence[Tensor]) -> Tensor:
         """Join all parts of a relation's edges to its partial [num_dst, ...]."""
-        return self.combination.joined(self.aggregation(relation), parts)
+        return self.combination.join(self.aggregation(relation), parts)
 
 
 class HGNN(nn.Module):

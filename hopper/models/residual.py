@@ -54,7 +54,7 @@ class ResidualGNN(GNN):
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """Apply norm and ReLU, except to features, and then dropout."""
-        read = rows if index == 0 else self._activated(index - 1, rows)
+        read = rows if index == 0 else self._activate(index - 1, rows)
         return super().prepare(index, nodes, read)
 
     def finish(self, index: int, nodes: Nodes, h_dst: Tensor, out: Tensor) -> Tensor:
@@ -62,11 +62,11 @@ class ResidualGNN(GNN):
         rows = out if index == 0 else h_dst + out
         if index < len(self.layers) - 1:
             return rows
-        rows = self._activated(index, rows)
+        rows = self._activate(index, rows)
         if self.training:
             rows = drop_rows(nodes, rows, self.dropout, len(self.layers))
         logits: Tensor = self.classifier(rows)
         return logits
 
-    def _activated(self, norm: int, rows: Tensor) -> Tensor:
+    def _activate(self, norm: int, rows: Tensor) -> Tensor:
         return torch.relu(self.norms[norm](rows))

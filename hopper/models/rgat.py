@@ -15,7 +15,7 @@ from torch.nn import functional
 from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.models.combination import SumOfRelations, merged_softmax, normalised, softmax_part
+from hopper.models.combination import SumOfRelations, merge_softmax, normalise, softmax_part
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
@@ -80,11 +80,11 @@ class RelationAttention(AttentionLayer):
         """Return the width of parts, which also hold the largest logit and the normaliser."""
         return self.heads * (2 + self.width)
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Join parts by log-sum-exp."""
         shape = (self.heads, 2 + self.width)
-        merged = merged_softmax([part.unflatten(1, shape) for part in parts])
-        return normalised(merged).flatten(1)
+        merged = merge_softmax([part.unflatten(1, shape) for part in parts])
+        return normalise(merged).flatten(1)
 
     def _logits(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """Return the logits [edges, heads]."""
@@ -134,7 +134,7 @@ class RGATLayer(RelationLayer):
             merge,
         )
 
-    def merged(
+    def aggregate_merged(
         self,
         merged: MergedRelations,
         relations: Sequence[Relation],
@@ -159,7 +159,7 @@ class RGATLayer(RelationLayer):
         )
         pairs = merged.segments(projected=True)
         dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.bounds)
-        logits = edge_add(pairs, merged.projected_rows(h, src), dst_term)
+        logits = edge_add(pairs, merged.project_rows(h, src), dst_term)
         if any(a.edge_dim for a in aggregations):
             blocks = zip(aggregations, merged.blocks.values(), strict=True)
             logits = logits + torch.cat([a.edge_term(block, logits.dtype) for a, block in blocks])
@@ -169,7 +169,7 @@ class RGATLayer(RelationLayer):
             logits = logits + torch.cat(importance).unsqueeze(-1)
         shares = edge_softmax(pairs, logits)
         if merged.project_first(matrices.shape[1], heads * width, heads):
-            rows = merged.projected_rows(h, matrices).unflatten(1, (heads, width))
+            rows = merged.project_rows(h, matrices).unflatten(1, (heads, width))
             sums = weighted_sum(pairs, rows, shares).flatten(1)
         else:
             rows = merged.sources(h).unsqueeze(1).expand(-1, heads, -1)

@@ -64,9 +64,9 @@ class RelationMean(SumLayer):
         out: Tensor = self.edge_linear(self.sum_of_edges(block, dtype))
         return out
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Sum the parts, since every part divides by the number of all edges."""
-        return super().joined(parts)
+        return super().join(parts)
 
 
 class Bases(nn.Module):
@@ -223,7 +223,7 @@ class RGCNLayer(RelationLayer):
         self.bases = shared
         self.weighted = weighted
 
-    def merged(
+    def aggregate_merged(
         self,
         merged: MergedRelations,
         relations: Sequence[Relation],
@@ -239,7 +239,7 @@ class RGCNLayer(RelationLayer):
             return _with_edge_terms(merged, aggregations, sums)
         matrices = self._matrices(relations)
         if merged.project_first(*matrices.shape[1:]):
-            rows = merged.projected_rows(h, matrices)
+            rows = merged.project_rows(h, matrices)
             means = _means(merged, merged.segments(projected=True), rows, weights)
         else:
             means = _means(merged, merged.segments(projected=False), merged.sources(h), weights)

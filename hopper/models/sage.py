@@ -150,7 +150,7 @@ class PoolLayer(_OverNeighbors):
         """Return the maximum over the sampled in-neighbours, [num_dst, out_dim]."""
         return copy_max(block, z_src)
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the maximum of parts. Parts without edges are zero, and no value is smaller."""
         return torch.stack(list(parts)).amax(0)
 

@@ -73,7 +73,7 @@ class TasksObjective(Objective):
         """
         logits = in_full(logits)
         losses = [
-            part.objective.loss_sum(*_own(part, logits, labels)) * part.weight
+            part.objective.loss_sum(*_select_labels(part, logits, labels)) * part.weight
             for part in self._parts
         ]
         return sum(losses[1:], losses[0])
@@ -81,7 +81,10 @@ class TasksObjective(Objective):
     @torch.no_grad()
     def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Concatenate the sums of all tasks' metrics."""
-        sums = [part.objective.metric_sums(*_own(part, logits, labels)) for part in self._parts]
+        sums = [
+            part.objective.metric_sums(*_select_labels(part, logits, labels))
+            for part in self._parts
+        ]
         self._lengths = [task_sums.numel() for task_sums in sums]
         return torch.cat(sums)
 
@@ -94,7 +97,7 @@ class TasksObjective(Objective):
         for part, task_sums in zip(self._parts, sums.split(self._lengths), strict=True):
             roots = None
             if all_roots is not None and part.objective.needs_all_roots:
-                roots = _own(part, *all_roots)
+                roots = _select_labels(part, *all_roots)
             for name, value in part.objective.scores(task_sums, roots).items():
                 scores[f"{part.name}.{name}"] = value
         return scores
@@ -104,7 +107,7 @@ class TasksObjective(Objective):
         sums = []
         for part in self._parts:
             width = part.logits.stop - part.logits.start
-            _, task_labels = _own(part, labels.new_zeros(len(labels), classes), labels)
+            _, task_labels = _select_labels(part, labels.new_zeros(len(labels), classes), labels)
             sums.append(part.objective.label_sums(task_labels, width))
         return torch.cat(sums)
 
@@ -118,7 +121,7 @@ class TasksObjective(Objective):
         )
 
 
-def _own(part: TaskPart, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _select_labels(part: TaskPart, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return a task's logits and labels, for the roots that have a label of it."""
     logits, labels = logits[:, part.logits], labels[:, part.columns]
     if part.objective.kind == "float":

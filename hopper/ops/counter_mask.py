@@ -76,7 +76,7 @@ def row_keys(key: int, original_ids: Tensor) -> Tensor:
     """
     if original_ids.device.type == "cpu":
         return _as_tensor(absorb_each(np.uint64(key), original_ids.contiguous().numpy()))
-    return _absorb(torch.full_like(original_ids, _signed(key)), original_ids)
+    return _absorb(torch.full_like(original_ids, _to_signed(key)), original_ids)
 
 
 def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
         words = dst_original.contiguous().numpy(), positions.contiguous().numpy()
         with threads_for(positions.numel(), FEW_NUMBERS):
             return _as_tensor(_absorb_pairs(np.uint64(key), *words))
-    first = _absorb(torch.full_like(dst_original, _signed(key)), dst_original)
+    first = _absorb(torch.full_like(dst_original, _to_signed(key)), dst_original)
     return _absorb(first, positions)
 
 
@@ -108,7 +108,7 @@ def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tenso
     skipped_words, skipped_lanes = divmod(first, LANES)
     end = -(-(first + width) // LANES)
     counters = torch.arange(skipped_words + 1, end + 1, device=keys.device)
-    words = _mix(keys.unsqueeze(1) + counters * _signed(GOLDEN))
+    words = _mix(keys.unsqueeze(1) + counters * _to_signed(GOLDEN))
     # Lanes as int16 keep their unsigned order once the sign bit is flipped (little-endian).
     signed = words.view(torch.int16)[:, skipped_lanes : skipped_lanes + width]
     lanes = signed ^ -(_LANE_VALUES // 2)
@@ -144,16 +144,16 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, keys: Tensor, threshold: int, first: int) -> Tensor:
         ctx.save_for_backward(keys)
         ctx.threshold, ctx.first = threshold, first
-        return masked_scale(x, keys, threshold, first)
+        return drop_and_scale(x, keys, threshold, first)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (keys,) = ctx.saved_tensors
-        return masked_scale(grad, keys, ctx.threshold, ctx.first), None, None, None
+        return drop_and_scale(grad, keys, ctx.threshold, ctx.first), None, None, None
 
 
-def masked_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
+def drop_and_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
     """Compute :func:`drop` without a gradient; ``threshold`` must be above 0."""
     if x.numel() == 0:
         return torch.empty_like(x)
@@ -165,14 +165,14 @@ def masked_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Ten
         bits = keys.contiguous().numpy().view(np.uint64)
         with threads_for(values.size, FEW_NUMBERS):
             numbers = np.uint64(threshold), values.dtype.type(scale)
-            _masked_scale_rows(values, bits, *numbers, first, out)
+            _drop_and_scale_rows(values, bits, *numbers, first, out)
         return torch.from_numpy(out).view(x.shape)
     is_kept = keep_mask(keys, rows.shape[1], threshold, first)
     return torch.where(is_kept, rows * scale, rows.new_zeros(())).view(x.shape)
 
 
 @kernel(parallel=True)
-def _masked_scale_rows(
+def _drop_and_scale_rows(
     x: NDArray[Any],
     keys: NDArray[np.uint64],
     threshold: np.uint64,
@@ -220,22 +220,22 @@ def _absorb_pairs(
 
 def _absorb(keys: Tensor, words: Tensor) -> Tensor:
     """Compute ``draw.absorb`` on int64 bit patterns; torch's int64 arithmetic wraps around."""
-    return _mix(keys ^ _mix(words + _signed(GOLDEN)))
+    return _mix(keys ^ _mix(words + _to_signed(GOLDEN)))
 
 
 def _mix(x: Tensor) -> Tensor:
     """Compute ``draw.mix`` on int64 bit patterns."""
-    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shifted(x, 31)
+    x = (x ^ _shift_right(x, 30)) * _to_signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * _to_signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
 
 
-def _shifted(x: Tensor, places: int) -> Tensor:
+def _shift_right(x: Tensor, places: int) -> Tensor:
     """Shift right without copying the sign bit, as torch's operator would."""
     return (x >> places) & ((1 << (64 - places)) - 1)
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     """Return the int64 with the same bits as a uint64."""
     return word - (1 << 64) if word >= 1 << 63 else word
 

@@ -43,8 +43,8 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
     keys = row_keys(key, nodes.original)
     if isinstance(rows, StoredRows):
         if not rows.is_dropped and len(keys) == len(rows):
-            return rows.dropped(keys, threshold, nodes.first_column)
-        rows = rows.gathered()
+            return rows.drop(keys, threshold, nodes.first_column)
+        rows = rows.to_tensor()
     return drop(in_full(rows), keys, threshold, nodes.first_column)
 
 

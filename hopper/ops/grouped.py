@@ -135,7 +135,7 @@ class _Batches:
 
     def products(self, rows: Tensor, matrices: Tensor) -> Tensor:
         """Multiply every group's rows by its matrix, to [n, out]."""
-        spread, chosen = self._spread(rows), matrices.index_select(0, self._order)
+        spread, chosen = self._pad(rows), matrices.index_select(0, self._order)
         out = rows.new_empty(self._rows, matrices.shape[2])
         for groups, largest, place in self._pieces:
             torch.bmm(
@@ -145,14 +145,14 @@ class _Batches:
 
     def matrix_gradients(self, rows: Tensor, grad: Tensor, shape: torch.Size) -> Tensor:
         """Return the gradients of matrices, [groups, in, out]; zero for groups without rows."""
-        left, right = self._spread(rows), self._spread(grad)
+        left, right = self._pad(rows), self._pad(grad)
         gradients = grad.new_empty(self._order.numel(), *shape[1:])
         for groups, largest, place in self._pieces:
             inputs, outputs = _batch(left[place], largest), _batch(right[place], largest)
             torch.bmm(inputs.mT, outputs, out=gradients[groups])
         return grad.new_zeros(shape).index_copy_(0, self._order, gradients)
 
-    def _spread(self, rows: Tensor) -> Tensor:
+    def _pad(self, rows: Tensor) -> Tensor:
         """Copy rows to [padded rows, width], with zeros after each group's rows."""
         padded = rows.new_zeros(self._rows, rows.shape[1])
         return padded.index_copy_(0, self._padded_rows, rows)

@@ -55,12 +55,12 @@ def modulated_sum(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tenso
             )
     check_constant_weights("modulated_sum", block, x, w)
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return _composed(block, x, gamma, beta, w)
+        return _compose(block, x, gamma, beta, w)
     out: Tensor = _ModulatedSum.apply(block, x, gamma, beta, w)
     return out
 
 
-def _composed(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
+def _compose(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
     """Compute :func:`modulated_sum` from operations on values per edge, on any device."""
     scaled = destination_rows(block, gamma) * source_rows(block, x)
     return edge_sum(block, torch.relu(scaled + destination_rows(block, beta)), w)

@@ -79,7 +79,7 @@ class use_backend:
     def __init__(self, name: Choice) -> None:
         global _chosen
         self._previous = _chosen
-        _chosen = _checked(name, "use_backend")
+        _chosen = _check_name(name, "use_backend")
 
     def __enter__(self) -> None:
         """Do nothing, since the choice took effect in the call."""
@@ -105,7 +105,7 @@ def backend(device: torch.device | str = "cpu") -> str:
 
 def kernels_for(device: torch.device) -> Kernels:
     """The kernels for blocks on this device; raises as :func:`backend` does."""
-    choice = _chosen or _checked(os.environ.get("HOPPER_OPS") or "auto", "HOPPER_OPS")
+    choice = _chosen or _check_name(os.environ.get("HOPPER_OPS") or "auto", "HOPPER_OPS")
     if choice == "torch":
         return SegmentKernels()
     if device.type == "cpu":
@@ -156,7 +156,7 @@ def _say_once(absence: str) -> None:
         _logger.warning("%s", absence)
 
 
-def _checked(name: Any, where: str) -> Choice:
+def _check_name(name: Any, where: str) -> Choice:
     if name not in get_args(Choice):
         raise ConfigError(f"{where}: expected one of {', '.join(get_args(Choice))}; given {name!r}")
     return cast(Choice, name)

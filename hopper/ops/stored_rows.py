@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_map_only
 
-from hopper.ops.counter_mask import masked_scale
+from hopper.ops.counter_mask import drop_and_scale
 from hopper.ops.precision import product_dtype
 from hopper.ops.row_form import float_dtype, float_width, to_floats
 
@@ -162,12 +162,12 @@ class _Reader:
                 places = slice(start, stop) if part.places is None else part.places[start:stop]
                 values = to_floats(values, self.dtype)
                 if self.keys is not None:
-                    values = masked_scale(
+                    values = drop_and_scale(
                         *(values, self.keys[places], self.threshold, self.first_dropped)
                     )
                 yield _Block(values.to(dtype), places)
 
-    def gathered(self) -> Tensor:
+    def to_tensor(self) -> Tensor:
         """Gather all rows to a tensor [count, dim]."""
         make = torch.empty if self.is_whole else torch.zeros
         out = make(self.count, self.dim, dtype=self.dtype)
@@ -334,7 +334,7 @@ class StoredRows(Tensor):
         """Whether dropout was applied to these rows."""
         return self._reader.keys is not None
 
-    def dropped(self, keys: Tensor, threshold: int, first: int = 0) -> StoredRows:
+    def drop(self, keys: Tensor, threshold: int, first: int = 0) -> StoredRows:
         """Return these rows after dropout; arguments as in :func:`hopper.ops.counter_mask.drop`.
 
         Dropout must not have been applied before.
@@ -342,10 +342,10 @@ class StoredRows(Tensor):
         reader = replace(self._reader, keys=keys, threshold=threshold, first_dropped=first)
         return self._make(reader, _Products(), [])
 
-    def gathered(self) -> Tensor:
+    def to_tensor(self) -> Tensor:
         """Gather all rows to an ordinary tensor [n, dim]."""
         if not self._whole:
-            self._whole.append(self._reader.gathered())
+            self._whole.append(self._reader.to_tensor())
         return self._whole[0]
 
     def times(self, weight: Tensor, *, transposed: bool = False) -> Tensor:
@@ -393,14 +393,14 @@ class StoredRows(Tensor):
             result = special(*args, **keywords)
             if result is not NotImplemented:
                 return result
-        return _with_gathered(func, args, keywords)
+        return _call_gathered(func, args, keywords)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Gather rows for operations that torch dispatches below its functions."""
-        return _with_gathered(func, args, kwargs or {})
+        return _call_gathered(func, args, kwargs or {})
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"StoredRows({self._reader.count} x {self._reader.dim}, {self._reader.dtype})"
@@ -458,8 +458,8 @@ class _Product(torch.autograd.Function):
         return (None, None, None, *gradients)
 
 
-def _with_gathered(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    arguments = tree_map_only(StoredRows, StoredRows.gathered, (tuple(args), dict(kwargs)))
+def _call_gathered(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    arguments = tree_map_only(StoredRows, StoredRows.to_tensor, (tuple(args), dict(kwargs)))
     return func(*arguments[0], **arguments[1])
 
 
@@ -490,7 +490,7 @@ def _to(rows: StoredRows, *args: Any, **kwargs: Any) -> Any:
 
 
 def _index_select(rows: StoredRows, dim: int, index: Tensor) -> Any:
-    return rows.pick(index).gathered() if dim == 0 and not rows._whole else NotImplemented
+    return rows.pick(index).to_tensor() if dim == 0 and not rows._whole else NotImplemented
 
 
 def _new(name: str) -> Callable[..., Tensor]:

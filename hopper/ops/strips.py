@@ -58,7 +58,7 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
             start = start_of(loop.counter)
             if weighted:
                 weight_place = builder.add(builder.mul(loop.counter, heads), head)
-                weight = _spread(
+                weight = _broadcast(
                     builder, builder.load(builder.gep(weights.data, [weight_place])), vector
                 )
             sums = []
@@ -153,7 +153,7 @@ def _array(context: Any, builder: Any, signature: Any, values: Any, at: int) -> 
     return context.make_array(signature.args[at])(context, builder, values[at])
 
 
-def _spread(builder: Any, value: Any, vector: Any) -> Any:
+def _broadcast(builder: Any, value: Any, vector: Any) -> Any:
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     places = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
     return builder.shuffle_vector(single, single, places)

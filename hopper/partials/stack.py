@@ -233,7 +233,9 @@ class TypedStack(Stack):
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
         """See :class:`Stack`."""
-        return self.model.relation_layer(index).merged(merged, relations, ready, {}, weights)
+        return self.model.relation_layer(index).aggregate_merged(
+            merged, relations, ready, {}, weights
+        )
 
     def logits(self, rows: Tensor) -> Tensor:
         """See :class:`Stack`."""

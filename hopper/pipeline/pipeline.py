@@ -220,7 +220,7 @@ class Pipeline:
         return self._begun < self._most < _UNLIMITED
 
     def _is_decided(self, epoch: int) -> bool:
-        return epoch <= self._epoch or self._engine.sees_epoch(epoch)
+        return epoch <= self._epoch or self._engine.can_plan_ahead(epoch)
 
     def _read_ahead(self) -> None:
         log, window = self._state.log, Window(self._engine, self._planned)

@@ -47,7 +47,7 @@ def deal_rows(
             chain = chain_of_files(files, rank, step)
             if state:
                 _fill(table, state, chain)
-        table.restored()
+        table.finish_restore()
 
 
 def _fill(table: TableShare, state: dict[str, Tensor], chain: list[Path]) -> None:

@@ -123,4 +123,4 @@ class Evaluator:
 
     def _labels(self, ids: Ids) -> Tensor:
         stored = torch.from_numpy(self._scene.rows.gather("labels", self._inference.target, ids))
-        return self.objective.shaped(stored)
+        return self.objective.shape_labels(stored)

@@ -62,7 +62,7 @@ class EdgeEvaluator(Evaluator):
         places = [block[part_of(cluster, block.size)] for block in self._blocks(table)]
         mine = np.concatenate([np.empty(0, np.int64), *places])
         stored = np.asarray(table.labels).reshape(table.ids.size, -1)[mine]
-        return self.objective.shaped(torch.from_numpy(stored))
+        return self.objective.shape_labels(torch.from_numpy(stored))
 
     def _owned(self, model: torch.nn.Module, node_type: str, split: str) -> OwnedRows:
         """This rank's rows of the ends of a type; collective."""

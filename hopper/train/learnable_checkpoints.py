@@ -109,7 +109,7 @@ class LearnableCheckpoints:
             write()
             write = _nothing
         for table in self._learnable:
-            table.saved()
+            table.mark_saved()
         self._keep(chain)
         needed = {each for kept in self._kept for each in kept}
         self._forget(lambda each: each not in needed)
@@ -151,7 +151,7 @@ class LearnableCheckpoints:
             file = self._files.learnable(self._cluster.rank, each)
             load_training(file, self._identity, state, partly=number > 0)
         for table in self._learnable:
-            table.restored()
+            table.finish_restore()
         self._kept.clear()
         for older in reversed(self._files.steps):
             if older < step:

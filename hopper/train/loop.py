@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.engines import Engine
-from hopper.engines.unused import unused
+from hopper.engines.unused import describe_unused
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import rounded_tables
@@ -152,7 +152,7 @@ class Trainer:
         record.gradient_norms = self._gradient_norms
         seconds = dict(enumerate(record.iteration_seconds, first))
         comparable = {each: seconds[each] for each in seconds.keys() - after_checkpoint}
-        engine.epoch_ended(record.epoch, comparable)
+        engine.end_epoch(record.epoch, comparable)
         state.log.flush()
         return record
 
@@ -280,7 +280,7 @@ class Trainer:
         wire = state.config.cluster.feature_wire
         errors = self._files.wire_error = measure_wire_error(state.rows, state.cluster, wire)
         rounded = [*rounded_tables(state.request.schema), *tell_wire_error(errors, wire)]
-        for line in [*rounded, *unused(state.request)]:
+        for line in [*rounded, *describe_unused(state.request)]:
             console.say(line)
 
 

@@ -170,7 +170,9 @@ class CacheMaker:
         for model in self.engine.models:
             model.trainer.on_device = self.rows.on_device
         self.cluster.arrive("filling caches")
-        self.say(f"cache: {_told(plan.room)} rows in {format_bytes(plan.used(profile))} a rank")
+        self.say(
+            f"cache: {_told(plan.room)} rows in {format_bytes(plan.used_bytes(profile))} a rank"
+        )
 
     def _decline(self, source: CacheSource) -> bool:
         """Whether to hold nothing of a source, since that would cost more than it saves;
@@ -239,7 +241,7 @@ class CacheMaker:
             made_for(self.request),
             counter.iterations,
             {
-                each: replace(known, **counter.visited(each)._asdict())
+                each: replace(known, **counter.list_visited(each)._asdict())
                 for each, known in self._known().items()
             },
         )

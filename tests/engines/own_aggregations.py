@@ -53,7 +53,7 @@ class Smooth(Layer):
         """[num_dst, out_dim]: zero without edges."""
         return torch.log1p(copy_sum(block, z_src.exp()))
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """[num_dst, out_dim]."""
         return torch.log1p(sum(torch.expm1(part) for part in parts))
 
@@ -105,7 +105,7 @@ class AttentionOverRelations(Combination):
 class DroppingInParts(Dropping):
     """The same where a destination's edges lie on several servers."""
 
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
         """[num_dst, out_dim]: the sum."""
         return torch.stack(list(parts)).sum(0)
 

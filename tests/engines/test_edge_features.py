@@ -21,7 +21,7 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_full_sampler, make_model, make_sampler
 from hopper.engines.checks import check_request
 from hopper.engines.reference import EveryServersRows
-from hopper.engines.unused import unused
+from hopper.engines.unused import describe_unused
 from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
@@ -381,11 +381,11 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     def request(**keys: Any) -> Request:
         return Request(make_config(values_of(parts, "sage", **keys)), graph)
 
-    assert unused(request(model={"edge_features": False})) == [
+    assert describe_unused(request(model={"edge_features": False})) == [
         "not used: edge features of node/edge/node: read with model.edge_features = true, by gcn, "
         "sage, gat, rgcn, rgat, hgt, hgnn"
     ]
-    assert unused(request()) == []
+    assert describe_unused(request()) == []
     for model, told in (
         ({"name": "deepgcn"}, "deepgcn reads none"),
         ({"name": "sage", "aggregator": "pool"}, 'sage with aggregator = "pool" reads none'),

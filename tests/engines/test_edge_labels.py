@@ -15,7 +15,7 @@ from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
-from hopper.engines.unused import unused
+from hopper.engines.unused import describe_unused
 from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -235,6 +235,6 @@ def test_a_decoder_of_ones_own_and_what_is_not_used(tmp_path: Path) -> None:
     )
     check_request(request)
     check_training_parts(request.config, request.schema)
-    assert unused(request) == [
+    assert describe_unused(request) == [
         "not used: task.num_negatives: labels of edges are predicted, not links"
     ]

@@ -182,7 +182,7 @@ def test_a_server_stores_its_columns_of_all_nodes(
     remote = RemoteRows(graph, serve_partitions(graph.path, 3), 60)
     try:
         rows, ids = PartitionedRows(graph, 1, remote), np.array([5, 250, 17])
-        assert np.array_equal(rows.whole("item", ids).gathered().numpy(), whole[ids])
+        assert np.array_equal(rows.whole("item", ids).to_tensor().numpy(), whole[ids])
         assert np.array_equal(LocalRows(graph, 1).gather("features", "item", ids), whole[ids, 3:6])
     finally:
         remote.close()

@@ -21,7 +21,7 @@ from hopper.engines.assemble import (
     make_schedule,
 )
 from hopper.engines.checks import check_request
-from hopper.engines.unused import unused
+from hopper.engines.unused import describe_unused
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -499,4 +499,4 @@ def test_links_want_a_graph_that_has_them(community_graph: GraphDirectory, tmp_p
     with pytest.raises(RequestError, match=r"hop\.trials: task\.decoder: nodes are predicted"):
         check_request(Request(swept, graph))
     request = Request(make_config(values), graph)
-    assert unused(request) == ["not used: task.decoder: nodes are predicted, not links"]
+    assert describe_unused(request) == ["not used: task.decoder: nodes are predicted, not links"]

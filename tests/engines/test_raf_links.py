@@ -19,7 +19,7 @@ from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
-from hopper.hetero.rooted import roots_of
+from hopper.hetero.rooted import root_name
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
@@ -292,7 +292,7 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
         stored = {each: ids for each, ids in roots.items() if each in held_types(request, server)}
         drawn.append(
             trainer.sampler.sample_versions(
-                {roots_of(each): own for each, own in stored.items()}, 0, 1
+                {root_name(each): own for each, own in stored.items()}, 0, 1
             )
         )
         for relation in request.schema.target_relations:

@@ -17,7 +17,7 @@ from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts, make_objective
-from hopper.engines.unused import unused
+from hopper.engines.unused import describe_unused
 from hopper.errors import ConfigError, GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.describe import describe
@@ -131,7 +131,7 @@ def test_the_loss_is_the_weighted_sum(graph: GraphDirectory, tmp_path: Path) -> 
     assert stored.shape == (NODES, 6)
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(NODES, 9, dtype=torch.float64, generator=generator, requires_grad=True)
-    loss = objective.loss_sum(logits, objective.shaped(stored))
+    loss = objective.loss_sum(logits, objective.shape_labels(stored))
     topic, known = stored[:, 0].long(), stored[:, 1:3].isfinite().all(1)
     assert 0 < int(known.sum()) < NODES
     assert int((topic < 0).sum()) > 0
@@ -199,7 +199,7 @@ def test_what_cannot_be_is_refused(graph: GraphDirectory, tmp_path: Path) -> Non
             check_training_parts(make_config(values_of(parts, **keys)), opened.schema)
     request = Request(make_config(values_of(parts, task={"selects": "value"})), opened)
     check_request(request)
-    assert unused(request) == []
+    assert describe_unused(request) == []
     assert make_objective(request.config, opened.schema).metric == "value.rmse"
     told = describe(graph)["labels"]["node"]
     assert told["tasks"]["topic"]["classes"] == 4

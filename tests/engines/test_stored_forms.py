@@ -183,7 +183,7 @@ def test_evaluation_reads_them(dtype: str, community_graph: GraphDirectory, tmp_
     whole = partition_graph(community_graph, tmp_path / "whole", 1, "random")
     rows = PartitionedRows(small, 0, None).stored("item", np.arange(300)).to(torch.float32)
     (tmp_path / "whole/server-0/features/item.npy").unlink()
-    np.save(tmp_path / "whole/server-0/features/item.npy", rows.gathered().numpy())
+    np.save(tmp_path / "whole/server-0/features/item.npy", rows.to_tensor().numpy())
     scores = []
     for graph in (small, whole):
         values = case(graph.path, [], MODELS["sage"], tmp_path / "run", {})

@@ -18,7 +18,7 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_full_sampler, make_model
 from hopper.engines.checks import check_request
 from hopper.engines.registry import engines_of
-from hopper.engines.unused import unused
+from hopper.engines.unused import describe_unused
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
@@ -208,7 +208,7 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> 
     def request(name: str, **keys: Any) -> Request:
         return Request(make_config(values_of(parts, name, **keys)), graph)
 
-    told = unused(request("rgcn", sampler={"kind": "node", "kind_options": {}}))
+    told = describe_unused(request("rgcn", sampler={"kind": "node", "kind_options": {}}))
     assert (
         "not used: times of account/pays/shop, shop, shop/paid_by/account: only sampler.kind = "
         '"temporal" reads them'

@@ -13,7 +13,7 @@ from pairwise import pairwise
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.engines.unused import unused
+from hopper.engines.unused import describe_unused
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -212,11 +212,11 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     partition_graph(GraphDirectory.open(one_type), tmp_path / "parts", 1)
     graph = PartitionedGraph.open(tmp_path / "parts")
     request = Request(make_config(values_of(tmp_path / "parts", {}, "sage")), graph)
-    assert unused(request) == [
+    assert describe_unused(request) == [
         'not used: weights of node/edge/node: only sampler.kind = "weighted" reads them'
     ]
     by_weight = make_config(values_of(tmp_path / "parts", SAMPLERS["by weight"], "sage"))
-    assert unused(Request(by_weight, graph)) == []
+    assert describe_unused(Request(by_weight, graph)) == []
     GraphDirectory.from_arrays(
         tmp_path / "plain",
         [[0, 1], [1, 0]],

@@ -81,7 +81,7 @@ def test_products_of_stored_rows(name: RowFormName) -> None:
     assert torch.allclose(out, expected @ weight.t(), rtol=1e-14)
     out.sum().backward()
     assert torch.allclose(weight.grad, expected.sum(0).expand(3, 5), rtol=1e-12)
-    assert torch.equal(made.to(torch.float64).gathered(), expected)
+    assert torch.equal(made.to(torch.float64).to_tensor(), expected)
 
 
 def test_the_schema_says_how_far_rows_are_off() -> None:

@@ -49,7 +49,7 @@ def test_hotness() -> None:
     assert plan.room == {"a": 4, "b": 1}
     assert plan.held["a"].tolist() == [3, 7, 9, 1]
     assert plan.held["b"].tolist() == [2]
-    assert plan.used(BOTH) == 80
+    assert plan.used_bytes(BOTH) == 80
     assert plan.hits(BOTH) == {"a": 15, "b": 3}
     assert plan.saved_seconds(BOTH) == pytest.approx(15 * 30e-9 + 3 * 40e-9)
 
@@ -113,7 +113,7 @@ def test_every_size_is_kept_to(policy: Any) -> None:
     before = -1
     for size in (0, 1, 27, 28, 5_000, 60_000, whole - 1, whole, 2 * whole):
         plan = plan_cache(profile, policy, size)
-        assert plan.used(profile) <= size
+        assert plan.used_bytes(profile) <= size
         if policy == "lru":
             continue
         assert all(plan.room[each] == held.size for each, held in plan.held.items())

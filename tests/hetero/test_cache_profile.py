@@ -30,10 +30,10 @@ def test_visits_are_counted_by_iteration() -> None:
     counter.add({"a": np.array([3]), "b": np.empty(0, np.int64)})
     counter.add({"a": np.empty(0, np.int64)})
     assert counter.iterations == 3
-    found = counter.visited("a")
+    found = counter.list_visited("a")
     assert found.ids.tolist() == [1, 3]
     assert found.visits.tolist() == [1, 2]
-    assert counter.visited("b").visits.tolist() == [1]
+    assert counter.list_visited("b").visits.tolist() == [1]
 
 
 def test_penalty_is_the_median_time_of_a_typical_fetch(monkeypatch: pytest.MonkeyPatch) -> None:

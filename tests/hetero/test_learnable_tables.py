@@ -104,7 +104,7 @@ def test_an_update_is_of_the_rows_that_were_read() -> None:
     assert isinstance(changed, PickedRows)
     assert changed.places.tolist() == [3, 8]
     assert (share.count(), share.count_changed()) == (10, 2)
-    share.saved()
+    share.mark_saved()
     assert share.count_changed() == 0
 
 
@@ -114,13 +114,13 @@ def test_going_back_is_of_what_changed_since(kind: str, tmp_path: Path) -> None:
     if kind == "held":
         share.hold(4, np.array([0, 3, 5]))
     update(share, [0, 1], torch.ones(2, DIM, dtype=torch.float64))
-    share.saved()
+    share.mark_saved()
     share.keep()
     kept = share.result()["item"].clone()
     assert torch.equal(share.state(True)["kept.item"], kept)
     assert "kept.item" not in share.state(False)
     assert share.count_changed() == 10
-    share.saved()
+    share.mark_saved()
     update(share, [3, 1], torch.ones(2, DIM, dtype=torch.float64))
     assert not torch.equal(share.result()["item"], kept)
     state = share.records.read(torch.tensor([3]))[:, 1]

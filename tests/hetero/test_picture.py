@@ -13,7 +13,7 @@ from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import divide
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
-from hopper.hetero.picture import MOST_VERTICES, _drawn_depth, draw_metatree, tell_shares
+from hopper.hetero.picture import MOST_VERTICES, _drawn_depth, draw_metatree, list_shares
 
 PNG = b"\x89PNG\r\n"
 WRITES, WRITTEN = Relation("author", "writes", "paper"), Relation("paper", "by", "author")
@@ -70,4 +70,4 @@ def test_a_tree_too_large_to_draw_is_cut(tmp_path: Path) -> None:
     found = divide(metagraph, tree, 4)
     draw_metatree(found, tmp_path / "tree.png", "dense")
     assert (tmp_path / "tree.png").read_bytes().startswith(PNG)
-    assert len(tell_shares(found)) == 4
+    assert len(list_shares(found)) == 4

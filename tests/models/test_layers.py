@@ -91,7 +91,7 @@ def test_a_maximum_of_parts_is_that_of_all(graph):
 
     whole = part(chosen)
     assert whole[1].count_nonzero() == 0
-    joined = layer.joined([part(chosen[:2]), part(chosen[2:]), part([])])
+    joined = layer.join([part(chosen[:2]), part(chosen[2:]), part([])])
     assert torch.equal(joined, whole)
     assert PoolLayer.has_parts()
     assert not LSTMLayer.has_parts()

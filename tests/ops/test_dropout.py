@@ -207,6 +207,6 @@ def test_columns_are_dropped_alike_without_those_before_them(first, width, dtype
     stored = StoredRows.of([RowPart(rows[whole, part].clone())], 40)
     nodes = Nodes("item", torch.arange(40), None, 5)
     assert torch.equal(
-        drop_rows(nodes.with_columns_from(first), stored, 0.4, 0).gathered(),
+        drop_rows(nodes.with_columns_from(first), stored, 0.4, 0).to_tensor(),
         drop_rows(nodes, rows, 0.4, 0)[whole, part],
     )

@@ -262,7 +262,7 @@ def test_an_epoch_that_compares_iterations_reads_one_ahead(
         return report
 
     monkeypatch.setattr(trainer.engine, "compares_iterations", lambda _epoch: compares)
-    monkeypatch.setattr(trainer.engine, "sees_epoch", lambda _epoch: False)
+    monkeypatch.setattr(trainer.engine, "can_plan_ahead", lambda _epoch: False)
     monkeypatch.setattr(trainer.engine, "read", begin)
     monkeypatch.setattr(trainer.engine, "train", train_late)
     trainer.run()

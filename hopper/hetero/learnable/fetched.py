@@ -192,7 +192,7 @@ class FetchedRows(LeafRows):
         (exchange,), self._on_their_way = self._on_their_way, None
         received = None if exchange is None else exchange.finish()
         for number, table in enumerate(self._learned):
-            table.add_up(self._messages.returned(number, self._gradient, received), scale)
+            table.add_up(self._messages.split_returned(number, self._gradient, received), scale)
 
     def _reach_through(self, reached: Tensor) -> None:
         for leaf in self._leaves.values():

@@ -161,7 +161,7 @@ class RowMessages:
         operation = f"sending gradients of learnable rows, {where}"
         return cluster.start_exchange(sent, lengths, self._returning.by_rank, "gradient", operation)
 
-    def returned(self, table: int, gradient: Tensor, received: Tensor | None) -> list[Tensor]:
+    def split_returned(self, table: int, gradient: Tensor, received: Tensor | None) -> list[Tensor]:
         """Return the gradients [m, dim] of a table's rows, by the rank that read them.
 
         Parameters

@@ -124,7 +124,7 @@ class TableShare:
     def state(self, with_kept: bool) -> dict[str, Tensor]:
         """Return all tensors that training changes, by name.
 
-        Filling them in place and calling :meth:`restored` restores the table.
+        Filling them in place and calling :meth:`finish_restore` restores the table.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class TableShare:
         return state | ({f"kept.{self.name}": self._kept} if with_kept and self._keeps else {})
 
     def changes(self, with_kept: bool) -> dict[str, Tensor | PickedRows]:
-        """Return :meth:`state` with only the rows that changed since the last :meth:`saved`."""
+        """Return :meth:`state` with only the rows changed since the last :meth:`mark_saved`."""
         changed = {
             f"records.{self.name}": self._changed,
             f"kept.{self.name}": self._changed_in_kept,
@@ -151,15 +151,15 @@ class TableShare:
             for key, value in self.state(with_kept).items()
         }
 
-    def saved(self) -> None:
+    def mark_saved(self) -> None:
         """Mark all changes as saved."""
         self._changed.zero_()
         self._changed_in_kept.zero_()
 
-    def restored(self) -> None:
+    def finish_restore(self) -> None:
         """Continue from the tensors of :meth:`state`, which the caller has filled."""
         self.records.read_again()
-        self.saved()
+        self.mark_saved()
         self._changed_since_kept.fill_(True)
 
     def count(self) -> int:
@@ -167,7 +167,7 @@ class TableShare:
         return self._changed.numel()
 
     def count_changed(self) -> int:
-        """Return the number of rows and of kept copies that changed since the last :meth:`saved`.
+        """Return how many rows and kept copies changed since the last :meth:`mark_saved`.
 
         A row may count twice.
         """

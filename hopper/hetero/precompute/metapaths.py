@@ -52,10 +52,11 @@ class MetapathTables:
         for path in paths:
             if not widths[path[-1].src]:
                 raise RequestError(
-                    f"--random-dim: node type {path[-1].src!r}, which metapath {name_of(path)} "
-                    "ends in, has no features; expected the width of random rows"
+                    f"--random-dim: node type {path[-1].src!r}, which metapath "
+                    f"{metapath_name(path)} ends in, has no features; expected the width of random "
+                    "rows"
                 )
-        tables = [Table(name_of(path), RELATION, widths[path[-1].src]) for path in paths]
+        tables = [Table(metapath_name(path), RELATION, widths[path[-1].src]) for path in paths]
         if len({table.name for table in tables}) < len(tables):
             names = ", ".join(table.name for table in tables)
             raise RequestError(f"metapaths: expected different names, found {names}")
@@ -73,7 +74,7 @@ class MetapathTables:
         """Yield the rows of every table. Common ends of metapaths are averaged once."""
         ends: dict[Path, Rows] = {}
         for path in self._paths(work.stored):
-            yield name_of(path), _average(work, path, ends)
+            yield metapath_name(path), _average(work, path, ends)
 
     def _paths(self, stored: StoredGraph) -> list[Path]:
         """Return the metapaths that begin with a relation of ``stored``, in canonical order."""
@@ -84,7 +85,7 @@ class MetapathTables:
         return sorted(path for path in paths if path[0] in roots)
 
 
-def name_of(path: Path) -> str:
+def metapath_name(path: Path) -> str:
     """Return a metapath's name, which is also the name of its table.
 
     It lists every relation and its source type, from the target outwards.

@@ -59,6 +59,6 @@ class Recipe(Protocol):
         """Yield the name and the rows of every table, in any order."""
 
 
-def widths_of(schema: GraphSchema, random_dim: int) -> dict[str, int]:
+def row_widths(schema: GraphSchema, random_dim: int) -> dict[str, int]:
     """Return the width of each node type's features, or of the random rows in their place."""
     return {name: kind.feature_dim or random_dim for name, kind in schema.node_types.items()}

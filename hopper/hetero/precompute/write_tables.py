@@ -19,7 +19,7 @@ from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.graph.write import GraphWriter
 from hopper.hetero.precompute.stored_graph import StoredGraph, open_stored, workspace
-from hopper.hetero.precompute.tables import Recipe, Table, widths_of
+from hopper.hetero.precompute.tables import Recipe, Table, row_widths
 from hopper.phases import Phases, Progress
 
 
@@ -65,7 +65,7 @@ def precompute(
             f"{path}: expected an undivided graph directory, since several servers of a divided "
             "one may hold the relations of a subset"
         )
-    widths = widths_of(parts[0].schema, random_dim)
+    widths = row_widths(parts[0].schema, random_dim)
     tables = [recipe.tables(stored, widths) for stored in parts]
     all_tables = sorted(table for part_tables in tables for table in part_tables)
     schema = _schema(parts[0].schema, all_tables, recipe.own_rows_dim(widths[_target(parts[0])]))
