@@ -196,5 +196,5 @@ def test_edges_without_times_are_refused(tmp_path: Path) -> None:
     partition_graph(directory, tmp_path / "parts", 1)
     config = values_of(tmp_path / "parts", typed=False, are_links=True, pick="uniform")
     request = Request(make_config(config), PartitionedGraph.open(tmp_path / "parts"))
-    with pytest.raises(RequestError, match="edges of user/sent/user have none in"):
+    with pytest.raises(RequestError, match="edges of user/sent/user have no times in"):
         check_request(request)

@@ -450,7 +450,7 @@ def test_a_full_batch_leaves_edges_to_read(near: Path, tmp_path: Path) -> None:
     values = case_config("cooperative", ONE_TYPE["sage"], "dot, joint", parts, tmp_path / "run")
     values["sampler"] = {"kind": "full"}
     graph = PartitionedGraph.open(parts)
-    with pytest.raises(RequestError, match=r"^task\.exclude: .* no other edge of .* would be left"):
+    with pytest.raises(RequestError, match=r"^task\.exclude: .* leaves no edge of .* to read"):
         check_request(Request(make_config(values), graph))
     values["task"] |= {"exclude": False}
     check_request(Request(make_config(values), graph))
@@ -464,9 +464,9 @@ def test_a_full_batch_leaves_edges_to_read(near: Path, tmp_path: Path) -> None:
             {"train": {"engine": "neutronstar"}},
             "train.engine: neutronstar knows no node types",
         ),
-        ({"sampler": {"kind": "labor"}}, "sampler.kind: neighbours of links' ends"),
+        ({"sampler": {"kind": "labor"}}, "sampler.kind: links are predicted"),
         ({"task": {"kind": "node"}}, "task.kind: the graph's target is"),
-        ({"model": {"name": "nars", "layers": 1, "hidden": 8}}, "model.name: nars"),
+        ({"model": {"name": "nars", "layers": 1, "hidden": 8}}, "model.name: links are predicted"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -496,7 +496,7 @@ def test_links_want_a_graph_that_has_them(community_graph: GraphDirectory, tmp_p
     graph = PartitionedGraph.open(tmp_path / "parts")
     trials: dict[str, Any] = {"replicas": "independent", "trials": [{"task.decoder": "mlp"}]}
     swept = make_config(values | {"hop": trials, "train": {"engine": "hop"}})
-    with pytest.raises(RequestError, match=r"hop\.trials: task\.decoder: nodes are predicted"):
+    with pytest.raises(RequestError, match=r"hop\.trials: task\.decoder: the model predicts"):
         check_request(Request(swept, graph))
     request = Request(make_config(values), graph)
     assert describe_unused(request) == ["not used: task.decoder: nodes are predicted, not links"]

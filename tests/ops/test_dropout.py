@@ -80,7 +80,7 @@ def test_vectors_cover_every_site():
 def test_numba_and_torch_agree_bit_for_bit(key, words, width, threshold, double):
     first = torch.tensor([a for a, _ in words], dtype=torch.int64)
     second = torch.tensor([b for _, b in words], dtype=torch.int64)
-    signed = counter_mask._signed
+    signed = counter_mask._to_signed
     start = torch.full_like(first, signed(key))
     once = counter_mask._absorb(start, first)
     assert torch.equal(row_keys(key, first), once)

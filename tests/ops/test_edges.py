@@ -67,7 +67,7 @@ def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
     assert check(lambda y: destination_rows(block, y), gamma)
     assert check(lambda m: edge_sum(block, m), messages)
     assert check(lambda m: edge_sum(block, m, w), messages)
-    for operation in (modulated_sum, modulation._composed):
+    for operation in (modulated_sum, modulation._compose):
         assert check(lambda *values, run=operation: run(block, *values, w), (x, gamma, beta))
 
 
@@ -82,7 +82,7 @@ def test_modulated_sum_fused_composed_and_slow_agree(make_block, kernels, data):
     x, gamma, beta, w = inputs_for(block, data.draw(st.integers(1, 9)))
     upstream = leaf(*gamma.shape, seed=5).detach()
     results = []
-    for operation in (modulated_sum, modulation._composed, slow):
+    for operation in (modulated_sum, modulation._compose, slow):
         out = operation(block, x, gamma, beta, w)
         grads = (
             torch.autograd.grad(
@@ -123,7 +123,7 @@ def test_views_that_are_not_contiguous(make_block):
     )
 
 
-@pytest.mark.parametrize("operation", [modulated_sum, modulation._composed])
+@pytest.mark.parametrize("operation", [modulated_sum, modulation._compose])
 def test_what_is_not_a_number_comes_through(make_block, operation):
     block = make_block([[0], [1]], 2)
     x, gamma, beta, w = (value.detach() for value in inputs_for(block, 2))
@@ -134,7 +134,7 @@ def test_what_is_not_a_number_comes_through(make_block, operation):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("operation", [modulated_sum, modulation._composed])
+@pytest.mark.parametrize("operation", [modulated_sum, modulation._compose])
 def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype, operation):
     generator = torch.Generator().manual_seed(5)
     rows = torch.randint(100, (300, 12), generator=generator).tolist()

@@ -89,7 +89,7 @@ def test_models_of_several_kinds_keep_layers_and_fanouts() -> None:
         ({"model": {"hidden": [1, 2]}, "hop": {"migrate": "gradients"}}, "hop.migrate: "),
         (
             {"model": {"hidden": [1, 2]}, "train": {"record_gradients": [3]}},
-            "train.record_gradients: not with",
+            "train.record_gradients: expected no value",
         ),
         ({"hop": {"trials": [{"train.epochs": 3}]}}, "train.epochs: trials cannot differ in it"),
         ({"hop": {"trials": [{"train.seed": 3}]}}, "use train.model_seed"),
