@@ -100,8 +100,8 @@ def _check_read_as_they_are(request: Request) -> None:
     config, featured = request.config, request.reads.featured
     if featured:
         raise RequestError(
-            "model.input_weights: without them every node needs a learnable row; expected true, given "
-            f"false with node type {', '.join(featured)} with features"
+            "model.input_weights: without them every node needs a learnable row; expected true, "
+            f"given false with node type {', '.join(featured)} with features"
         )
     if config.learnable.dim not in (0, config.model.hidden):
         raise RequestError(
