@@ -121,7 +121,7 @@ def test_what_a_hop_draws_for_is_all_that_was_found(mag: Metagraph) -> None:
         ("venue", 2, [], "target: expected one of author, field, .*, given 'venue'"),
         ("paper", 0, [], "layers: expected 1 to 1,000, given 0"),
         ("paper", 2, [["reads"]], "relation 'reads': expected one of .*there is none"),
-        ("paper", 2, [["writes", "cites"]], "cites/paper ends in 'paper', expected .*'author'"),
+        ("paper", 2, [["writes", "cites"]], "cites/paper ends in 'paper'; expected .*'author'"),
         ("paper", 1, [["writes", "rev_writes"]], "expected 1 to 1 relations, given 2"),
         ("paper", 1, [[]], "expected 1 to 1 relations, given 0"),
     ],
