@@ -217,20 +217,20 @@ class Inference(ABC):
         return subgraph.typed_blocks(self._cluster.device, self._edge_features(subgraph))
 
     def _edge_features(self, subgraph: Subgraph) -> dict[Relation, Tensor]:
-        """By relation, [n, dim]: features of the edges that a subgraph reads those of."""
-        device, found = self._cluster.device, {}
-        for relation, own in subgraph.edges.items():
-            rows = self._rows.stored(own.table, own.ids)
-            found[relation] = rows if device.type == "cpu" else rows.to_tensor().to(device)
-            found[relation] = found[relation].to(self._dtype)
-        return found
+        """Return, by relation, the features [n, dim] of a subgraph's edges that are read."""
+        device, features = self._cluster.device, {}
+        for relation, edges in subgraph.edges.items():
+            stored = self._rows.stored(edges.table, edges.ids)
+            rows = stored if device.type == "cpu" else stored.to_tensor().to(device)
+            features[relation] = rows.to(self._dtype)
+        return features
 
     def _inputs(self, node_type: str, ids: Ids) -> Tensor:
         """Return [n, width]: the features of distinct nodes, followed by their learnable rows."""
         kind, features = self._reads.inputs[node_type], None
         device = self._cluster.device
-        if own.features and device.type == "cpu":
-            features = self._rows.whole(own.node_type, ids).to(self._dtype)
-        elif own.features:
-            features = self._rows.whole(own.node_type, ids).to_tensor().to(device).to(self._dtype)
+        if kind.features and device.type == "cpu":
+            features = self._rows.whole(kind.node_type, ids).to(self._dtype)
+        elif kind.features:
+            features = self._rows.whole(kind.node_type, ids).to_tensor().to(device).to(self._dtype)
         return join_rows(self._reads, node_type, ids, features, self._learned)

@@ -65,7 +65,7 @@ class DrawnEdges:
 def pick_rows(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
     """Return the rows at ``places`` ([n] int64) as an ordinary tensor on the rows' device."""
     if isinstance(rows, StoredRows):
-        return rows.pick(chosen).to_tensor()
+        return rows.pick(torch.from_numpy(places)).to_tensor()
     return rows.index_select(0, to_device(places, rows.device))
 
 
