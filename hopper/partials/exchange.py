@@ -1,4 +1,7 @@
-"""Rows that travel to other ranks and whose gradients travel back, by the same plan reversed."""
+"""Exchanges of rows between ranks.
+
+Gradients of the received rows travel back by the same plan, reversed.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,17 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 
 class RowExchange:
-    """One exchange of rows between all ranks, begun when made.
+    """One exchange of rows between all ranks. It begins when the object is made.
 
-    Every rank has to make it, with rows or without, and where one rank's rows require gradients,
-    those of all have to: the gradients' way back is an exchange too.
+    Every rank must take part, even with no rows. If one rank's rows require gradients, the rows of
+    all ranks must: the gradients return in an exchange of their own.
 
     Parameters
     ----------
-    sent: [n, ...], what goes to rank 0 first.
-    lengths: rows for every rank. counts: rows from every rank.
-    operation: names it in errors.
+    sent: [n, ...], the rows to send, those for rank 0 first.
+    lengths: number of rows for every rank.
+    counts: number of rows from every rank.
+    operation: what errors call this exchange.
     """
 
     def __init__(
@@ -46,23 +50,28 @@ class RowExchange:
         self._token: Tensor | None = _Send.apply(sent, self)
 
     def finish(self) -> Tensor:
-        """[m, ...]: the rows that came, those of rank 0 first; waits for them.
+        """Wait for the rows of the other ranks.
 
-        What is computed between the exchange's beginning and this call runs while rows travel. On
-        the way back it runs while their gradients travel: autograd takes the latest operation
-        first, so gradients leave before it, and are waited for behind it.
+        Work between the start of the exchange and this call overlaps with the transfer. The same
+        holds in the backward pass: autograd runs the latest operation first, so it sends the
+        gradients before that work and waits for them after it.
+
+        Returns
+        -------
+        [m, ...]: the received rows, those of rank 0 first.
 
         Raises
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         """
-        # The operations know this exchange; it knows them no more, so nothing outlives them.
+        # The autograd operations refer to this exchange. Dropping the reference to them leaves no
+        # cycle that would keep both alive.
         token, self._token = self._token, None
         rows: Tensor = _Receive.apply(token, self)
         return rows
 
     def start(self, sent: Tensor) -> None:
-        """Begin to send."""
+        """Begin to send rows."""
         self._under_way = self.cluster.start_exchange(
             sent, self.lengths, self.counts, "partial", self.operation
         )
@@ -78,7 +87,7 @@ class RowExchange:
         )
 
     def take(self, stage_operation: str) -> Tensor:
-        """Wait for what was begun last."""
+        """Wait for the transfer that was begun last."""
         under_way, self._under_way = self._under_way, None
         assert under_way is not None
         with self.log.stage("sync", operation=stage_operation):
@@ -86,15 +95,18 @@ class RowExchange:
 
 
 class KindsExchange(Generic[Kind]):
-    """One exchange of rows of several kinds and shapes, begun when made.
+    """One exchange of rows of several kinds and shapes in a single message to each rank.
+
+    It begins when the object is made.
 
     Parameters
     ----------
-    sent: by kind, [n, ...], what goes to rank 0 first; the same kinds, in the same order, on every
-        rank.
-    lengths: of each kind, rows for every rank. counts: of each kind, rows from every rank.
-    travels_as: what numbers are rounded to on their way.
-    operation: as of :class:`RowExchange`.
+    sent: by kind, [n, ...], the rows to send, those for rank 0 first. Every rank names the same
+        kinds in the same order.
+    lengths: by kind, the number of rows for every rank.
+    counts: by kind, the number of rows from every rank.
+    travels_as: the dtype to which rows are rounded for the transfer.
+    operation: what errors call this exchange.
     """
 
     def __init__(
@@ -109,48 +121,53 @@ class KindsExchange(Generic[Kind]):
     ) -> None:
         self._shapes = {kind: rows.shape[1:] for kind, rows in sent.items()}
         widths = [shape.numel() for shape in self._shapes.values()]
-        # Of every rank, the numbers of each kind side by side.
-        going, self._coming = (
+        # By rank and kind, how many numbers are sent and received.
+        sent_sizes, self._received_sizes = (
             [
-                [n * width for n, width in zip(side, widths, strict=True)]
-                for side in zip(*sides, strict=True)
+                [count * width for count, width in zip(rank_counts, widths, strict=True)]
+                for rank_counts in zip(*kind_counts, strict=True)
             ]
-            for sides in (lengths, counts)
+            for kind_counts in (lengths, counts)
         )
         self._dtypes = {kind: rows.dtype for kind, rows in sent.items()}
         flat = [
             rows.reshape(-1).split(sizes) if len(widths) > 1 else [rows.reshape(-1)]
-            for rows, sizes in zip(sent.values(), zip(*going, strict=True), strict=True)
+            for rows, sizes in zip(sent.values(), zip(*sent_sizes, strict=True), strict=True)
         ]
-        side_by_side = [part for parts in zip(*flat, strict=True) for part in parts]
-        together = side_by_side[0] if len(side_by_side) == 1 else torch.cat(side_by_side)
+        pieces = [piece for rank_pieces in zip(*flat, strict=True) for piece in rank_pieces]
+        message = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         self._exchange = RowExchange(
-            *(cluster, log, together.to(travels_as)),
-            *([sum(each) for each in going], [sum(each) for each in self._coming], operation),
+            *(cluster, log, message.to(travels_as)),
+            [sum(sizes) for sizes in sent_sizes],
+            [sum(sizes) for sizes in self._received_sizes],
+            operation,
         )
 
     def finish(self) -> dict[Kind, list[Tensor]]:
-        """By kind, [n, ...] of every rank; as :meth:`RowExchange.finish`."""
+        """Wait for the rows; return by kind the rows of every rank, [n, ...] each.
+
+        It overlaps with other work and raises as :meth:`RowExchange.finish` does.
+        """
         received = self._exchange.finish()
-        # In one piece, so that gradients are put together once.
-        pieces = received.split([count for each in self._coming for count in each])
+        # One split of all rows, so that autograd concatenates their gradients once.
+        pieces = received.split([size for sizes in self._received_sizes for size in sizes])
         return {
             kind: [
-                part.view(-1, *shape).to(self._dtypes[kind])
-                for part in pieces[place :: len(self._shapes)]
+                piece.view(-1, *shape).to(self._dtypes[kind])
+                for piece in pieces[index :: len(self._shapes)]
             ]
-            for place, (kind, shape) in enumerate(self._shapes.items())
+            for index, (kind, shape) in enumerate(self._shapes.items())
         }
 
 
 class _Send(torch.autograd.Function):
-    """Begins to send rows; the way back waits for their gradients."""
+    """Begins to send rows. Its backward pass waits for their gradients."""
 
     @staticmethod
     def forward(ctx: Any, sent: Tensor, exchange: RowExchange) -> Tensor:
         ctx.exchange = exchange
         exchange.start(sent)
-        # It ties what is received to what was sent.
+        # This empty token connects the received rows with the sent ones in autograd's graph.
         return sent.new_empty(0)
 
     @staticmethod
@@ -160,7 +177,7 @@ class _Send(torch.autograd.Function):
 
 
 class _Receive(torch.autograd.Function):
-    """Waits for the rows of other ranks; the way back begins to send their gradients."""
+    """Waits for the rows of other ranks. Its backward pass begins to send their gradients."""
 
     @staticmethod
     def forward(ctx: Any, token: Tensor, exchange: RowExchange) -> Tensor:

@@ -1,5 +1,8 @@
-"""The numba kernels that turn drawn edges into partial sums: several edges from one rank to one
-destination become a single edge from a row that arrives added up."""
+"""Numba kernels that turn drawn edges into partial sums.
+
+Several edges from one rank to one destination become a single edge, from a row that this rank has
+added up.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from cache_server.kernel import kernel
 
 
 class Folded(NamedTuple):
-    """What is left of a relation's edges, and what others add up; see :func:`fold_edges`."""
+    """What :func:`fold_edges` leaves of a relation's edges, and which edges other ranks add up."""
 
     indptr: NDArray[np.int64]
     columns: NDArray[np.int64]
@@ -30,13 +33,18 @@ def count_pairs(
     reached: NDArray[np.bool_],
     destinations: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """[ranks] edges from each rank.
+    """Count the edges, and the destinations, that each rank's nodes reach.
 
     Parameters
     ----------
-    indptr: [destinations + 1]. owners: [edges], the rank that owns each edge's source.
-    reached: [destinations, ranks], which have an edge from which rank; added to.
-    destinations: [ranks], how many have; added to.
+    indptr: [destinations + 1].
+    owners: [edges], the rank that owns each edge's source.
+    reached: [destinations, ranks], whether a destination has an edge from a rank. Updated in place.
+    destinations: [ranks], how many destinations have one. Updated in place.
+
+    Returns
+    -------
+    [ranks]: the number of edges from each rank.
     """
     edges = np.zeros(destinations.size, np.int64)
     for row in range(indptr.size - 1):
@@ -50,11 +58,16 @@ def count_pairs(
 
 @kernel
 def number_sums(reached: NDArray[np.bool_], folded: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """[destinations, ranks]: the number of each partial sum among all, rank after rank.
+    """Number the partial sums, rank after rank.
 
     Parameters
     ----------
-    reached: from :func:`count_pairs`. folded: [ranks], whose edges are added up.
+    reached: [destinations, ranks], from :func:`count_pairs`.
+    folded: [ranks], whose edges are added up.
+
+    Returns
+    -------
+    [destinations, ranks]: the number of each partial sum; -1 where there is none.
     """
     numbers = np.full(reached.shape, -1, np.int32)
     count = 0
@@ -74,11 +87,14 @@ def mark_sources(
     wanted: NDArray[np.bool_],
     marked: NDArray[np.bool_],
 ) -> None:
-    """Mark the sources of edges from some ranks.
+    """Mark the sources of the edges from some ranks.
 
     Parameters
     ----------
-    places: [edges], which source each has. wanted: [ranks]. marked: [sources], added to.
+    places: [edges], the index of each edge's source.
+    owners: [edges], the rank that owns it.
+    wanted: [ranks], the ranks whose sources to mark.
+    marked: [sources], updated in place.
     """
     for edge in range(places.size):
         if wanted[owners[edge]]:
@@ -87,15 +103,17 @@ def mark_sources(
 
 @kernel
 def mark_readers(places: NDArray[np.int64], reader: int, readers: NDArray[np.int16]) -> None:
-    """Note who reads each source: -1 nobody, -2 several.
+    """Note who reads each source: -1 stands for nobody, -2 for several readers.
 
     Parameters
     ----------
-    places: [edges], which source each has. reader: who reads these. readers: [sources], changed.
+    places: [edges], the index of each edge's source.
+    reader: the reader of all of these edges.
+    readers: [sources], updated in place.
     """
     for edge in range(places.size):
-        known = readers[places[edge]]
-        readers[places[edge]] = reader if known == -1 or known == reader else -2
+        previous = readers[places[edge]]
+        readers[places[edge]] = reader if previous == -1 or previous == reader else -2
 
 
 @kernel
@@ -112,56 +130,59 @@ def fold_edges(
     sums: int,
     sum_sources: NDArray[Any],
 ) -> tuple[Any, ...]:
-    """Take the edges from some ranks out, and put one edge for each of their partial sums in.
+    """Replace the edges from some ranks by one edge for each of their partial sums.
 
     Parameters
     ----------
-    columns, sources, owners, weights: [edges], where each edge's source will be, its version, its
-        owner and its weight.
-    folded: [ranks], whose edges to take out. edges: [ranks], how many these are.
+    columns, sources, owners, weights: [edges], the column, version and owner of each edge's source,
+        and the edge's weight.
+    folded: [ranks], whose edges to replace.
     numbers: from :func:`number_sums`, over all relations that end in the same destinations.
-    first_sum: the column of the first sum; -1 = sums get no edges here. sums: how many there are.
-    sum_sources: [edges that others add up], written: their sources, as they are told.
+    edges: [ranks], how many edges each of these ranks has.
+    first_sum: the column of the first sum; -1 = sums get no edges here.
+    sums: how many sums there are.
+    sum_sources: [edges that others add up], written: their sources, as requests name them.
 
     Returns
     -------
-    What :class:`Folded` holds: indptr, columns and weights of the edges that are left, of a
-    destination first those that were kept, in their order, then its partial sums in order of rank,
-    with weight 1; the sizes of all sums, as far as these edges go; and of the edges that others add
-    up, rank after rank and then by destination, the numbers of their sums, sources and weights.
+    The fields of :class:`Folded`. ``indptr``, ``columns`` and ``weights`` are the edges that
+    remain: each destination has its kept edges in their old order, then its partial sums in order
+    of rank, with weight 1. ``sizes`` counts, for each sum, its edges of this relation. ``numbers``,
+    ``sources`` and ``sum_weights`` are the edges that others add up, by rank and then by
+    destination: the number of the sum, the source and the weight.
     """
-    edge_place = np.zeros(folded.size, np.int64)
+    next_edge = np.zeros(folded.size, np.int64)
     count = 0
     for rank in range(folded.size):
-        edge_place[rank] = count
+        next_edge[rank] = count
         count += edges[rank]
-    left = columns.size - count + (sums if first_sum >= 0 else 0)
+    remaining = columns.size - count + (sums if first_sum >= 0 else 0)
     new_indptr = np.zeros(indptr.size, np.int64)
-    new_columns = np.empty(left, np.int64)
-    new_weights = np.empty(left, weights.dtype)
+    new_columns = np.empty(remaining, np.int64)
+    new_weights = np.empty(remaining, weights.dtype)
     sizes = np.zeros(sums, np.int32)
     sum_numbers = np.empty(count, np.int32)
     sum_weights = np.empty(count, weights.dtype)
-    place = 0
+    column_index = 0
     for row in range(indptr.size - 1):
         for edge in range(indptr[row], indptr[row + 1]):
             owner = owners[edge]
             if folded[owner]:
-                at = edge_place[owner]
-                edge_place[owner] = at + 1
+                sum_edge = next_edge[owner]
+                next_edge[owner] = sum_edge + 1
                 sizes[numbers[row, owner]] += 1
-                sum_numbers[at] = numbers[row, owner]
-                sum_sources[at] = sources[edge]
-                sum_weights[at] = weights[edge]
+                sum_numbers[sum_edge] = numbers[row, owner]
+                sum_sources[sum_edge] = sources[edge]
+                sum_weights[sum_edge] = weights[edge]
             else:
-                new_columns[place] = columns[edge]
-                new_weights[place] = weights[edge]
-                place += 1
+                new_columns[column_index] = columns[edge]
+                new_weights[column_index] = weights[edge]
+                column_index += 1
         if first_sum >= 0:
             for rank in range(folded.size):
                 if numbers[row, rank] >= 0:
-                    new_columns[place] = first_sum + numbers[row, rank]
-                    new_weights[place] = 1
-                    place += 1
-        new_indptr[row + 1] = place
+                    new_columns[column_index] = first_sum + numbers[row, rank]
+                    new_weights[column_index] = 1
+                    column_index += 1
+        new_indptr[row + 1] = column_index
     return new_indptr, new_columns, new_weights, sizes, sum_numbers, sum_sources, sum_weights

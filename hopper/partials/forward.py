@@ -1,4 +1,4 @@
-"""A rank's forward pass, together with the others: every node's layer is computed by its owner."""
+"""The forward pass that all ranks compute together: the owner of a node computes its layers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hopper.run_log import RunLog
 
 
 class Forward:
-    """Carries plans out.
+    """Computes what plans say, layer by layer, and exchanges the rows that other ranks need.
 
     Parameters
     ----------
-    wires: what the plans were made for.
-    travels_as: dtype of rows on their way.
+    wires: by layer, how rows may travel; the plans must be made for the same.
+    travels_as: dtype of rows on the network.
     """
 
     def __init__(
@@ -47,25 +47,28 @@ class Forward:
     def rows(
         self, plan: IterationPlan, inputs: Rows, others: Mapping[str, Tensor], where: str
     ) -> Mapping[str, Tensor]:
-        """By type, [roots, width]: the last layer's rows of this rank's roots; every rank has to
-        call it.
+        """Compute the last layer's rows of this rank's roots; every rank must call it.
 
         Parameters
         ----------
-        inputs: by type that the model reads, [n, dim], the input rows of ``plan.nodes``; the last
-            may still be waited for when they are read.
-        others: by type whose input rows travel, those that came of other ranks, as of
+        inputs: by type that the model reads, [n, dim], the input rows of ``plan.nodes``. The last
+            type's rows may still be on their way when this is called.
+        others: by type whose input rows travel, the rows of other ranks, from
             :func:`exchange_input_rows`.
-        where: names the moment in errors.
+        where: names the epoch and iteration in errors.
+
+        Returns
+        -------
+        By type, [roots, width].
         """
         rows, raw = inputs, others
         for index, layer in enumerate(plan.layers):
-            rows = self._layer(index, layer, rows, raw, f"{where}, layer {index}")
+            rows = self._compute_layer(index, layer, rows, raw, f"{where}, layer {index}")
             # Only the first layer reads input rows.
             raw = {}
         return rows
 
-    def _layer(
+    def _compute_layer(
         self, index: int, plan: LayerPlan, rows: Rows, raw: Mapping[str, Tensor], where: str
     ) -> dict[str, Tensor]:
         """By type, [destinations, width]: the new rows of this rank's destinations.
@@ -76,36 +79,38 @@ class Forward:
         raw: by type, input rows of other ranks.
         """
         log, wires, operation = self._log, self._wires[index], f"exchanging rows, {where}"
-        own = OwnLayer(self._stack, wires, index, plan, rows)
+        own_layer = OwnLayer(self._stack, wires, index, plan, rows)
         constant, varying = (
-            [kind for kind in wires.kinds(has_gradient=each) if kind not in wires.raw]
-            for each in (False, True)
+            [kind for kind in wires.kinds(has_gradient=has_gradient) if kind not in wires.raw]
+            for has_gradient in (False, True)
         )
         with log.stage("compute", operation="project", layer=index):
-            awaited = own.make_awaited()
+            awaited = own_layer.make_awaited()
             known: dict[Any, Tensor] = {**awaited.ready, **awaited.projected}
-            going = [
+            outgoing = [
                 self._select(plan, kinds, known) | self._add_up(index, plan, kinds, awaited)
                 for kinds in (constant, varying)
             ]
         # Every rank starts the same exchanges in the same order.
         exchanges = [
-            self._start(plan, going[0], (), operation),
-            self._start(plan, going[1], awaited.ready.values(), operation),
+            self._start(plan, outgoing[0], (), operation),
+            self._start(plan, outgoing[1], awaited.ready.values(), operation),
         ]
         with log.stage("compute", operation="project", layer=index):
-            # They are made while the others travel, and their gradients while theirs come back.
-            own.make_rest()
-        came: dict[Kind, list[Tensor]] = {name: [others] for name, others in raw.items()}
-        for each in exchanges:
-            came |= {} if each is None else each.finish()
+            # The other own rows are made while the awaited ones travel. In the backward pass,
+            # their gradients are computed while those of the awaited ones come back.
+            own_layer.make_rest()
+        received: dict[Kind, list[Tensor]] = {name: [others] for name, others in raw.items()}
+        for exchange in exchanges:
+            received |= {} if exchange is None else exchange.finish()
         with log.stage("compute", operation="aggregate", layer=index):
-            return self._stack.new_rows(index, self._inputs(index, plan, own, came))
+            inputs = self._make_inputs(index, plan, own_layer, received)
+            return self._stack.new_rows(index, inputs)
 
     def _select(
         self, plan: LayerPlan, kinds: Sequence[Kind], rows: Mapping[Any, Tensor]
     ) -> dict[Kind, Tensor]:
-        """By kind but sums, [n, ...]: the rows that go out."""
+        """By kind, [n, ...]: the rows to send, without partial sums."""
         if self._cluster.world == 1:
             return {}
         return {
@@ -117,44 +122,51 @@ class Forward:
     def _add_up(
         self, index: int, plan: LayerPlan, kinds: Sequence[Kind], own: OwnRows
     ) -> dict[Kind, Tensor]:
-        """By kind, [n, ...]: the partial sums that go out."""
+        """By kind, [n, ...]: the partial sums to send."""
         wanted = {kind: plan.outgoing[kind] for kind in kinds if isinstance(kind, Sums)}
         if self._cluster.world == 1 or not wanted:
             return {}
-        # Sums are in float32 at least, also where none goes out.
-        wires, some = self._wires[index], in_full(next(iter(own.ready.values()))[:0])
+        # Sums are in float32 at least, even if there are none to send.
+        wires, example = self._wires[index], in_full(next(iter(own.ready.values()))[:0])
         aggregations = self._stack.layers[index].aggregations
-        found: dict[Kind, Tensor] = {
-            kind: some.new_zeros(sum(out.lengths), *wires.forms[kind].shape)
-            for kind, out in wanted.items()
+        sums: dict[Kind, Tensor] = {
+            kind: example.new_zeros(sum(outgoing.lengths), *wires.forms[kind].shape)
+            for kind, outgoing in wanted.items()
         }
         if wires.merged:
-            return found | self._add_up_at_once(index, wanted, own.ready)
-        for kind, out in wanted.items():
-            for place, (relation, (block, weights)) in enumerate(out.sums.items()):
-                is_made = relation in own.projected
-                rows = own.projected[relation] if is_made else own.ready[relation.src]
-                if not is_made and kind.node_type not in wires.added_as_read:
+            return sums | self._add_up_at_once(index, wanted, own.ready)
+        for kind, outgoing in wanted.items():
+            for number, (relation, (edges, weights)) in enumerate(outgoing.sums.items()):
+                is_projected = relation in own.projected
+                rows = own.projected[relation] if is_projected else own.ready[relation.src]
+                if not is_projected and kind.node_type not in wires.added_as_read:
                     rows = in_full(aggregations[relation].project(rows))
-                added = weighted_sum(block, rows, weights)
-                found[kind] = added if place == 0 else found[kind] + added
-        return found
+                relation_sum = weighted_sum(edges, rows, weights)
+                sums[kind] = relation_sum if number == 0 else sums[kind] + relation_sum
+        return sums
 
     def _add_up_at_once(
         self, index: int, wanted: Mapping[Sums, Outgoing], ready: Rows
     ) -> dict[Kind, Tensor]:
-        """The sums of a layer that takes all of its relations at once, of types that have any."""
-        sums = {each: own for out in wanted.values() for each, own in out.sums.items()}
+        """The partial sums of a layer that takes all of its relations at once.
+
+        Types to which no relation contributes are absent.
+        """
+        sums = {
+            relation: pattern
+            for outgoing in wanted.values()
+            for relation, pattern in outgoing.sums.items()
+        }
         if not sums:
             return {}
         relations = sorted(sums)
         merged = merge_patterns(
-            {each: sums[each][0] for each in relations},
+            {relation: sums[relation][0] for relation in relations},
             {name: len(rows) for name, rows in ready.items()},
-            {kind.node_type: sum(out.lengths) for kind, out in wanted.items()},
-            sorted({each.dst for each in relations}),
+            {kind.node_type: sum(outgoing.lengths) for kind, outgoing in wanted.items()},
+            sorted({relation.dst for relation in relations}),
         )
-        weights = {each: own for each, (_, own) in sums.items()}
+        weights = {relation: edge_weights for relation, (_, edge_weights) in sums.items()}
         total = self._stack.add_up(index, merged, relations, ready, weights)
         return {Sums(name): total[place] for name, place in merged.places.items()}
 
@@ -165,76 +177,86 @@ class Forward:
         read: Iterable[Tensor],
         operation: str,
     ) -> KindsExchange[Kind] | None:
-        """Begin to exchange rows; None where there are none to be exchanged.
+        """Begin to exchange rows; return None if no kind of rows travels.
 
         Parameters
         ----------
-        sent: by kind, what goes out. read: rows that it is made of, where gradients come back: they
-            come to every rank, with something to send or without.
+        sent: by kind, the rows to send.
+        read: the rows that ``sent`` is made of, if gradients come back. Gradients come to every
+            rank, even to one that sends nothing.
         """
         if not sent:
             return None
-        rows = list(read)
-        if rows and not any(each.requires_grad for each in sent.values()):
-            first, own = next(iter(sent.items()))
-            # Rows that have none themselves may be projected by what has.
-            tie = own.new_zeros((), requires_grad=torch.is_grad_enabled())
-            sent = {**sent, first: own + sum((each[:0].sum() for each in rows), tie)}
+        read_rows = list(read)
+        if read_rows and not any(rows.requires_grad for rows in sent.values()):
+            kind, first_rows = next(iter(sent.items()))
+            # Rows without a gradient may be projected by weights that have one.
+            tie = first_rows.new_zeros((), requires_grad=torch.is_grad_enabled())
+            sent = {**sent, kind: first_rows + sum((rows[:0].sum() for rows in read_rows), tie)}
         return KindsExchange(
             *(self._cluster, self._log, sent),
             *([plan.outgoing[kind].lengths for kind in sent], [plan.counts[kind] for kind in sent]),
             *(self._travels_as, operation),
         )
 
-    def _inputs(
-        self, index: int, plan: LayerPlan, own: OwnLayer, came: Mapping[Kind, list[Tensor]]
-    ) -> LayerInputs:
-        """What a layer is computed from, once all of it has come."""
-        stack, wires, ready = self._stack, self._wires[index], own.ready
-        others = {name: came.get(name, []) for name in ready}
-        for name in wires.raw if came else ():
-            entered = stack.enter(name, join_parts(others[name]))
-            others[name] = [stack.prepare(index, plan.raw[name], entered)]
-        if wires.merged:
-            return self._merged_inputs(index, plan, own, others, came)
-        projected: dict[Relation, Tensor] = {}
-        for each, aggregation in stack.layers[index].aggregations.items():
-            rows = others[each.src]
-            # Sums over all relations into a type are among the sources of the first of them.
-            is_first = each.dst not in {known.dst for known in projected}
-            sums = came.get(Sums(each.dst), []) if is_first else []
-            if each.dst in wires.added_as_read:
-                rows, sums = [*rows, *sums], []
-            behind = [*came.get(each, []), *sums]
-            if own.projects(each):
-                read = [in_full(aggregation.project(join_parts(rows)))] if rows else []
-                projected[each] = own.projected(each, [*read, *behind])
-            else:
-                read = [in_full(aggregation.project(join_parts([ready[each.src], *rows])))]
-                projected[each] = join_parts([*read, *behind])
-        return LayerInputs(plan.blocks, own.before, ready, projected, plan.weights, None)
-
-    def _merged_inputs(
+    def _make_inputs(
         self,
         index: int,
         plan: LayerPlan,
-        own: OwnLayer,
-        others: Mapping[str, list[Tensor]],
-        came: Mapping[Kind, list[Tensor]],
+        own_layer: OwnLayer,
+        received: Mapping[Kind, list[Tensor]],
     ) -> LayerInputs:
-        """Those of a layer that takes all of its relations at once."""
-        sources = {name: join_parts([rows, *others[name]]) for name, rows in own.ready.items()}
+        """Put own and received rows together in the order of the blocks' sources."""
+        stack, wires, ready = self._stack, self._wires[index], own_layer.ready
+        others = {name: received.get(name, []) for name in ready}
+        for name in wires.raw if received else ():
+            entered = stack.enter(name, join_parts(others[name]))
+            others[name] = [stack.prepare(index, plan.raw[name], entered)]
+        if wires.merged:
+            return self._make_merged_inputs(plan, own_layer, others, received)
+        projected: dict[Relation, Tensor] = {}
+        for relation, aggregation in stack.layers[index].aggregations.items():
+            rows = others[relation.src]
+            # The first relation into a type has the sums over all relations among its sources.
+            is_first = relation.dst not in {earlier.dst for earlier in projected}
+            sums = received.get(Sums(relation.dst), []) if is_first else []
+            if relation.dst in wires.added_as_read:
+                rows, sums = [*rows, *sums], []
+            received_projected = [*received.get(relation, []), *sums]
+            if own_layer.is_projected(relation):
+                made_here = [in_full(aggregation.project(join_parts(rows)))] if rows else []
+                projected[relation] = own_layer.join_projected(
+                    relation, [*made_here, *received_projected]
+                )
+            else:
+                made_here = [in_full(aggregation.project(join_parts([ready[relation.src], *rows])))]
+                projected[relation] = join_parts([*made_here, *received_projected])
+        return LayerInputs(plan.blocks, own_layer.before, ready, projected, plan.weights, None)
+
+    def _make_merged_inputs(
+        self,
+        plan: LayerPlan,
+        own_layer: OwnLayer,
+        others: Mapping[str, list[Tensor]],
+        received: Mapping[Kind, list[Tensor]],
+    ) -> LayerInputs:
+        """The inputs of a layer that takes all of its relations at once."""
+        sources = {
+            name: join_parts([rows, *others[name]]) for name, rows in own_layer.ready.items()
+        }
         more = {}
         for name, ends in plan.more.items():
-            sums = torch.cat(came[Sums(name)])
-            nothing = sums.new_zeros(plan.blocks.destinations[name], *sums.shape[1:])
-            more[name] = nothing.index_add(0, ends, sums)
+            sums = torch.cat(received[Sums(name)])
+            zeros = sums.new_zeros(plan.blocks.destinations[name], *sums.shape[1:])
+            more[name] = zeros.index_add(0, ends, sums)
         if not more:
-            # Their gradients go back all the same.
+            # No sums came, but every rank must send gradients back: empty parts tie them in.
             name, rows = next(iter(sources.items()))
-            apart = [
-                part for kind, all in came.items() if not isinstance(kind, str) for part in all
+            empty_parts = [
+                part.reshape(0, *rows.shape[1:])
+                for kind, parts in received.items()
+                if not isinstance(kind, str)
+                for part in parts
             ]
-            apart = [part.reshape(0, *rows.shape[1:]) for part in apart]
-            sources[name] = join_parts([rows, *apart])
-        return LayerInputs(plan.blocks, own.before, sources, None, plan.weights, more or None)
+            sources[name] = join_parts([rows, *empty_parts])
+        return LayerInputs(plan.blocks, own_layer.before, sources, None, plan.weights, more or None)

@@ -1,4 +1,4 @@
-"""What ranks find when they expand their own nodes: frontiers, and sources by owner."""
+"""What a rank finds when it expands its own nodes: frontiers, and sources by owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ids = NDArray[np.int64]
 
 
 class OwnFrontier:
-    """Versions of this rank's nodes in order of discovery; rows stay once given."""
+    """Versions of this rank's nodes in order of discovery. A version never changes its row."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
@@ -23,19 +23,19 @@ class OwnFrontier:
         self.size = 0
 
     def enter(self, versions: Ids) -> Ids:
-        """[n] int64: the row of every one; unseen ones are added."""
+        """[n] int64: the rows of some versions. Unseen versions get a row first."""
         rows, fresh = self._table.discover(versions, self.size)
         self._parts.append(fresh)
         self.size += fresh.size
         return rows
 
     def rows(self, versions: Ids) -> Ids:
-        """[n] int64: the rows of versions that were entered."""
+        """[n] int64: the rows of versions that have been entered."""
         return self._table.rows(versions)
 
     @property
     def versions(self) -> Ids:
-        """[size] int64."""
+        """[size] int64, in order of rows."""
         if len(self._parts) != 1:
             self._parts = [np.concatenate(self._parts) if self._parts else np.empty(0, np.int64)]
         return self._parts[0]
@@ -45,8 +45,12 @@ class OwnFrontier:
 class Sources:
     """The distinct sources of edges, ordered by owner.
 
-    places: [edges], each edge's source in ``versions``. bounds: [ranks + 1], each owner's part of
-    ``versions``. owners: [edges] int16.
+    Attributes
+    ----------
+    places: [edges], the index of each edge's source in ``versions``.
+    versions: [sources].
+    bounds: [ranks + 1], where each owner's part of ``versions`` begins and ends.
+    owners: [edges] int16, the rank that owns each edge's source.
     """
 
     places: Ids
@@ -59,75 +63,84 @@ class Sources:
         return np.diff(self.bounds)
 
     def part(self, rank: int) -> slice:
-        """Which of ``versions`` a rank owns."""
+        """The part of ``versions`` that a rank owns."""
         return slice(self.bounds[rank], self.bounds[rank + 1])
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Some of the sources, which other ranks are asked for.
+    """The sources whose rows this rank asks others for.
 
-    at: by rank, their places among all. versions: by rank, [n] int64.
+    Attributes
+    ----------
+    places: by rank, their indices among all sources.
+    versions: by rank, [n] int64.
     """
 
-    at: list[slice | Ids]
+    places: list[slice | Ids]
     versions: list[Ids]
 
     @classmethod
     def of(
         cls, sources: Sources, wanted: NDArray[np.bool_], marked: NDArray[np.bool_] | None
     ) -> Wanted:
-        """Those of some ranks.
+        """Select sources of some ranks.
 
         Parameters
         ----------
-        wanted: [ranks]. marked: [sources], which of theirs; None = all.
+        wanted: [ranks], the ranks to ask.
+        marked: [sources], which of their sources to ask for; None = all.
         """
-        at: list[slice | Ids] = []
+        places: list[slice | Ids] = []
         for rank in range(wanted.size):
             part = sources.part(rank)
             if not wanted[rank]:
-                at.append(slice(0, 0))
+                places.append(slice(0, 0))
             elif marked is None:
-                at.append(part)
+                places.append(part)
             else:
-                at.append(part.start + np.flatnonzero(marked[part]))
-        return cls(at, [sources.versions[each] for each in at])
+                places.append(part.start + np.flatnonzero(marked[part]))
+        return cls(places, [sources.versions[of_rank] for of_rank in places])
 
     @property
     def counts(self) -> list[int]:
-        """By rank, how many."""
-        return [own.size for own in self.versions]
+        """By rank, how many sources it is asked for."""
+        return [versions.size for versions in self.versions]
 
     def all_versions(self) -> Ids:
-        """[n] int64: those of rank 0 first."""
+        """[n] int64: the versions of all ranks, those of rank 0 first."""
         return np.concatenate(self.versions)
 
     def number(self, columns: NDArray[Any], first: int) -> None:
-        """Give them numbers from ``first`` on, in a table of all sources."""
-        for at, own in zip(self.at, self.versions, strict=True):
-            columns[at] = np.arange(first, first + own.size)
-            first += own.size
+        """Write the numbers from ``first`` on at these sources' places in ``columns``.
+
+        Parameters
+        ----------
+        columns: [sources], updated in place.
+        """
+        for places, versions in zip(self.places, self.versions, strict=True):
+            columns[places] = np.arange(first, first + versions.size)
+            first += versions.size
 
 
 def sort_sources(
     sources: Ids, table: RowTable, world: int, owners_of: Callable[[Ids], NDArray[np.int16]]
 ) -> Sources:
-    """The distinct ones among the sources of edges, by owner.
+    """Find the distinct sources of edges and order them by owner.
 
     Parameters
     ----------
     sources: [edges] int64 versions of nodes of a type.
-    table: of the type, all unseen before and after.
+    table: the type's table, which is empty before and after.
     world: number of ranks.
-    owners_of: [n] int16, the ranks that own versions.
+    owners_of: maps versions to the ranks that own them, [n] int16.
     """
     rows, distinct = table.discover(sources, 0)
     table.clear(distinct)
     owners = owners_of(distinct)
     order = np.argsort(owners, kind="stable")
-    place = np.empty(order.size, np.int64)
-    place[order] = np.arange(order.size)
+    rank_order = np.empty(order.size, np.int64)
+    rank_order[order] = np.arange(order.size)
     bounds = np.zeros(world + 1, np.int64)
     np.cumsum(np.bincount(owners, minlength=world), out=bounds[1:])
-    return Sources(place[rows], distinct[order], bounds, owners[rows])
+    return Sources(rank_order[rows], distinct[order], bounds, owners[rows])

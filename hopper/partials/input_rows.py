@@ -1,5 +1,7 @@
-"""Input rows that ranks hand each other as they are: nothing that is trained decides them, so they
-travel ahead of their iteration."""
+"""Exchange of input rows between ranks.
+
+No parameter changes these rows, so they can travel ahead of their iteration.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,21 @@ def exchange_input_rows(
     travels_as: torch.dtype,
     where: str,
 ) -> dict[str, Tensor]:
-    """By type whose input rows travel for the first layer, [n, width]: those that come, of rank 0
-    first. Every rank has to call it, in the order of the plans.
+    """Exchange the input rows that the first layer reads of other ranks.
+
+    Every rank must call it, in the order of the plans.
 
     Parameters
     ----------
-    channel: what plans are made over.
-    plan: in host memory.
-    read: from the name of a type and [n] int64 global ids of this rank's nodes to their input rows.
-    travels_as: dtype of rows on their way.
-    where: names the moment in errors.
+    channel: the cluster over which plans are made.
+    plan: a plan in host memory.
+    read: maps the name of a type and [n] int64 global ids of this rank's nodes to input rows.
+    travels_as: dtype of rows on the network.
+    where: names the epoch and iteration in errors.
+
+    Returns
+    -------
+    By type whose input rows travel, [n, width]: the received rows, those of rank 0 first.
 
     Raises
     ------

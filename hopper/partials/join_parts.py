@@ -1,4 +1,4 @@
-"""Rows that were made in several pieces, put together once."""
+"""Joining rows that were computed in several parts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from torch.autograd.function import once_differentiable
 
 
 def join_parts(parts: Sequence[Tensor], places: Sequence[Tensor] = ()) -> Tensor:
-    """[sum of n, ...]: the first parts in their places, and behind them the others in their order.
+    """Join parts into one tensor, with a single copy forward and backward.
 
     Parameters
     ----------
     parts: [n, ...] each, at least one.
-    places: of the first parts, [n] int64 each: where their rows are; all places of these parts
-        together are a range that begins with 0.
+    places: for the first parts, [n] int64 each, the row numbers of their rows. All places together
+        are a range that begins with 0.
+
+    Returns
+    -------
+    [sum of n, ...]: the first parts' rows at their places, then the other parts in their order.
     """
     if len(parts) == 1 and not places:
         return parts[0]
@@ -32,18 +36,18 @@ class _Join(torch.autograd.Function):
     def forward(ctx: Any, places: tuple[Tensor, ...], *parts: Tensor) -> Tensor:
         ctx.places, ctx.sizes = places, [len(part) for part in parts]
         out = parts[0].new_empty(sum(ctx.sizes), *parts[0].shape[1:])
-        for part, own in zip(parts, places, strict=False):
-            out.index_copy_(0, own, part)
-        behind = sum(ctx.sizes[: len(places)])
+        for part, part_places in zip(parts, places, strict=False):
+            out.index_copy_(0, part_places, part)
+        start = sum(ctx.sizes[: len(places)])
         for part in parts[len(places) :]:
-            out[behind : behind + len(part)] = part
-            behind += len(part)
+            out[start : start + len(part)] = part
+            start += len(part)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        placed = [gradient.index_select(0, own) for own in ctx.places]
-        sizes = ctx.sizes[len(placed) :]
-        behind = gradient[len(gradient) - sum(sizes) :].split(sizes) if sizes else ()
-        return (None, *placed, *behind)
+        scattered = [gradient.index_select(0, places) for places in ctx.places]
+        sizes = ctx.sizes[len(scattered) :]
+        appended = gradient[len(gradient) - sum(sizes) :].split(sizes) if sizes else ()
+        return (None, *scattered, *appended)

@@ -1,5 +1,8 @@
-"""Nodes of other ranks that a rank computes itself, where that takes less time than fetching their
-rows (NeutronStar: Wang et al., SIGMOD 2022, section 4)."""
+"""Choice of the nodes of other ranks that a rank computes itself.
+
+It computes a node's row where that takes less time than to fetch it (NeutronStar: Wang et al.,
+SIGMOD 2022, section 4).
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, forward and backward.
+    """Seconds that pieces of work take, forward and backward.
 
     Attributes
     ----------
-    project: of what the first layer makes of an input row by itself.
-    destination, edge: by hop, of a destination of its layer, and of an edge.
-    fetch: by hop, of a row that its layer reads of another rank.
+    project: for the first layer's own work on one input row.
+    destination: by hop, for one destination of its layer.
+    edge: by hop, for one edge of its layer.
+    fetch: by hop, for one row that its layer reads of another rank.
     """
 
     project: float
@@ -32,37 +36,44 @@ class Costs:
 
 
 def choose_kept(topology: Topology, own: Mask, costs: Costs) -> list[Mask]:
-    """By hop, [nodes]: whose rows a rank computes itself where its layers read them, of the nodes
-    that other ranks own; of full batches, in which all neighbours are read.
+    """Choose the nodes of other ranks whose rows a rank computes itself, for full batches.
 
-    To compute a node's row takes its edges in every layer below, and what these read and nothing
-    else does here: which the rank would compute or fetch, whichever takes less. What neighbours of
-    several such nodes share is counted for each of them, so some are fetched that could be kept.
+    The cost of a row is that of its edges in every layer below, plus the rows that only these edges
+    read on this rank. Each of those is computed or fetched, whichever takes less. A row that
+    several such nodes need is counted for each of them, so the choice errs towards fetching.
 
     Parameters
     ----------
-    own: [nodes], those that the rank owns.
+    topology: in-edges of all nodes.
+    own: [nodes], whether the rank owns a node.
+
+    Returns
+    -------
+    By hop, [nodes]: whether the rank computes the node's row where the hop's layer reads it.
     """
     indptr, indices = np.asarray(topology.indptr), np.asarray(topology.indices)
     degrees, hops = np.diff(indptr), len(costs.fetch)
     near = own.copy()
     _mark_sources(indptr, indices, np.flatnonzero(own), near)
-    found: list[Mask] = []
-    # From the deepest hop, whose sources are input rows: what it takes to have a row there.
-    below = np.full(own.size, costs.project)
+    kept: list[Mask] = []
+    # Start at the deepest hop, whose sources are input rows: there a row costs its projection.
+    compute = np.full(own.size, costs.project)
     for hop in reversed(range(hops)):
-        found.insert(0, ~own & (below <= costs.fetch[hop]))
-        least = np.where(near, 0.0, np.minimum(below, costs.fetch[hop]))
-        more = _sum_over_sources(indptr, indices, least)
-        below = below + costs.destination[hop] + degrees * costs.edge[hop] + more
-    # What is computed for one layer is computed for all below.
+        kept.insert(0, ~own & (compute <= costs.fetch[hop]))
+        cheapest = np.where(near, 0.0, np.minimum(compute, costs.fetch[hop]))
+        sources = _sum_over_sources(indptr, indices, cheapest)
+        compute = compute + costs.destination[hop] + degrees * costs.edge[hop] + sources
+    # A node that is computed for one layer is computed for all layers below it.
     for hop in range(1, hops):
-        found[hop] |= found[hop - 1]
-    return found
+        kept[hop] |= kept[hop - 1]
+    return kept
 
 
 def keep_all_or_none(own: Mask, hops: int, *, keep: bool) -> list[Mask]:
-    """:func:`choose_kept`, whatever it takes."""
+    """Keep all nodes of other ranks, or none of them, at any cost.
+
+    The result has the form of :func:`choose_kept`'s.
+    """
     return [~own if keep else np.zeros_like(own)] * hops
 
 

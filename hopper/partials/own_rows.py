@@ -1,4 +1,4 @@
-"""A rank's own rows as a layer reads them: those that other ranks wait for are made first."""
+"""A rank's own rows as a layer reads them. The rows that other ranks wait for are made first."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from hopper.partials.stack import Stack
 from hopper.partials.wire import Wires
 
 Rows = Mapping[str, Tensor]
-"""by node type"""
+"""Rows by node type."""
 
 
 @dataclass(frozen=True)
 class OwnRows:
-    """Own rows of a layer, all of them or those that stand in some places.
+    """All own rows of a layer, or some of them.
 
     Attributes
     ----------
-    before: by type, [n, ...], of the layer before, or as input rows enter the first layer.
-    ready: by type, [n, ...], as the layer reads them.
+    before: by type, [n, ...], rows of the layer before, or input rows as they enter the first one.
+    ready: by type, [n, ...], the same rows as the layer reads them.
     projected: by relation whose rows may travel projected, [n, ...].
     """
 
@@ -38,16 +38,17 @@ class OwnRows:
 
 
 class OwnLayer:
-    """The own rows of one layer in one iteration: first those that other ranks wait for, then the
-    rest, which may be made while the others travel.
+    """Makes the own rows of one layer in one iteration, in two steps.
+
+    The rows that other ranks wait for come first. The rest can be made while those travel.
 
     Parameters
     ----------
-    rows: by type, [own, ...], of the layer before; input rows for the first layer.
+    rows: by type, [own, ...], rows of the layer before; input rows for the first layer.
 
     Attributes
     ----------
-    before, ready: as of :class:`OwnRows`, of all own rows, once the rest is made.
+    before, ready: the fields of :class:`OwnRows` for all own rows; filled by :meth:`make_rest`.
     """
 
     def __init__(self, stack: Stack, wires: Wires, index: int, plan: LayerPlan, rows: Rows) -> None:
@@ -59,8 +60,10 @@ class OwnLayer:
         self.ready: Rows = {}
 
     def make_awaited(self) -> OwnRows:
-        """Those that other ranks wait for; of types that are not split, all, unless nobody ever
-        waits for any."""
+        """Make the rows that other ranks wait for.
+
+        Of a type that is not split, these are all rows, or none if no rank ever waits for any.
+        """
         splits = self._plan.splits
         self._awaited = self._make(
             {
@@ -72,7 +75,7 @@ class OwnLayer:
         return self._awaited
 
     def make_rest(self) -> None:
-        """Make those that nobody waits for."""
+        """Make the rows that no rank waits for."""
         splits = self._plan.splits
         chosen: dict[str, Tensor | None] = dict.fromkeys(sorted(self._unawaited))
         self._rest = self._make(chosen | {name: split.rest for name, split in splits.items()})
@@ -81,47 +84,47 @@ class OwnLayer:
             made = self._rest if name in self._unawaited else self._awaited
             before[name], ready[name] = made.before[name], made.ready[name]
             if name in splits:
-                before[name], ready[name] = self._whole(name)
+                before[name], ready[name] = self._join_split(name)
         self.before, self.ready = before, ready
 
-    def projects(self, relation: Relation) -> bool:
-        """Whether a relation's own rows are projected already."""
+    def is_projected(self, relation: Relation) -> bool:
+        """Whether a relation's own rows have been projected."""
         return relation in self._awaited.projected
 
-    def projected(self, relation: Relation, behind: Sequence[Tensor]) -> Tensor:
+    def join_projected(self, relation: Relation, others: Sequence[Tensor]) -> Tensor:
         """[n, ...]: a relation's projected rows, own ones first.
 
         Parameters
         ----------
-        behind: those that other ranks have sent, in order.
+        others: the projected rows that follow them, in order.
         """
         awaited = self._awaited.projected[relation]
         split = self._plan.splits.get(relation.src)
         if split is None:
-            return join_parts([awaited, *behind])
-        return join_parts([awaited, self._rest.projected[relation], *behind], split.places)
+            return join_parts([awaited, *others])
+        return join_parts([awaited, self._rest.projected[relation], *others], split.places)
 
-    def _whole(self, name: str) -> tuple[Tensor, Tensor]:
-        """[own, ...]: rows of a type that was split, before the layer and as it reads them."""
+    def _join_split(self, name: str) -> tuple[Tensor, Tensor]:
+        """[own, ...]: all rows of a split type, before the layer and as it reads them."""
         split = self._plan.splits[name]
-        parts = [each.ready[name] for each in (self._awaited, self._rest)]
+        parts = [half.ready[name] for half in (self._awaited, self._rest)]
         if isinstance(parts[0], StoredRows):
             before = self._stack.enter(name, self._rows[name])
             ready = self._prepare(name, None, before)
-            self._supply(name, ready)
+            self._supply_products(name, ready)
             return before, ready
         ready = join_parts(parts, split.places)
         if self._awaited.before[name] is parts[0]:
             return ready, ready
-        parts = [each.before[name] for each in (self._awaited, self._rest)]
+        parts = [half.before[name] for half in (self._awaited, self._rest)]
         return join_parts(parts, split.places), ready
 
     def _make(self, chosen: Mapping[str, Tensor | None]) -> OwnRows:
-        """Some of the rows.
+        """Make some of the own rows.
 
         Parameters
         ----------
-        chosen: by type, [n] int64 ascending: which own rows; None = all.
+        chosen: by type, [n] int64 ascending, the rows to make; None = all.
         """
         stack, index, plan = self._stack, self._index, self._plan
         before, ready = {}, {}
@@ -134,48 +137,51 @@ class OwnLayer:
             before[name] = stack.enter(name, rows) if index == 0 else rows
             ready[name] = self._prepare(name, places, before[name])
         aggregations = {
-            each: own
-            for each, own in stack.layers[index].aggregations.items()
-            if each.src in chosen
+            relation: aggregation
+            for relation, aggregation in stack.layers[index].aggregations.items()
+            if relation.src in chosen
         }
-        for each, own in aggregations.items():
-            count = plan.blocks.destinations[each.dst]
-            expect_own(own, ready[each.src], _among_first(count, chosen[each.src]))
+        for relation, aggregation in aggregations.items():
+            count = plan.blocks.destinations[relation.dst]
+            destinations = _count_below(count, chosen[relation.src])
+            expect_own(aggregation, ready[relation.src], destinations)
         projected = {
-            each: in_full(own.project(ready[each.src]))
-            for each, own in aggregations.items()
-            if each in self._wires.forms and not self._wires.merged
+            relation: in_full(aggregation.project(ready[relation.src]))
+            for relation, aggregation in aggregations.items()
+            if relation in self._wires.forms and not self._wires.merged
         }
         return OwnRows(before, ready, projected)
 
     def _prepare(self, name: str, places: Tensor | None, rows: Tensor) -> Tensor:
-        """[n, ...]: rows as the layer reads them.
+        """[n, ...]: rows of a type as the layer reads them.
 
         Parameters
         ----------
-        places: which of the type's they are; None = all.
+        places: [n], the numbers of these own rows; None = all.
         """
         nodes = self._plan.own[name]
         return self._stack.prepare(
             self._index, nodes if places is None else nodes.pick(places), rows
         )
 
-    def _supply(self, name: str, ready: Tensor) -> None:
-        """Let stored rows know the products that were made with the two parts: what a layer makes
-        of its destinations, who are among the sources, is among them."""
-        first, second = (each.ready[name] for each in (self._awaited, self._rest))
+    def _supply_products(self, name: str, ready: Tensor) -> None:
+        """Give stored rows the products that were computed from their two parts.
+
+        A layer then does not multiply its destinations, which are among the sources, again.
+        """
+        first, second = (half.ready[name] for half in (self._awaited, self._rest))
         assert isinstance(ready, StoredRows)
         assert isinstance(first, StoredRows)
         assert isinstance(second, StoredRows)
-        others = {id(weight): product for weight, product in second.products()}
+        second_products = {id(weight): product for weight, product in second.products()}
         for weight, product in first.products():
-            if id(weight) in others:
-                parts = [product, others[id(weight)]]
-                split = self._plan.splits[name].places
-                places = [own[: len(part)] for own, part in zip(split, parts, strict=True)]
+            if id(weight) in second_products:
+                parts = [product, second_products[id(weight)]]
+                split_places = self._plan.splits[name].places
+                places = [rows[: len(part)] for rows, part in zip(split_places, parts, strict=True)]
                 ready.supply(weight, partial(join_parts, parts, places))
 
 
-def _among_first(count: int, places: Tensor | None) -> int:
-    """How many of the first rows are among those in some places; None = all."""
+def _count_below(count: int, places: Tensor | None) -> int:
+    """How many of some ascending row numbers are below ``count``; ``places`` None = all rows."""
     return count if places is None else int(torch.searchsorted(places, count))

@@ -21,7 +21,7 @@ from hopper.partials.wire import Kind, Sums, Wires
 
 _Key = TypeVar("_Key", str, Relation)
 Weighted = tuple[Edges, Tensor]
-"""a pattern of sums, and [edges] weights"""
+"""The edges of sums, and their weights, [edges]."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Split:
 
     Attributes
     ----------
-    awaited: [k] int64, ascending: the rows that others wait for, or for sums with them.
-    rest: [n - k] int64, ascending: the others.
+    awaited: [k] int64, ascending: the rows that other ranks receive, alone or in sums.
+    rest: [n - k] int64, ascending: all other rows.
     """
 
     awaited: Tensor
@@ -39,7 +39,7 @@ class Split:
 
     @property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Where the rows of both parts are."""
+        """The row numbers of both parts."""
         return self.awaited, self.rest
 
     def to(self, device: torch.device) -> Split:
@@ -49,15 +49,15 @@ class Split:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Which rows of a kind go out, those for rank 0 first.
+    """The rows of a kind that a rank sends, those for rank 0 first.
 
     Attributes
     ----------
-    lengths: rows for every rank.
-    rows: [n] int64, the own row that each is, or, of a type that is split and unless input rows
-        go out, its place among those that are awaited; of sums none.
-    sums: by relation, for partial sums: destinations are all sums, sources the own rows, or those
-        that are awaited.
+    lengths: number of rows for every rank.
+    rows: [n] int64, the own rows to send. Of a split type they are counted among the awaited rows,
+        except where input rows travel. Empty for sums.
+    sums: by relation, the edges of partial sums. Their destinations are all sums, their sources
+        the own rows, or the awaited ones of a split type.
     """
 
     lengths: list[int]
@@ -66,20 +66,23 @@ class Outgoing:
 
     def to(self, device: torch.device) -> Outgoing:
         """The same on another device."""
-        sums = {e: (edges.to(device), to_device(w, device)) for e, (edges, w) in self.sums.items()}
+        sums = {
+            relation: (edges.to(device), to_device(weights, device))
+            for relation, (edges, weights) in self.sums.items()
+        }
         return Outgoing(self.lengths, to_device(self.rows, device), sums)
 
 
 @dataclass(frozen=True)
 class LayerEdges:
-    """The edges of a relation into this rank's destinations, whose features it reads.
+    """The edges of a relation into this rank's destinations, where it reads edge features.
 
     Attributes
     ----------
-    relation: as it is stored.
-    places: [edges] int64: where each has its features, in the relation's CSC.
-    indptr: [destinations + 1] int64: whose they are.
-    weights: [edges], where others have added some of them up: of messages.
+    relation: the relation under which the edges are stored.
+    places: [edges] int64, where the relation's CSC has each edge, and so its features.
+    indptr: [destinations + 1] int64, where each destination's edges begin.
+    weights: [edges], the weights of messages; None unless other ranks add some of them up.
     """
 
     relation: Relation
@@ -88,7 +91,7 @@ class LayerEdges:
     weights: NDArray[Any] | None
 
     def attach(self, block: Block, rows: Tensor) -> None:
-        """Let the block have the features, or, where it has not all edges, their sums.
+        """Give a block the features of its edges, or their sums if it lacks some of the edges.
 
         Parameters
         ----------
@@ -108,17 +111,19 @@ class LayerPlan:
 
     Attributes
     ----------
-    own: by type, this rank's nodes as sources: what their rows are prepared with.
-    blocks: destinations are this rank's; sources of a type are its own rows and, behind them, those
-        that come as the layer reads them, from rank 0, from rank 1, ... Of a relation of a layer
-        that does not take all at once there follow what it receives projected, then sums.
-    raw: by type whose input rows come, their nodes.
-    weights: by relation, [edges], where partial sums come; None = the layer's own.
-    more: by type, then, of a layer that takes all relations at once: [sums] int64, the destination
-        of each sum that comes.
-    outgoing: by kind, what goes out. counts: by kind, rows from every rank.
-    splits: by type of which some rows are made before the rest, which these are.
-    edges: by relation whose edges' features are read, those that this rank has drawn.
+    own: by type, this rank's nodes as sources, with which their rows are prepared.
+    blocks: the blocks whose destinations this rank owns. Sources of a type are its own rows,
+        followed by the rows that it receives ready to read, from rank 0, from rank 1, and so on.
+        If the layer does not take all relations at once, a relation's projected rows and then its
+        sums follow.
+    raw: by type whose input rows this rank receives, their nodes.
+    weights: by relation, [edges], if this rank receives partial sums; None = the layer's own.
+    more: by type, [sums] int64, the destination of each sum that this rank receives. Empty unless
+        the layer takes all relations at once.
+    outgoing: by kind, the rows to send.
+    counts: by kind, the number of rows from every rank.
+    splits: by type, which own rows are made before the rest; absent for types that stay whole.
+    edges: by relation whose edge features are read, the edges that this rank has drawn.
     """
 
     own: Mapping[str, Nodes]
@@ -133,38 +138,38 @@ class LayerPlan:
 
     @property
     def num_edges(self) -> int:
-        """What this rank aggregates over."""
+        """How many edges this rank aggregates over."""
         return sum(block.num_edges for block in self.blocks.blocks.values())
 
     def describe(self, wires: Wires) -> dict[str, Any]:
-        """For the run's log: this rank's work, and the rows that travel.
+        """This rank's work and the rows that travel, as fields for the run's log.
 
-        ``received_bytes`` are those of rows, and of the gradients that go back.
+        ``received_bytes`` counts rows and the gradients that go back.
         """
         sums = [counts for kind, counts in self.counts.items() if isinstance(kind, Sums)]
         return {
             "own": sum(nodes.count for nodes in self.own.values()),
             "destinations": sum(self.blocks.destinations.values()),
             "edges": self.num_edges,
-            "sent": sum(sum(each.lengths) for each in self.outgoing.values()),
-            "received": sum(sum(each) for each in self.counts.values()),
+            "sent": sum(sum(outgoing.lengths) for outgoing in self.outgoing.values()),
+            "received": sum(sum(counts) for counts in self.counts.values()),
             "received_bytes": sum(
-                sum(each) * wires.forms[kind].row_bytes for kind, each in self.counts.items()
+                sum(counts) * wires.forms[kind].row_bytes for kind, counts in self.counts.items()
             ),
             "sums_from": np.flatnonzero(np.sum(sums, 0)).tolist() if sums else [],
         }
 
     def to(self, device: torch.device) -> LayerPlan:
         """The same plan on another device."""
-        inner = {each: block.to(device) for each, block in self.blocks.blocks.items()}
+        blocks = {relation: block.to(device) for relation, block in self.blocks.blocks.items()}
         weights = None if self.weights is None else _to(self.weights, device)
         return LayerPlan(
-            {each: nodes.to(device) for each, nodes in self.own.items()},
-            replace(self.blocks, blocks=inner, prepared={}),
-            {each: nodes.to(device) for each, nodes in self.raw.items()},
+            {name: nodes.to(device) for name, nodes in self.own.items()},
+            replace(self.blocks, blocks=blocks, prepared={}),
+            {name: nodes.to(device) for name, nodes in self.raw.items()},
             weights,
             _to(self.more, device),
-            {kind: each.to(device) for kind, each in self.outgoing.items()},
+            {kind: outgoing.to(device) for kind, outgoing in self.outgoing.items()},
             self.counts,
             {name: split.to(device) for name, split in self.splits.items()},
             self.edges,
@@ -177,10 +182,10 @@ class IterationPlan:
 
     Attributes
     ----------
-    nodes: by type, [n] int64 global ids of the nodes whose input rows this rank reads; of the
-        target its roots first.
-    roots: how many roots it has.
-    layers: in order of computation.
+    nodes: by type, [n] int64 global ids of the nodes whose input rows this rank reads. The roots
+        come first among the nodes of the target type.
+    roots: number of this rank's roots.
+    layers: the layers' plans in order of computation.
     """
 
     nodes: Mapping[str, NDArray[np.int64]]
@@ -189,26 +194,30 @@ class IterationPlan:
 
     @cached_property
     def edges(self) -> dict[str, NDArray[np.int64]]:
-        """By relation as ``src/rel/dst``, [n] int64, ascending: the edges whose features are read,
-        by their places in its CSC."""
-        found: dict[str, list[NDArray[np.int64]]] = {}
+        """The edges whose features are read, by relation as ``src/rel/dst``.
+
+        They are [n] int64, ascending: places in the relation's CSC.
+        """
+        places: dict[str, list[NDArray[np.int64]]] = {}
         for layer in self.layers:
-            for own in layer.edges.values():
-                found.setdefault(str(own.relation), []).append(own.places)
-        return {table: np.unique(np.concatenate(parts)) for table, parts in found.items()}
+            for layer_edges in layer.edges.values():
+                places.setdefault(str(layer_edges.relation), []).append(layer_edges.places)
+        return {table: np.unique(np.concatenate(parts)) for table, parts in places.items()}
 
     def attach(self, features: Mapping[str, Tensor]) -> None:
-        """Let blocks have the features of their edges.
+        """Give the blocks the features of their edges.
 
         Parameters
         ----------
-        features: by relation as ``src/rel/dst``, [n, dim], of :attr:`edges`.
+        features: by relation as ``src/rel/dst``, [n, dim], the features of :attr:`edges`.
         """
         for layer in self.layers:
-            for name, own in layer.edges.items():
-                table = str(own.relation)
-                rows = pick_rows(features[table], np.searchsorted(self.edges[table], own.places))
-                own.attach(layer.blocks.blocks[name], rows)
+            for relation, layer_edges in layer.edges.items():
+                table = str(layer_edges.relation)
+                places = np.searchsorted(self.edges[table], layer_edges.places)
+                layer_edges.attach(
+                    layer.blocks.blocks[relation], pick_rows(features[table], places)
+                )
 
     @property
     def num_nodes(self) -> int:
@@ -223,4 +232,4 @@ class IterationPlan:
 
 
 def _to(tensors: Mapping[_Key, Tensor], device: torch.device) -> dict[_Key, Tensor]:
-    return {each: to_device(tensor, device) for each, tensor in tensors.items()}
+    return {key: to_device(tensor, device) for key, tensor in tensors.items()}

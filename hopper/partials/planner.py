@@ -1,8 +1,8 @@
-"""Who computes what: one computation graph for the whole global batch, each node at its owner.
+"""Plans of one computation graph for the whole global batch, with each node at its owner.
 
-Every rank expands the frontier of its own nodes and tells the owners of the sources that it found
-which rows it needs, hop by hop. Draws do not depend on placement (docs/draws.md), so the ranks'
-parts make up the subgraph that one process would have sampled.
+Hop by hop, every rank expands the frontier of its own nodes and tells the owners of the sources
+which rows it needs. Draws do not depend on placement (docs/draws.md), so the ranks' parts together
+are the subgraph that one process would have sampled.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from hopper.partition.placement import Placement
 
 
 class Planner:
-    """Plans the iterations of one rank, together with the others.
+    """Plans one rank's part of each iteration, together with the planners of all other ranks.
 
     Parameters
     ----------
-    cluster: what plans are told over.
-    wires: how the rows of each layer may travel.
-    edges: the relations whose edges' features are read, as they are stored.
+    cluster: carries the requests between planners.
+    wires: by layer, how its rows may travel.
+    edges: the relations whose edge features are read, under the names of the stored graph.
 
     Attributes
     ----------
-    sampler: that draws.
-    kept: by hop and type, [nodes], those of other ranks that this one computes itself; empty where
-        there are none.
+    sampler: draws the neighbours.
+    kept: by hop and type, [nodes], the nodes of other ranks that this rank computes itself; empty
+        if there are none.
     """
 
     def __init__(
@@ -66,125 +66,132 @@ class Planner:
         self._dtype = next(stack.model.parameters()).dtype
         self._number = np.dtype(str(self._dtype).removeprefix("torch."))
         self._own_rows, self._hop_rows = (
-            {each: sampler.row_table(each) for each in sorted(sampler.original_ids)}
+            {name: sampler.row_table(name) for name in sorted(sampler.original_ids)}
             for _ in range(2)
         )
 
     def plan(self, roots: Mapping[str, Ids], epoch: int, iteration: int) -> IterationPlan:
-        """This rank's part of an iteration; every rank has to call it.
+        """Plan this rank's part of an iteration; every rank must call it.
 
         Parameters
         ----------
-        roots: by type, [n] int64 versions, those of nodes that this rank owns; may be empty.
+        roots: by type, [n] int64 versions of nodes that this rank owns; may be empty.
 
         Raises
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         """
-        own = {each: OwnFrontier(table) for each, table in self._own_rows.items()}
+        own = {name: OwnFrontier(table) for name, table in self._own_rows.items()}
         try:
-            for each, versions in roots.items():
-                own[each].enter(np.ascontiguousarray(versions, np.int64))
+            for name, versions in roots.items():
+                own[name].enter(np.ascontiguousarray(versions, np.int64))
             layers: list[LayerPlan] = []
             for hop in range(len(self._wires)):
                 layers.insert(0, self._plan_hop(hop, own, (epoch, iteration)))
-            found = {each: frontier.versions for each, frontier in own.items()}
-            nodes, _ = self.sampler.nodes_and_times(found)
-            return IterationPlan(nodes, sum(int(each.size) for each in roots.values()), layers)
+            all_versions = {name: frontier.versions for name, frontier in own.items()}
+            nodes, _ = self.sampler.nodes_and_times(all_versions)
+            root_count = sum(int(versions.size) for versions in roots.values())
+            return IterationPlan(nodes, root_count, layers)
         finally:
-            for each, frontier in own.items():
-                self._own_rows[each].clear(frontier.versions)
+            for name, frontier in own.items():
+                self._own_rows[name].clear(frontier.versions)
 
     def _plan_hop(
         self, number: int, own: Mapping[str, OwnFrontier], moment: tuple[int, int]
     ) -> LayerPlan:
         index = len(self._wires) - 1 - number
         relations, wires = list(self._stack.layers[index].aggregations), self._wires[index]
-        destinations = {each: frontier.versions for each, frontier in own.items()}
+        destinations = {name: frontier.versions for name, frontier in own.items()}
         drawn = {
-            each: self.sampler.draw(number, each, destinations[each.dst], moment)
-            for each in relations
+            relation: self.sampler.draw(number, relation, destinations[relation.dst], moment)
+            for relation in relations
         }
-        found = self._sort_sources(number, drawn)
-        for each, sources in found.items():
-            own[each].enter(sources.versions[sources.part(self._cluster.rank)])
-        cluster, sizes = self._cluster, {each: own.size for each, own in destinations.items()}
+        sources = self._sort_sources(number, drawn)
+        for name, sources_of_type in sources.items():
+            own[name].enter(sources_of_type.versions[sources_of_type.part(self._cluster.rank)])
+        cluster = self._cluster
+        sizes = {name: versions.size for name, versions in destinations.items()}
         dtype = self.sampler.version_dtype
-        hop = Hop(relations, sizes, drawn, found, wires, cluster.rank, cluster.world, dtype)
-        kinds = [each for each in wires.forms if not isinstance(each, Sums)]
-        wanted = {kind: hop.wanted(kind) for kind in kinds}
+        hop = Hop(relations, sizes, drawn, sources, wires, cluster.rank, cluster.world, dtype)
+        wanted = {kind: hop.wanted(kind) for kind in wires.forms if not isinstance(kind, Sums)}
         blocks = HopBlocks(hop, wanted, self.sampler, number, moment)
-        weights = self._weights(index, hop, blocks, destinations)
-        folding = {each: fold_relation(hop, each, own) for each, own in weights.items()}
+        weights = self._edge_weights(index, hop, blocks, destinations)
+        folding = {
+            relation: fold_relation(hop, relation, edge_weights)
+            for relation, edge_weights in weights.items()
+        }
         where = f"epoch {moment[0]}, iteration {moment[1]}, hop {number}"
-        asked = exchange_arrays(
+        requests = exchange_arrays(
             cluster,
-            self._requests(wires, hop, wanted, folding),
+            self._make_requests(wires, hop, wanted, folding),
             "topology",
             f"telling which rows are needed, {where}",
         )
-        outgoing, splits = self._answer(wires, relations, iter(asked), own)
+        outgoing, splits = self._read_requests(wires, relations, iter(requests), own)
         typed = blocks.make(own, folding)
-        counts: dict[Kind, list[int]] = {kind: each.counts for kind, each in wanted.items()}
+        counts: dict[Kind, list[int]] = {kind: rows.counts for kind, rows in wanted.items()}
         ends = {}
-        for name, own_folded in hop.folded.items():
-            counts[Sums(name)] = (hop.sums[name] * own_folded).tolist()
+        for name, ranks in hop.folded.items():
+            counts[Sums(name)] = (hop.sums[name] * ranks).tolist()
             if wires.merged and folding:
                 ends[name] = torch.from_numpy(hop.ends_of_sums(name))
+        weights_left = {
+            relation: torch.from_numpy(folded.left.weights) for relation, folded in folding.items()
+        }
         return LayerPlan(
-            {each: self._stack.nodes(typed, each, own[each].size) for each in own},
+            {name: self._stack.nodes(typed, name, own[name].size) for name in own},
             typed,
-            {each: blocks.nodes_of(each) for each in sorted(wires.raw)},
-            {each: torch.from_numpy(part.left.weights) for each, part in folding.items()} or None,
+            {name: blocks.nodes_of(name) for name in sorted(wires.raw)},
+            weights_left or None,
             ends,
             outgoing,
             counts,
             splits,
-            self._drawn_edges(drawn, destinations, weights),
+            self._find_feature_edges(drawn, destinations, weights),
         )
 
-    def _drawn_edges(
+    def _find_feature_edges(
         self,
         drawn: Mapping[Relation, tuple[Ids, Ids, Ids]],
         destinations: Mapping[str, Ids],
         weights: Mapping[Relation, NDArray[Any]],
     ) -> dict[Relation, LayerEdges]:
-        """By relation whose edges' features are read, the edges that this rank has drawn."""
-        found = {}
-        for each, (offsets, _, positions) in drawn.items():
-            stored = self.sampler.drawn_as.get(each, each)
+        """By relation whose edge features are read, the edges that this rank has drawn."""
+        edges = {}
+        for relation, (offsets, _, positions) in drawn.items():
+            stored = self.sampler.drawn_as.get(relation, relation)
             if stored in self._edges:
-                topology = self.sampler.topologies[each]
-                nodes = self.sampler.nodes_of(each.dst, destinations[each.dst])
+                topology = self.sampler.topologies[relation]
+                nodes = self.sampler.nodes_of(relation.dst, destinations[relation.dst])
                 places = topology.edge_indices(nodes, offsets, positions)
-                found[each] = LayerEdges(stored, places, offsets, weights.get(each))
-        return found
+                edges[relation] = LayerEdges(stored, places, offsets, weights.get(relation))
+        return edges
 
     def _sort_sources(
         self, number: int, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]
     ) -> dict[str, Sources]:
-        """By type, the distinct sources of all relations from it, by owner."""
+        """By type, the distinct sources of all relations from it, ordered by owner."""
         kept = self.kept[number] if self.kept else {}
         parts: dict[str, list[Ids]] = {}
-        for each, (_, sources, _) in drawn.items():
-            parts.setdefault(each.src, []).append(sources)
-        found = {}
-        for name, found_by in parts.items():
-            sources = found_by[0] if len(found_by) == 1 else np.concatenate(found_by)
-            owners_of = partial(self._owners_of, name, kept.get(name))
-            found[name] = sort_sources(
-                sources, self._hop_rows[name], self._cluster.world, owners_of
+        for relation, (_, versions, _) in drawn.items():
+            parts.setdefault(relation.src, []).append(versions)
+        sources = {}
+        for name, by_relation in parts.items():
+            versions = by_relation[0] if len(by_relation) == 1 else np.concatenate(by_relation)
+            owners_of = partial(self._find_owners, name, kept.get(name))
+            sources[name] = sort_sources(
+                versions, self._hop_rows[name], self._cluster.world, owners_of
             )
-        return found
+        return sources
 
-    def _owners_of(
+    def _find_owners(
         self, name: str, kept: NDArray[np.bool_] | None, versions: Ids
     ) -> NDArray[np.int16]:
         """[n]: the ranks that own versions of a type's nodes.
 
         Parameters
         ----------
-        kept: [nodes of the type], those that count as this rank's own.
+        kept: [nodes of the type], the nodes that count as this rank's own.
         """
         nodes = self.sampler.nodes_of(name, versions)
         stored = self.sampler.stored_as.get(name, name)
@@ -193,87 +200,103 @@ class Planner:
             owners[kept[nodes]] = self._cluster.rank
         return owners
 
-    def _weights(
+    def _edge_weights(
         self, index: int, hop: Hop, blocks: HopBlocks, destinations: Mapping[str, Ids]
     ) -> dict[Relation, NDArray[Any]]:
-        """By relation, [edges]: the weights of messages, where others add some of them up; empty
-        where nobody adds anything up, and all edges can be the layer's own."""
-        if not any(own.any() for own in hop.folded.values()):
+        """By relation, [edges]: the weights of messages.
+
+        Empty if no other rank adds messages up: the layer then computes the weights itself.
+        """
+        if not any(ranks.any() for ranks in hop.folded.values()):
             return {}
-        drawn, weights = blocks.as_drawn(destinations), {}
-        for each, aggregation in self._stack.layers[index].aggregations.items():
+        # A weight may depend on all edges of a destination, wherever they are added up.
+        unfolded, weights = blocks.make_unfolded(destinations), {}
+        for relation, aggregation in self._stack.layers[index].aggregations.items():
             assert isinstance(aggregation, SumLayer)
-            # Weights are those of all edges, wherever these are added up.
-            weights[each] = aggregation.edge_weights(drawn[each], self._dtype).numpy()
+            weights[relation] = aggregation.edge_weights(unfolded[relation], self._dtype).numpy()
         return weights
 
-    def _requests(
+    def _make_requests(
         self,
         wires: Wires,
         hop: Hop,
         wanted: Mapping[RowKind, Wanted],
         folding: Mapping[Relation, Folding],
     ) -> list[list[Words]]:
-        """What every rank is told: of every kind of rows the versions, then of every relation that
-        may be added up :meth:`Folding.told`; each by rank."""
-        ranks, none = range(self._cluster.world), np.empty(0, np.int32)
-        found = [list(map(hop.as_words, own.versions)) for own in wanted.values()]
-        for each in _added_up(wires, hop.relations):
-            told = [folding[each].told(rank) if folding else (none, none) for rank in ranks]
-            found += map(list, zip(*told, strict=True))
-        return found
+        """Encode what this rank asks of every rank.
 
-    def _answer(
+        Returns
+        -------
+        By rank within each entry: for every kind of rows its versions, then for every relation that
+        may be added up the two arrays of :meth:`Folding.encode_for`.
+        """
+        ranks, none = range(self._cluster.world), np.empty(0, np.int32)
+        requests = [list(map(hop.encode_versions, rows.versions)) for rows in wanted.values()]
+        for relation in _summable_relations(wires, hop.relations):
+            sums = [
+                folding[relation].encode_for(rank) if folding else (none, none) for rank in ranks
+            ]
+            requests += map(list, zip(*sums, strict=True))
+        return requests
+
+    def _read_requests(
         self,
         wires: Wires,
         relations: Sequence[Relation],
-        asked: Iterator[Sequence[Words]],
+        requests: Iterator[Sequence[Words]],
         own: Mapping[str, OwnFrontier],
     ) -> tuple[dict[Kind, Outgoing], dict[str, Split]]:
-        """What goes out, and which own rows are made first for it; sources that others found enter
-        the own frontier.
+        """Decide what to send to other ranks, and which own rows to make first for it.
+
+        The rows that others ask for enter the own frontiers.
 
         Parameters
         ----------
-        asked: what every rank has told, as of :meth:`_requests`.
+        requests: the requests of every rank, as :meth:`_make_requests` encodes them.
         """
         rows: dict[RowKind, Ids] = {}
         lengths: dict[RowKind, list[int]] = {}
         for kind in wires.forms:
             if not isinstance(kind, Sums):
                 dtype = self.sampler.version_dtype
-                parts = [each.view(dtype) for each in next(asked)]
+                parts = [words.view(dtype) for words in next(requests)]
                 versions = np.concatenate(parts).astype(np.int64)
                 rows[kind] = own[source_type(kind)].enter(versions)
                 lengths[kind] = [part.size for part in parts]
-        told = {
-            each: list(zip(next(asked), next(asked), strict=True))
-            for each in _added_up(wires, relations)
+        sum_requests = {
+            relation: list(zip(next(requests), next(requests), strict=True))
+            for relation in _summable_relations(wires, relations)
         }
         sums: dict[Sums, AskedSums] = {}
         added: dict[Relation, Ids] = {}
         for kind in wires.forms:
             if isinstance(kind, Sums):
-                into = {each: parts for each, parts in told.items() if each.dst == kind.node_type}
+                into = {
+                    relation: parts
+                    for relation, parts in sum_requests.items()
+                    if relation.dst == kind.node_type
+                }
                 sums[kind] = AskedSums.read(into, self._number, self.sampler.version_dtype)
-                for each, versions in sums[kind].sources.items():
-                    added[each] = own[each.src].enter(versions.astype(np.int64))
+                for relation, versions in sums[kind].sources.items():
+                    added[relation] = own[relation.src].enter(versions.astype(np.int64))
         # Only now are all own rows known.
         sizes = {name: frontier.size for name, frontier in own.items()}
-        made = make_awaited_first(wires, sizes, rows, added)
+        awaited_first = make_awaited_first(wires, sizes, rows, added)
         outgoing: dict[Kind, Outgoing] = {
-            kind: Outgoing(lengths[kind], torch.from_numpy(each), {})
-            for kind, each in made.rows.items()
+            kind: Outgoing(lengths[kind], torch.from_numpy(rows_to_send), {})
+            for kind, rows_to_send in awaited_first.rows.items()
         }
         for sums_kind, asked_sums in sums.items():
             patterns = {
-                each: asked_sums.block(each, made.added[each], made.sizes[each.src])
-                for each in asked_sums.sources
+                relation: asked_sums.pattern(
+                    relation, awaited_first.added[relation], awaited_first.sizes[relation.src]
+                )
+                for relation in asked_sums.sources
             }
             outgoing[sums_kind] = Outgoing(asked_sums.lengths, torch.empty(0), patterns)
-        return outgoing, made.splits
+        return outgoing, awaited_first.splits
 
 
-def _added_up(wires: Wires, relations: Sequence[Relation]) -> list[Relation]:
-    """The relations that others may be asked to add up."""
-    return [each for each in relations if Sums(each.dst) in wires.forms]
+def _summable_relations(wires: Wires, relations: Sequence[Relation]) -> list[Relation]:
+    """The relations that other ranks may be asked to add up."""
+    return [relation for relation in relations if Sums(relation.dst) in wires.forms]

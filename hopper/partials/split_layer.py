@@ -1,8 +1,9 @@
-"""A first layer whose input rows lie on several servers, by columns or by row.
+"""A first layer whose input rows are spread over several servers, by columns or by rows.
 
-A product of rows and weights is a sum over columns, so every server may multiply the columns that
-it stores with its part of the weights, and the rank that trains a mini-batch adds the results up
-(P3, section 3.2). So it does where servers store rows: those that a server does not have are zeros.
+A product of rows and weights is a sum over columns. Every server therefore multiplies the columns
+that it stores by its part of the weights, and the rank that trains a mini-batch adds the results up
+(P3, section 3.2). The same works where servers store whole rows: the rows that a server lacks count
+as zeros.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from hopper.ops import RowPart, StoredRows, in_full
 from hopper.partition.layouts import Columns
 
 Parts = Mapping[str, Tensor]
-"""by kind, [rows, width]: what a server's columns contribute"""
+"""By kind, [rows, width]: what one server's columns contribute."""
 
 
 _BY_NUMBER: Final = (GNN.prepare, ResidualGNN.prepare)
-"""what stacks do to input rows number by number, and never to zeros"""
+"""Methods that change input rows number by number and leave zeros as they are."""
 
 
 class SplitLayer(ABC):
-    """The first layer of a model, computed column by column.
+    """The first layer of a model, computed in one part for each server.
 
     Parameters
     ----------
-    columns: that this server stores; all of them where it stores rows.
+    columns: the columns that this server stores; all columns if it stores whole rows.
     """
 
     dense: ClassVar[frozenset[str]] = frozenset()
-    """kinds of which every server makes a part of every row"""
+    """Kinds for which every server contributes to every row."""
 
     def __init__(self, model: GNN, columns: Columns) -> None:
         self._model = model
@@ -54,7 +55,7 @@ class SplitLayer(ABC):
         self._weights: dict[str, Tensor] = {}
 
     def begin(self) -> None:
-        """Take the weights as they are now; before the parts of an iteration."""
+        """Read the current weights. Call this before the parts of an iteration."""
         axes, parameters = self.layer.input_weights(), dict(self.layer.named_parameters())
         first, width = self._columns.first, self._columns.width
         self._weights = {
@@ -62,62 +63,67 @@ class SplitLayer(ABC):
         }
 
     def part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
-        """What this server's rows or columns contribute.
+        """Compute what this server's rows or columns contribute.
 
         Parameters
         ----------
-        rows: [num_src, columns], of the block's sources, destinations first.
-        is_own: whether this rank trains the mini-batch; what is no product of rows is added there.
+        rows: [num_src, columns], rows of the block's sources, destinations first.
+        is_own: whether this rank trains the mini-batch. It alone adds the terms that do not depend
+            on rows, such as a bias.
         """
         nodes = block.src.with_columns_from(self._columns.first)
-        made = self._part(block, self._model.prepare(0, nodes, rows), is_own=is_own)
-        # Whatever products are made in, they are added up in full.
-        return {kind: in_full(part) for kind, part in made.items()}
+        parts = self._part(block, self._model.prepare(0, nodes, rows), is_own=is_own)
+        # Products may be in a shorter float type, but their sums are in full precision.
+        return {kind: in_full(part) for kind, part in parts.items()}
 
     def logits(self, blocks: Sequence[Block], parts: Parts) -> Tensor:
-        """[roots, out]: of a mini-batch, from the sums of all servers' parts of its first layer.
+        """[roots, out]: compute a mini-batch's logits.
 
         Parameters
         ----------
-        blocks: in order of computation.
+        blocks: the blocks in order of computation.
+        parts: the sums of all servers' parts of the first layer.
         """
-        block, *others = blocks
+        block, *later_blocks = blocks
         rows = self._finish(block, parts)
-        own = _elsewhere(block.num_dst, self._some_weight)
+        own = _make_absent_rows(block.num_dst, self._an_input_weight)
         rows = self._model.finish(0, block.dst, own, rows)
-        for index, other in enumerate(others, 1):
-            rows = self._model.step(index, other, rows)
+        for index, later_block in enumerate(later_blocks, 1):
+            rows = self._model.step(index, later_block, rows)
         return rows
 
     @property
-    def _some_weight(self) -> Tensor:
-        """One of those that multiply rows."""
+    def _an_input_weight(self) -> Tensor:
+        """One of the weights that multiply input rows."""
         return self.layer.get_parameter(next(iter(self.layer.input_weights())))
 
     @abstractmethod
     def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """By kind, how many rows a part of a mini-batch has."""
+        """By kind, the number of rows of a part of a mini-batch."""
 
     @abstractmethod
     def widths(self) -> dict[str, int]:
-        """By kind, how many numbers a row of a part has."""
+        """By kind, the width of a part's rows."""
 
     @abstractmethod
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
-        """:meth:`part`, of rows after dropout."""
+        """:meth:`part` for rows that dropout has been applied to."""
 
     @abstractmethod
     def _finish(self, block: Block, parts: Parts) -> Tensor:
         """[num_dst, out]: the layer's new rows, from the sums of all servers' parts."""
 
     def _width_of(self, name: str) -> int:
-        """How many numbers the product of a row and a weight has."""
+        """The width of the product of a row and a weight."""
         axis = self.layer.input_weights()[name]
         return int(self.layer.get_parameter(name).shape[1 - axis])
 
 
 class LinearSplit(SplitLayer):
-    """Of a layer that is linear but for its activation: one row a destination travels."""
+    """Splits a layer that is linear except for its activation.
+
+    Only one row a destination travels: the server's share of the layer's output.
+    """
 
     dense = frozenset({"sums"})
 
@@ -126,84 +132,93 @@ class LinearSplit(SplitLayer):
         assert isinstance(self.layer, SumLayer)
         self._activate = self.layer.activate
         linear = copy.copy(self.layer)
-        linear.activate = _unchanged  # type: ignore[method-assign]
-        self._linear = _Expecting(linear)
+        linear.activate = _identity  # type: ignore[method-assign]
+        self._linear = _LayerOnSources(linear)
 
     def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """See :class:`SplitLayer`."""
+        """A part has one row for each destination."""
         return {"sums": num_dst}
 
     def widths(self) -> dict[str, int]:
-        """See :class:`SplitLayer`."""
+        """The rows are as wide as the layer's output."""
         return {"sums": self._width_of(next(iter(self.layer.input_weights())))}
 
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
-        """See :class:`SplitLayer`."""
-        given = dict(self._weights)
+        """Run the layer on this server's columns, without its activation."""
+        parameters = dict(self._weights)
         for name, parameter in self.layer.named_parameters():
-            if name not in given and not is_own:
-                given[name] = torch.zeros_like(parameter)
-        named = {f"layer.{name}": value for name, value in given.items()}
-        sums: Tensor = functional_call(self._linear, named, (block, rows))
+            if name not in parameters and not is_own:
+                parameters[name] = torch.zeros_like(parameter)
+        by_path = {f"layer.{name}": value for name, value in parameters.items()}
+        sums: Tensor = functional_call(self._linear, by_path, (block, rows))
         return {"sums": sums}
 
     def _finish(self, block: Block, parts: Parts) -> Tensor:
-        """See :class:`SplitLayer`."""
+        """Apply the activation to the sums."""
         return self._activate(parts["sums"])
 
 
 class ProductSplit(SplitLayer):
-    """Of any layer that reads rows through :meth:`Layer.input_weights` alone: the products of all
-    sources travel, and those of destinations with what multiplies these alone."""
+    """Splits any layer that reads rows only through :meth:`Layer.input_weights`.
+
+    The products of all sources travel. So do the products of destinations with the weights that
+    multiply only these.
+    """
 
     def __init__(self, model: GNN, columns: Columns) -> None:
         super().__init__(model, columns)
-        own = {id(each) for each in self.layer.own_weights()}
+        own_weights = {id(weight) for weight in self.layer.own_weights()}
         parameters = dict(self.layer.named_parameters())
         names = list(self.layer.input_weights())
-        self._of_sources = [name for name in names if id(parameters[name]) not in own]
-        self._of_own = [name for name in names if id(parameters[name]) in own]
+        self._of_sources = [name for name in names if id(parameters[name]) not in own_weights]
+        self._of_own = [name for name in names if id(parameters[name]) in own_weights]
 
     def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """See :class:`SplitLayer`."""
+        """A part has one row for each source, and one for each destination if it needs them."""
         return {"sources": num_src} | ({"own": num_dst} if self._of_own else {})
 
     def widths(self) -> dict[str, int]:
-        """See :class:`SplitLayer`."""
-        names = {"sources": self._of_sources} | ({"own": self._of_own} if self._of_own else {})
-        return {kind: sum(map(self._width_of, own)) for kind, own in names.items()}
+        """A row holds the products with all weights of its kind."""
+        weights = {"sources": self._of_sources} | ({"own": self._of_own} if self._of_own else {})
+        return {kind: sum(map(self._width_of, names)) for kind, names in weights.items()}
 
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
-        """See :class:`SplitLayer`."""
+        """Multiply this server's columns by its part of the weights."""
         own = rows[: block.num_dst]
         if isinstance(rows, StoredRows):
             rows.expect([self._weights[name] for name in self._of_own], block.num_dst)
-        found = {"sources": self._products(rows, self._of_sources)}
-        return found | ({"own": self._products(own, self._of_own)} if self._of_own else {})
+        parts = {"sources": self._multiply(rows, self._of_sources)}
+        return parts | ({"own": self._multiply(own, self._of_own)} if self._of_own else {})
 
-    def _products(self, rows: Tensor, names: list[str]) -> Tensor:
-        made = [functional.linear(rows, self._weights[name]) for name in names]
-        return made[0] if len(made) == 1 else torch.cat(made, 1)
+    def _multiply(self, rows: Tensor, names: list[str]) -> Tensor:
+        """[n, width of all products]: rows times each of some weights, side by side."""
+        products = [functional.linear(rows, self._weights[name]) for name in names]
+        return products[0] if len(products) == 1 else torch.cat(products, 1)
 
     def _finish(self, block: Block, parts: Parts) -> Tensor:
-        """See :class:`SplitLayer`."""
+        """Run the layer with the summed products in place of its own multiplications."""
         parameters = dict(self.layer.named_parameters())
-        rows = _elsewhere(block.num_src, parameters[self._of_sources[0]])
+        rows = _make_absent_rows(block.num_src, parameters[self._of_sources[0]])
         for kind, names in (("sources", self._of_sources), ("own", self._of_own)):
             weights = [parameters[name] for name in names]
-            products = parts[kind].split([len(each) for each in weights], 1) if names else ()
+            products = parts[kind].split([len(weight) for weight in weights], 1) if names else ()
             for weight, product in zip(weights, products, strict=True):
-                rows.supply(weight, partial(_unchanged, product))
+                rows.supply(weight, partial(_identity, product))
         out: Tensor = self.layer(block, rows, rows[: block.num_dst])
         return out
 
 
 def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
-    """The first layer of a model in parts; ``columns`` as of :class:`SplitLayer`.
+    """Split the first layer of a model in the way that sends the fewest numbers.
+
+    Parameters
+    ----------
+    columns: the columns that this server stores; all columns if it stores whole rows.
+    engine: the engine's name, for errors.
 
     Raises
     ------
-    RequestError: it does not tell what multiplies its input rows.
+    RequestError: the layer does not say which weights multiply its input rows.
     """
     if not isinstance(model, GNN) or not model.layer(0).input_weights():
         raise RequestError(
@@ -226,19 +241,19 @@ def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
     return (LinearSplit if is_linear else ProductSplit)(model, columns)
 
 
-def _elsewhere(count: int, weight: Tensor) -> StoredRows:
-    """[count, dim]: rows of which this server has a part alone; reading them is an error.
+def _make_absent_rows(count: int, weight: Tensor) -> StoredRows:
+    """[count, dim]: rows that no server has in full. Reading them raises an error.
 
     Parameters
     ----------
-    weight: [out, dim], one that multiplies them.
+    weight: [out, dim], a weight that multiplies them.
     """
-    return StoredRows.of([_Elsewhere(weight.detach().cpu()[:0])], count)
+    return StoredRows.of([_AbsentRows(weight.detach().cpu()[:0])], count)
 
 
 @dataclass(frozen=True)
-class _Elsewhere(RowPart):
-    """Rows that nobody may read."""
+class _AbsentRows(RowPart):
+    """Rows that raise an error when they are read."""
 
     def __len__(self) -> int:
         raise RequestError(
@@ -247,20 +262,20 @@ class _Elsewhere(RowPart):
         )
 
     def before(self, stop: int) -> int:
-        """See :class:`RowPart`."""
+        """All of the first ``stop`` rows are among these."""
         return stop
 
     def first(self, count: int) -> RowPart:
-        """See :class:`RowPart`."""
+        """Return the same rows: only their number differs, and the caller knows it."""
         return self
 
 
-def _unchanged(rows: Tensor) -> Tensor:
+def _identity(rows: Tensor) -> Tensor:
     return rows
 
 
-class _Expecting(nn.Module):
-    """A layer on rows of sources, destinations first."""
+class _LayerOnSources(nn.Module):
+    """A layer as a function of its block and its sources' rows, destinations first."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()

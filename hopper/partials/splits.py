@@ -1,4 +1,4 @@
-"""Which own rows are made before the rest, because other ranks wait for them."""
+"""Choice of the own rows that are made before the rest, because other ranks wait for them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from hopper.partials.wire import RowKind, Wires, source_type
 
 
 class AwaitedFirst(NamedTuple):
-    """Own rows as they are numbered where some are made first.
+    """Own rows, renumbered where some of them are made first.
 
-    splits: by type that is split. rows, added: by kind and by relation, the rows that go out and
-    those that sums are made of; of a type that is split they count among the awaited ones, unless
-    input rows go out. sizes: by type, how many rows they count among.
+    Attributes
+    ----------
+    splits: by type, which rows are made first; absent for types that stay whole.
+    rows: by kind, the rows to send. Of a split type they are numbered among the awaited rows,
+        except where input rows travel.
+    added: by relation, the rows that partial sums are made of, numbered in the same way.
+    sizes: by type, how many rows they are numbered among.
     """
 
     splits: dict[str, Split]
@@ -34,19 +38,19 @@ def make_awaited_first(
     rows: Mapping[RowKind, Ids],
     added: Mapping[Relation, Ids],
 ) -> AwaitedFirst:
-    """Split the own rows of the types that wires name for it.
+    """Split the own rows of the types in ``wires.made_first``.
 
-    A type stays whole where nobody waits for any of its rows, or somebody for each.
+    A type stays whole if no rank waits for any of its rows, or if ranks wait for all of them.
 
     Parameters
     ----------
     sizes: by type, the number of own rows.
-    rows, added: as of :class:`AwaitedFirst`, all among own rows.
+    rows, added: the fields of :class:`AwaitedFirst`, numbered among all own rows.
     """
-    found = AwaitedFirst({}, dict(rows), dict(added), dict(sizes))
+    result = AwaitedFirst({}, dict(rows), dict(added), dict(sizes))
     for name in sorted(wires.made_first):
         kinds = [kind for kind in rows if source_type(kind) == name and kind not in wires.raw]
-        relations = [each for each in added if each.src == name]
+        relations = [relation for relation in added if relation.src == name]
         is_awaited = np.zeros(sizes[name], np.bool_)
         for places in (*map(rows.__getitem__, kinds), *map(added.__getitem__, relations)):
             is_awaited[places] = True
@@ -54,8 +58,8 @@ def make_awaited_first(
         if not awaited.size or not rest.size:
             continue
         number = np.cumsum(is_awaited) - 1
-        found.splits[name] = Split(torch.from_numpy(awaited), torch.from_numpy(rest))
-        found.rows.update({kind: number[rows[kind]] for kind in kinds})
-        found.added.update({each: number[added[each]] for each in relations})
-        found.sizes[name] = awaited.size
-    return found
+        result.splits[name] = Split(torch.from_numpy(awaited), torch.from_numpy(rest))
+        result.rows.update({kind: number[rows[kind]] for kind in kinds})
+        result.added.update({relation: number[added[relation]] for relation in relations})
+        result.sizes[name] = awaited.size
+    return result

@@ -1,4 +1,4 @@
-"""Models as engines that place their parts see them: layers over the relations between node types.
+"""Models as stacks of layers over relations, for engines that place parts of a layer on ranks.
 
 A graph of one node type has one type and one relation, and takes the same path as any other.
 """
@@ -25,14 +25,14 @@ from hopper.models.relational import HGNN
 
 @dataclass(frozen=True)
 class StackLayer:
-    """What is known of a layer before it computes.
+    """What an engine knows of a layer before it computes.
 
     Attributes
     ----------
-    aggregations: by relation that it reads, in canonical order, what aggregates it.
-    types: whose new rows it computes.
-    adds_up: whether all that a destination reads may be added up where it lives.
-    merges: whether it takes all of its relations at once.
+    aggregations: by relation that the layer reads, in canonical order, what aggregates it.
+    types: the node types whose new rows the layer computes.
+    adds_up: whether sources' owners may add up all that a destination reads.
+    merges: whether the layer takes all of its relations at once.
     """
 
     aggregations: Mapping[Relation, Layer]
@@ -43,18 +43,19 @@ class StackLayer:
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """What one layer makes the new rows of a rank's destinations from.
+    """The inputs from which one layer computes the new rows of a rank's destinations.
 
     Attributes
     ----------
-    before: by type whose new rows are wanted, and others, [own, ...], this rank's rows of the layer
-        before, destinations first.
-    ready: by type, [own, ...], the same as the layer reads them. Where ``projected`` is None,
-        [sources, ...]: those of the other ranks too.
-    projected: by relation, [sources of its block, ...], its projected rows; None where the layer
-        takes all relations at once.
-    weights: by relation, [edges], where some edges have been added up; None = the layer's own.
-    more: by type, [destinations, ...], what edges that are in no block add up to.
+    blocks: the edges of the layer.
+    before: by type, [own, ...], this rank's rows of the layer before, destinations first. It has at
+        least the types whose new rows are wanted.
+    ready: by type, [own, ...], the same rows as the layer reads them. Where ``projected`` is None,
+        [sources, ...], with the rows of other ranks.
+    projected: by relation, [sources of its block, ...], its projected rows; None if the layer takes
+        all relations at once.
+    weights: by relation, [edges], if some edges have been added up; None = the layer's own.
+    more: by type, [destinations, ...], the sums over edges that are in no block.
     """
 
     blocks: TypedBlocks
@@ -66,13 +67,14 @@ class LayerInputs:
 
 
 class Stack(ABC):
-    """A model in parts: some read one row at a time, others read edges.
+    """A model, taken apart into steps that read one row at a time and steps that read edges.
 
     Attributes
     ----------
-    model: what it is of.
-    layers: in order of computation. widths: by node type, the width of its input rows.
-    reads_features: whether the first layer reads input rows as they are, but for dropout.
+    model: the model itself.
+    layers: its layers in order of computation.
+    widths: by node type, the width of its input rows.
+    reads_features: whether the first layer reads input rows unchanged except for dropout.
     has_head: whether a classifier follows the last layer.
     """
 
@@ -84,23 +86,26 @@ class Stack(ABC):
 
     @abstractmethod
     def lone_rows(self) -> list[dict[str, Tensor]]:
-        """By layer and source type, [1, ...]: a row as the layer reads it, to learn its shape."""
+        """By layer and source type, [1, ...]: an example of a row as the layer reads it.
+
+        It serves to learn the row's shape.
+        """
 
     @abstractmethod
     def enter(self, node_type: str, x: Tensor) -> Tensor:
-        """[n, ...]: what the first layer's :meth:`prepare` takes, from input rows [n, width]."""
+        """[n, ...]: turn input rows, [n, width], into rows for the first :meth:`prepare`."""
 
     @abstractmethod
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
-        """A type's first sources: what :meth:`prepare` is keyed by."""
+        """The first ``count`` sources of a type, in the form that :meth:`prepare` takes."""
 
     @abstractmethod
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """[n, ...]: rows of some nodes as layer ``index`` reads them."""
+        """[n, ...]: make rows of some nodes ready to be read by layer ``index``."""
 
     @abstractmethod
-    def new_rows(self, index: int, given: LayerInputs) -> dict[str, Tensor]:
-        """By type, [destinations, ...]: what a layer computes."""
+    def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
+        """By type, [destinations, ...]: compute a layer."""
 
     def add_up(
         self,
@@ -110,119 +115,124 @@ class Stack(ABC):
         ready: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
-        """[sums of all types, ...], of a layer that takes all relations at once and adds them up.
+        """[sums of all types, ...]: compute a rank's partial sums for other ranks.
+
+        Only layers that take all relations at once, and add them up, can do so.
 
         Parameters
         ----------
-        merged: the edges of sums, of ``relations``. ready: by type, [own, ...]. weights: [edges].
+        merged: the edges of sums, of all ``relations`` together.
+        ready: by type, [own, ...], rows as the layer reads them.
+        weights: by relation, [edges].
         """
         raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
 
     def logits(self, rows: Tensor) -> Tensor:
-        """[roots, out], from the last layer's rows of one type."""
+        """[roots, out]: turn the last layer's rows of one type into logits."""
         return rows
 
 
 class OneTypeStack(Stack):
-    """Of a model of graphs of one node type.
+    """The stack of a model for graphs of one node type.
 
     Parameters
     ----------
-    relation: the one that it reads. in_dim: width of the features.
+    relation: the relation that the model reads.
+    in_dim: width of the features.
     """
 
     reads_features: ClassVar[bool] = True
 
     def __init__(self, model: GNN, relation: Relation, in_dim: int) -> None:
         self.model: GNN = model
-        found = [model.layer(index) for index in range(len(model.layers))]
+        layers = [model.layer(index) for index in range(len(model.layers))]
         self.layers = [
-            StackLayer({relation: each}, (relation.dst,), isinstance(each, SumLayer), False)
-            for each in found
+            StackLayer({relation: layer}, (relation.dst,), isinstance(layer, SumLayer), False)
+            for layer in layers
         ]
         self._type, self.widths = relation.src, {relation.src: in_dim}
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
-        """See :class:`Stack`."""
+        """Run the model on a single node without edges."""
         parameter = next(self.model.parameters())
-        block = _lone_node(parameter.device)
-        rows, found = parameter.new_zeros(1, self.widths[self._type]), []
+        block = _make_lone_node(parameter.device)
+        rows, by_layer = parameter.new_zeros(1, self.widths[self._type]), []
         for index in range(len(self.layers)):
-            found.append({self._type: self.model.prepare(index, block.src, rows)})
+            by_layer.append({self._type: self.model.prepare(index, block.src, rows)})
             rows = self.model.step(index, block, rows)
-        return found
+        return by_layer
 
     def enter(self, node_type: str, x: Tensor) -> Tensor:
-        """See :class:`Stack`: the rows themselves."""
+        """Return the input rows unchanged."""
         return x
 
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
-        """See :class:`Stack`; with degrees under the one relation."""
+        """The first sources, with their degrees under the one relation."""
         (block,) = blocks.blocks.values()
         return block.src.first(count)
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """See :class:`Stack`."""
+        """Let the model prepare the rows."""
         return self.model.prepare(index, nodes, rows)
 
-    def new_rows(self, index: int, given: LayerInputs) -> dict[str, Tensor]:
-        """See :class:`Stack`."""
-        ((relation, block),) = given.blocks.blocks.items()
-        assert given.projected is not None
-        layer, z_src = self.model.layer(index), given.projected[relation]
-        h_dst, ready = (rows[self._type][: block.num_dst] for rows in (given.before, given.ready))
-        if given.weights is None:
+    def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
+        """Aggregate and update, with the given weights if there are any."""
+        ((relation, block),) = inputs.blocks.blocks.items()
+        assert inputs.projected is not None
+        layer, z_src = self.model.layer(index), inputs.projected[relation]
+        h_dst, ready = (rows[self._type][: block.num_dst] for rows in (inputs.before, inputs.ready))
+        if inputs.weights is None:
             combined = layer.aggregate(block, z_src, ready)
         else:
             assert isinstance(layer, SumLayer)
-            combined = layer.combine(block, z_src, given.weights[relation], ready)
+            combined = layer.combine(block, z_src, inputs.weights[relation], ready)
         out = layer.update(ready, combined)
         return {self._type: self.model.finish(index, block.dst, h_dst, out)}
 
 
 class TypedStack(Stack):
-    """Of a model of graphs of several node types."""
+    """The stack of a model for graphs of several node types."""
 
     reads_features: ClassVar[bool] = False
 
     def __init__(self, model: HGNN) -> None:
         self.model: HGNN = model
         self.has_head = model.has_head
-        self.widths = {each: model.widths[each] for each in model.types}
+        self.widths = {name: model.widths[name] for name in model.types}
         self.layers = []
         for layer in map(model.relation_layer, range(len(model.layers))):
-            found = {each: layer.aggregation(each) for each in layer.relations}
-            are_sums = all(isinstance(each, SumLayer) for each in found.values())
+            aggregations = {relation: layer.aggregation(relation) for relation in layer.relations}
+            are_sums = all(isinstance(part, SumLayer) for part in aggregations.values())
             adds_up = layer.combination.algebra == "sum" and are_sums
-            self.layers.append(StackLayer(found, layer.types, adds_up, layer.merges()))
+            self.layers.append(StackLayer(aggregations, layer.types, adds_up, layer.merges()))
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
-        """See :class:`Stack`."""
+        """All layers read rows of the hidden width."""
         row = next(self.model.parameters()).new_zeros(1, self.model.hidden)
-        return [{each.src: row for each in layer.aggregations} for layer in self.layers]
+        return [{relation.src: row for relation in layer.aggregations} for layer in self.layers]
 
     def enter(self, node_type: str, x: Tensor) -> Tensor:
-        """See :class:`Stack`: the input projection."""
+        """Project the input rows to the hidden width."""
         return self.model.first_rows(node_type, x, len(x))
 
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
-        """See :class:`Stack`."""
+        """The first sources of the type."""
         return blocks.nodes[node_type].first(count)
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """See :class:`Stack`."""
+        """Apply the model's dropout."""
         return self.model.drop(index, nodes, rows)
 
-    def new_rows(self, index: int, given: LayerInputs) -> dict[str, Tensor]:
-        """See :class:`Stack`."""
-        types = [each for each in self.layers[index].types if each in given.before]
-        found: dict[str, Tensor] = self.model.relation_layer(index)(
-            *(given.blocks, given.ready, types),
-            weights=given.weights,
-            more=given.more,
-            projected=given.projected,
+    def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
+        """Run the layer over all of its relations."""
+        types = [name for name in self.layers[index].types if name in inputs.before]
+        rows: dict[str, Tensor] = self.model.relation_layer(index)(
+            *(inputs.blocks, inputs.ready, types),
+            weights=inputs.weights,
+            more=inputs.more,
+            projected=inputs.projected,
         )
-        return found
+        return rows
 
     def add_up(
         self,
@@ -232,13 +242,11 @@ class TypedStack(Stack):
         ready: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
-        """See :class:`Stack`."""
-        return self.model.relation_layer(index).aggregate_merged(
-            merged, relations, ready, {}, weights
-        )
+        """Run the layer's merged aggregation over the edges of the sums."""
+        return self.model.relation_layer(index).merged(merged, relations, ready, {}, weights)
 
     def logits(self, rows: Tensor) -> Tensor:
-        """See :class:`Stack`."""
+        """Apply the model's head."""
         out: Tensor = self.model.head(rows)
         return out
 
@@ -246,13 +254,13 @@ class TypedStack(Stack):
 def make_stack(
     model: torch.nn.Module, sampler: NeighborSampler, in_dim: int, engine: str = "cooperative"
 ) -> Stack:
-    """The layers of a model.
+    """Take a model apart into layers.
 
     Parameters
     ----------
-    sampler: of what the model reads.
-    in_dim: width of the features, where there is one node type.
-    engine: that places the layers, for errors.
+    sampler: the sampler of what the model reads.
+    in_dim: width of the features, for a graph of one node type.
+    engine: the name of the engine that places the layers, for errors.
 
     Raises
     ------
@@ -270,7 +278,8 @@ def make_stack(
     return OneTypeStack(model, relation, in_dim)
 
 
-def _lone_node(device: torch.device) -> Block:
+def _make_lone_node(device: torch.device) -> Block:
+    """A block with one node and no edges."""
     none, one = (torch.zeros(n, dtype=torch.int64, device=device) for n in (0, 1))
     node, starts = Nodes("node", one, one), torch.zeros(2, dtype=torch.int64, device=device)
     return Block(1, 1, starts, none, Relation("node", "none", "node"), none, node, node)

@@ -1,4 +1,4 @@
-"""Edges that other ranks add up: how they are taken out of a hop, told, and understood."""
+"""Edges that other ranks add up: taking them out of a hop, and the requests for their sums."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ Words = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Folding:
-    """A relation's edges once others add some of them up.
+    """A relation's edges after other ranks' part of them has been taken out.
 
-    left: those that stay, and those that others add up. sums, edges: [ranks + 1], where each rank's
-    begin. inline: how many sums are among the sources of the edges that stay.
+    Attributes
+    ----------
+    left: the edges that stay, and those that other ranks add up.
+    sums, edges: [ranks + 1], where each rank's sums and edges begin.
+    inline: how many sums are among the sources of the edges that stay.
     """
 
     left: Folded
@@ -33,10 +36,15 @@ class Folding:
     edges: Ids
     inline: int
 
-    def told(self, rank: int) -> tuple[Words, Words]:
-        """What a rank adds up: the sizes of its sums or, where these are no longer, the sum that
-        each edge is part of; and its edges' sources and, behind them, weights."""
-        sums, edges = (slice(each[rank], each[rank + 1]) for each in (self.sums, self.edges))
+    def encode_for(self, rank: int) -> tuple[Words, Words]:
+        """Encode the request that tells a rank which edges to add up.
+
+        Returns
+        -------
+        ends: the number of edges of each sum or, if that is no shorter, the sum of each edge.
+        edges: the edges' sources, followed by their weights.
+        """
+        sums, edges = (slice(bounds[rank], bounds[rank + 1]) for bounds in (self.sums, self.edges))
         ends, sources = self.left.sizes[sums], self.left.sources[edges]
         if ends.size >= sources.size:
             ends = self.left.numbers[edges] - np.int32(sums.start)
@@ -45,15 +53,16 @@ class Folding:
 
 
 def fold_relation(hop: Hop, relation: Relation, weights: NDArray[Any]) -> Folding:
-    """Take what others add up out of a relation's edges. Columns of those that are left are places
-    among the sources of its type and, behind these, sums.
+    """Take the edges that other ranks add up out of a relation.
+
+    The columns of the edges that stay count the sources of the relation's type first, then sums.
 
     Parameters
     ----------
-    weights: [edges].
+    weights: [edges], the weights of messages.
     """
     name, folded = relation.dst, hop.folded[relation.dst]
-    edges, sums = (np.where(folded, each, 0) for each in (hop.edges[relation], hop.sums[name]))
+    edges, sums = (np.where(folded, count, 0) for count in (hop.edges[relation], hop.sums[name]))
     # Sums are over all relations into a type; one of these has them among its sources.
     inline = int(sums.sum()) if not hop.wires.merged and relation == hop.into(name)[0] else 0
     offsets, sources, _ = hop.drawn[relation]
@@ -66,7 +75,7 @@ def fold_relation(hop: Hop, relation: Relation, weights: NDArray[Any]) -> Foldin
         folded,
         hop.numbers[name],
         edges,
-        hop.found[relation.src].versions.size if inline else -1,
+        hop.sources[relation.src].versions.size if inline else -1,
         int(sums.sum()),
         np.empty(int(edges.sum()), hop.version_dtype),
     )
@@ -75,10 +84,14 @@ def fold_relation(hop: Hop, relation: Relation, weights: NDArray[Any]) -> Foldin
 
 @dataclass(frozen=True)
 class AskedSums:
-    """The partial sums for destinations of a type that others want of this rank.
+    """The partial sums, for destinations of one type, that other ranks ask this rank for.
 
-    lengths: by rank, how many. sizes: by relation, [sums], the edges of each. sources, weights: by
-    relation, [n], of these edges: versions, and what they are multiplied with.
+    Attributes
+    ----------
+    lengths: by rank, the number of sums.
+    sizes: by relation, [sums], the number of edges of each sum.
+    sources: by relation, [edges], the versions of the edges' sources.
+    weights: by relation, [edges], the factors of their messages.
     """
 
     lengths: list[int]
@@ -89,60 +102,64 @@ class AskedSums:
     @classmethod
     def read(
         cls,
-        told: Mapping[Relation, Sequence[tuple[Words, Words]]],
+        requests: Mapping[Relation, Sequence[tuple[Words, Words]]],
         number: np.dtype[Any],
         version: np.dtype[Any],
     ) -> AskedSums:
-        """From what every rank has told of each relation into the type: :meth:`Folding.told`.
+        """Decode the requests of all ranks.
 
         Parameters
         ----------
-        number, version: dtypes of weights and of sources.
+        requests: by relation into the type, the arrays that each rank made with
+            :meth:`Folding.encode_for`.
+        number: dtype of weights.
+        version: dtype of sources.
         """
-        of_source = version.itemsize // 4
-        words = of_source + number.itemsize // 4
+        source_words = version.itemsize // 4
+        edge_words = source_words + number.itemsize // 4
         lengths: list[int] = []
-        for of_rank in zip(*told.values(), strict=True):
-            # Every sum has an edge of some relation.
-            most = (_count(ends, edges.size // words) for ends, edges in of_rank)
-            lengths.append(max(most))
+        for rank_requests in zip(*requests.values(), strict=True):
+            # Every sum has an edge of some relation, so the largest count is the number of sums.
+            counts_seen = (_count(ends, edges.size // edge_words) for ends, edges in rank_requests)
+            lengths.append(max(counts_seen))
         sizes, sources, weights = {}, {}, {}
-        for each, parts in told.items():
-            counts = [edges.size // words for _, edges in parts]
+        for relation, parts in requests.items():
+            counts = [edges.size // edge_words for _, edges in parts]
             if any(counts):
                 all_sizes = [
                     ends if ends.size < count else np.bincount(ends, minlength=total)
                     for (ends, _), count, total in zip(parts, counts, lengths, strict=True)
                 ]
-                sizes[each] = np.concatenate(all_sizes)
+                sizes[relation] = np.concatenate(all_sizes)
                 pairs = [
-                    (of_source * count, edges)
+                    (source_words * count, edges)
                     for count, (_, edges) in zip(counts, parts, strict=True)
                 ]
-                own = np.concatenate([edges[:cut] for cut, edges in pairs])
-                sources[each] = own.view(version)
-                own = np.concatenate([edges[cut:] for cut, edges in pairs])
-                weights[each] = own.view(number)
+                words = np.concatenate([edges[:cut] for cut, edges in pairs])
+                sources[relation] = words.view(version)
+                words = np.concatenate([edges[cut:] for cut, edges in pairs])
+                weights[relation] = words.view(number)
         return cls(lengths, sizes, sources, weights)
 
-    def block(self, relation: Relation, rows: Ids, num_src: int) -> Weighted:
-        """A relation's part of the sums, as a pattern over own rows.
+    def pattern(self, relation: Relation, rows: Ids, num_src: int) -> Weighted:
+        """A relation's edges into the sums, with their weights.
 
         Parameters
         ----------
-        rows: [n], of ``sources``.
+        rows: [edges], the own row of each of ``sources``.
+        num_src: number of own rows.
         """
         edges = Edges.from_arrays(bounds_of(self.sizes[relation]), rows, num_src)
         return edges, torch.from_numpy(self.weights[relation])
 
 
 def bounds_of(sizes: NDArray[np.integer[Any]]) -> Ids:
-    """[n + 1] int64: where each of several stretches, side by side, begins, and the end."""
-    found = np.zeros(sizes.size + 1, np.int64)
-    np.cumsum(sizes, out=found[1:])
-    return found
+    """[n + 1] int64: where each of n consecutive stretches begins, and where the last one ends."""
+    bounds = np.zeros(sizes.size + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
 
 
 def _count(ends: Words, edges: int) -> int:
-    """How many sums some edges are seen to be part of."""
+    """How many sums one relation's part of a request mentions."""
     return int(ends.size if ends.size < edges else ends.max(initial=-1) + 1)

@@ -1,4 +1,4 @@
-"""What may travel for a layer: rows before or after its projection, alone or added up."""
+"""The forms in which a layer's rows may travel: before or after projection, alone or added up."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hopper.partials.stack import Stack
 
 
 class Sums(NamedTuple):
-    """Partial sums for the destinations of a type: what of it names a kind of rows."""
+    """The kind of rows that are partial sums for the destinations of a type."""
 
     node_type: str
 
 
 RowKind = str | Relation
-"""a node type, whose rows are as layers read them, or a relation, whose rows are projected"""
+"""A node type stands for its rows as layers read them, a relation for its projected rows."""
 Kind = RowKind | Sums
-"""what travels"""
+"""All kinds of rows that travel."""
 
 
 def source_type(kind: RowKind) -> str:
-    """The type of nodes whose rows are of a kind."""
+    """The node type that rows of a kind belong to."""
     return kind.src if isinstance(kind, Relation) else kind
 
 
@@ -36,9 +36,9 @@ class Form:
 
     Attributes
     ----------
-    shape: of a row.
-    row_bytes: of a row and, where that travels back, of its gradient.
-    has_gradient: whether it does.
+    shape: shape of a row.
+    row_bytes: bytes of a row and, if it travels back, of its gradient.
+    has_gradient: whether the gradient travels back.
     """
 
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Form:
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
+        """How many numbers a row has."""
         return prod(self.shape)
 
 
@@ -57,17 +57,18 @@ class Wires:
 
     Attributes
     ----------
-    forms: by kind, in the order in which ranks send them. A type that has both a kind of its own
-        and its relations' projected rows takes whichever is fewer bytes, rank by rank. Sums take
-        the place of both where they are fewer bytes.
-    raw: types whose input rows travel; the rank that reads them enters them into the first layer.
-    added_as_read: by type of destination, the one relation into it, of which sums are made of rows
+    forms: by kind, in the order in which ranks send them. If a type may travel both unprojected and
+        projected, each rank's rows take the form of fewer bytes. Sums replace either where they
+        take fewer bytes.
+    raw: types whose input rows travel unchanged; the receiving rank enters them into the first
+        layer.
+    added_as_read: by type of destination, the only relation into it, where sums are made of rows
         before their projection.
-    merged: whether the layer takes all of its relations at once, which it does if none of its rows
-        come projected; sums that come are then added behind it.
-    made_first: types of which wide input rows are multiplied before they can go out. Those that
+    merged: whether the layer takes all of its relations at once. It does so if no rows arrive
+        projected. Received sums are then added to the layer's result.
+    made_first: types whose wide input rows are multiplied before they can be sent. The rows that
         others wait for are made before the rest.
-    item_bytes: of the weight of an edge.
+    item_bytes: bytes of the weight of an edge.
     """
 
     forms: Mapping[Kind, Form]
@@ -79,12 +80,12 @@ class Wires:
 
     @property
     def never_awaited(self) -> frozenset[str]:
-        """Types of which other ranks wait for no row that is made of input rows, nor for sums."""
+        """Types whose rows other ranks never wait for, since only raw input rows travel."""
         has_sums = any(isinstance(kind, Sums) for kind in self.forms)
         return self.raw if self.merged and not has_sums else frozenset()
 
     def kinds(self, *, has_gradient: bool) -> list[Kind]:
-        """Those that travel with a gradient, or without, in order."""
+        """The kinds that travel with a gradient, or those without, in order."""
         return [kind for kind, form in self.forms.items() if form.has_gradient == has_gradient]
 
 
@@ -96,18 +97,17 @@ def choose_wires(
     gradients: bool = True,
     learned: Collection[str] = (),
 ) -> list[Wires]:
-    """The forms that can be the cheapest, layer by layer, in bytes there and back.
+    """Choose, layer by layer, the forms that can take the fewest bytes, both ways together.
 
-    Features have no gradient, and cross one way only, ahead of the iteration; at equal bytes they
-    travel as they are rather than made into what the first layer reads. Otherwise the owner
-    projects at equal bytes, once for all that read the row, unless the layer takes all relations at
-    once.
+    Features have no gradient and travel one way only, ahead of the iteration. At equal bytes they
+    travel unchanged, not in the form that the first layer reads. For other rows, at equal bytes,
+    the owner projects them once for all readers, unless the layer takes all relations at once.
 
     Parameters
     ----------
-    travels_as: what rows are on the wire; None = what parameters are.
-    gradients: whether they travel back.
-    learned: types whose input rows are learned, so that their gradients go back too.
+    travels_as: dtype of rows on the network; None = the dtype of the parameters.
+    gradients: whether gradients travel back.
+    learned: types whose input rows are learned, so that their gradients travel back too.
     """
     parameter = next(stack.model.parameters())
     size = (travels_as or parameter.dtype).itemsize
@@ -128,7 +128,7 @@ class _Bytes:
     gradients: bool
 
     def form(self, row: torch.Tensor, has_gradient: bool) -> Form:
-        """Of rows that are like one, [1, ...]."""
+        """The form of rows that have the shape of an example, [1, ...]."""
         goes_back = has_gradient and self.gradients
         ways = 2 if goes_back else 1
         return Form(tuple(row.shape[1:]), ways * row.numel() * self.size, goes_back)
@@ -142,44 +142,57 @@ def _choose(
     learned: Collection[str],
     item_bytes: int,
 ) -> Wires:
-    """Those of one layer, which reads rows like these, [1, ...]."""
+    """Choose the forms of one layer.
+
+    Parameters
+    ----------
+    rows: by type, [1, ...], an example of the rows that the layer reads.
+    """
     layer = stack.layers[index]
     relations, merges = list(layer.aggregations), layer.merges
     ready = {
-        each: count.form(row, index > 0 or not stack.reads_features or each in learned)
-        for each, row in rows.items()
+        name: count.form(row, index > 0 or not stack.reads_features or name in learned)
+        for name, row in rows.items()
     }
-    as_rows = dict(ready)
+    unprojected = dict(ready)
     if index == 0 and not stack.reads_features:
-        for each in set(rows) - set(learned):
-            features = count.form(rows[each].new_empty(1, stack.widths[each]), False)
-            if features.row_bytes <= ready[each].row_bytes:
-                as_rows[each] = features
-    made = {each: own.project(rows[each.src]) for each, own in layer.aggregations.items()}
-    projected = {each: count.form(row, True) for each, row in made.items()}
-    changed = {each for each, row in made.items() if row is not rows[each.src]}
+        for name in set(rows) - set(learned):
+            features = count.form(rows[name].new_empty(1, stack.widths[name]), False)
+            if features.row_bytes <= ready[name].row_bytes:
+                unprojected[name] = features
+    projected_rows = {
+        relation: aggregation.project(rows[relation.src])
+        for relation, aggregation in layer.aggregations.items()
+    }
+    projected = {relation: count.form(row, True) for relation, row in projected_rows.items()}
+    changed = {
+        relation for relation, row in projected_rows.items() if row is not rows[relation.src]
+    }
     forms: dict[Kind, Form] = {}
     for name in sorted(rows):
         # Where the layer takes all relations at once, rows of the same size are no gain.
-        most = as_rows[name].row_bytes - merges
-        read_by = [each for each in relations if each.src == name]
-        narrow = [each for each in read_by if each in changed and projected[each].row_bytes <= most]
+        most = unprojected[name].row_bytes - merges
+        read_by = [relation for relation in relations if relation.src == name]
+        narrow = [
+            relation
+            for relation in read_by
+            if relation in changed and projected[relation].row_bytes <= most
+        ]
         if len(narrow) == len(read_by):
-            forms |= {each: projected[each] for each in read_by}
+            forms |= {relation: projected[relation] for relation in read_by}
         if len(narrow) < len(read_by) or len(read_by) > 1:
-            forms[name] = as_rows[name]
-    merged = merges and all(isinstance(each, str) for each in forms)
+            forms[name] = unprojected[name]
+    merged = merges and all(isinstance(kind, str) for kind in forms)
     added_as_read = {}
-    for name in sorted({each.dst for each in relations}) if layer.adds_up else []:
-        first, *others = (each for each in relations if each.dst == name)
+    for name in sorted({relation.dst for relation in relations}) if layer.adds_up else []:
+        first, *others = (relation for relation in relations if relation.dst == name)
         before, after = ready[first.src], projected[first]
         is_smaller = first not in changed or before.row_bytes < after.row_bytes
         if is_smaller and not others and not merged:
             added_as_read[name] = first
         forms[Sums(name)] = before if name in added_as_read else after
-    raw = (
-        frozenset(each for each, form in as_rows.items() if form is not ready[each]) & forms.keys()
-    )
+    raw = frozenset(name for name, form in unprojected.items() if form is not ready[name])
+    raw &= forms.keys()
     multiplied = {
         source_type(kind)
         for kind in forms
