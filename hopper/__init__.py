@@ -3,15 +3,15 @@
 The public API is ``__all__``; docs/python-api.md explains it name by name. Everything below it may
 change from one version to the next.
 
-``import hopper`` takes a few milliseconds, because a command line, a notebook and every rank of a
-run begin with it. Errors and :func:`train` are there at once. Classes that are made of torch,
-pydantic or numba are imported when their name is first used (PEP 562). Type checkers, editors and
-``dir`` see all names with their own types from the start, and report a name that does not exist.
+``import hopper`` takes a few milliseconds, because every command line, notebook and rank begins
+with it. Errors and :func:`train` are available at once. Classes that need torch, pydantic or numba
+are imported when their name is first used (PEP 562). Type checkers, editors and ``dir`` see all
+names with their types from the start, and report a name that does not exist.
 
-``hopper.train`` and ``hopper.predict`` are functions. ``torchrun -m hopper.train`` needs a package
-of that name as well, and Python binds a package to its parent's attribute when it is imported. This
-module leaves its attributes alone, so that the names are functions whatever was imported before. A
-module of the package is reached by ``from hopper.train.results import EpochRecord``.
+``hopper.train`` and ``hopper.predict`` are functions. ``torchrun -m hopper.train`` also needs a
+package of that name. When Python imports a package, it sets an attribute of the parent module. This
+module refuses that for these two names, so that they are always functions. Import from the package
+as in ``from hopper.train.results import EpochRecord``.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ __all__ = [
     "train",
 ]
 
-# Where the names that are imported when they are used come from; an empty string for modules.
-# A test compares it with the imports above.
+# The module of each name that is imported at first use; an empty string for modules. A test
+# compares this table with the imports above.
 _HOMES = {
     "Block": "hopper.graph.block",
     "Callback": "hopper.train.callbacks",
@@ -177,27 +177,26 @@ def train(
     *,
     restarts: int = 0,
 ) -> RunResult:
-    """Train on this machine: start servers and ranks, wait for them, and take them down again.
+    """Train on this machine: start servers and ranks, wait for them, and end them.
 
-    The call blocks until the run is over, and has to come from the main thread, because it handles
-    the signals that end a run. No server and no rank of a run outlives the call.
+    The call blocks until the run is over. It must come from the main thread, because it handles the
+    signals that end a run. All servers and ranks have ended when it returns.
 
     Parameters
     ----------
-    config: the path of a TOML file, nested values like those in the file, or what
-        :func:`load_config` or :func:`make_config` returned.
-    overrides: words as on the command line, such as ``["--train.epochs", "5"]``, which replace keys
-        of the configuration.
-    restarts: how many times a run that loses a rank or a server is started again, from its newest
-        checkpoint (``train.checkpoint_every``), or else from the beginning.
+    config: the path of a TOML file, nested values like those in the file, or a :class:`Config`.
+    overrides: arguments as on the command line, such as ``["--train.epochs", "5"]``, which replace
+        keys of the configuration.
+    restarts: how many times to restart a run that loses a rank or a server. It continues from its
+        newest checkpoint (``train.checkpoint_every``), or starts from the beginning.
 
     Returns
     -------
-    What each epoch cost, the scores, the files of the run, and the trained model.
+    The costs and losses of all epochs, the scores, the files of the run, and the trained model.
 
     Raises
     ------
-    ConfigError, RequestError, GraphError: the run cannot be done as asked. Nothing was started.
+    ConfigError, RequestError, GraphError: the run is not possible. No process was started.
     ServerLost, RankLost, ClusterError: a server or a rank ended early. The text names it.
     """
     from hopper.train.launch import train
@@ -217,34 +216,35 @@ def predict(
     node_type: str = "",
     at: int | None = None,
 ) -> Predictions:
-    """Predict with a trained model: labels, probabilities, logits or embeddings of a graph's nodes.
+    """Predict labels, probabilities, logits or embeddings of a graph's nodes with a trained model.
 
-    Servers and ranks are started on this machine, as :func:`train` does, and taken down again.
+    The call starts servers and ranks on this machine and ends them, as :func:`train` does.
 
     Parameters
     ----------
     run: a finished run, or its folder.
-    out: a folder for the prediction, from which the same call goes on where it was ended early;
-        None = nothing is kept.
-    what: "labels" (class numbers, 0 and 1 for each of several labels, or values, as the graph's
-        labels are), "probabilities", "logits", or "embeddings" (what the classifier reads of a
-        node).
-    nodes: "all" of the target type, a split's name, or an .npy file of original ids.
-    format: of the files in ``out``: "parquet" or "npy".
-    memory: for the rows that one pass reads, such as "256M".
-    overrides: of the run's configuration: ``["--data.partitioned", "other"]`` predicts another
-        graph of the same node types, relations and widths.
-    node_type: of whom; empty = the target type. Of a run that predicts links, those of both ends
-        have embeddings.
-    at: of a run whose draws are in time, for which time; None = that of each root.
+    out: a folder for the prediction. The same call continues a prediction that was ended early.
+        None = return the prediction without keeping files.
+    what: "labels", "probabilities", "logits" or "embeddings". Labels have the form of the graph's:
+        class numbers, 0 and 1 for each of several labels, or values. Embeddings are the rows that
+        the classifier reads.
+    nodes: "all" nodes of the target type, a split's name, or an .npy file of original ids.
+    format: format of the files in ``out``: "parquet" or "npy".
+    memory: memory for the rows that one pass reads, such as "256M".
+    overrides: arguments that replace keys of the run's configuration. With
+        ``["--data.partitioned", "other"]`` the call predicts for another graph with the same node
+        types, relations and widths.
+    node_type: the type of the nodes; "" = the target type. A run that predicts links gives
+        embeddings of the types of both ends.
+    at: the time to predict for, if the run's draws are in time; None = the time of each root.
 
     Returns
     -------
-    The nodes' original ids, ascending, and what was predicted of each.
+    The nodes' original ids, ascending, and the prediction for each node.
 
     Raises
     ------
-    ConfigError, RequestError, GraphError: it cannot be done as asked. Nothing was started.
+    ConfigError, RequestError, GraphError: the prediction is not possible. No process was started.
     ServerLost, RankLost, ClusterError: a server or a rank ended early. The text names it.
     """
     import os
@@ -253,8 +253,8 @@ def predict(
     from hopper.predict.order import Asked
     from hopper.predict.parts import Predictions
 
-    kept = "npy" if out is None else format
-    asked = Asked(what, nodes, kept, memory, tuple(overrides), node_type, at)
+    file_format = "npy" if out is None else format
+    asked = Asked(what, nodes, file_format, memory, tuple(overrides), node_type, at)
     folder = run if isinstance(run, str | os.PathLike) else run.run_dir
     if out is None:
         return predict_once(folder, asked)
@@ -263,13 +263,13 @@ def predict(
 
 
 def load_model(run: str | os.PathLike[str]) -> nn.Module:
-    """The trained model of a run's folder; as :meth:`RunResult.load_model`."""
+    """Load the trained model of a run's folder, as :meth:`RunResult.load_model` does."""
     from hopper.train.run_result import RunResult
 
     return RunResult.open(run).load_model()
 
 
-# Type checkers do not see this function: they would take every name for one that exists.
+# Type checkers must not see this function, or they would accept every name.
 if not TYPE_CHECKING:
 
     def __getattr__(name):
@@ -289,7 +289,7 @@ def __dir__() -> list[str]:
 
 
 class _Hopper(ModuleType):
-    """This module, which lets no package take the place of a function of its name."""
+    """The class of this module. It keeps packages from replacing functions of the same name."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in ("train", "predict") or not isinstance(value, ModuleType):

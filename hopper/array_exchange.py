@@ -1,4 +1,4 @@
-"""Arrays whose sizes only the sender knows, from every rank to every other."""
+"""Exchange between all ranks of arrays whose sizes only the sender knows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from hopper.traffic import Cause
 def exchange_arrays(
     cluster: Cluster, groups: Sequence[Sequence[NDArray[Any]]], cause: Cause, operation: str
 ) -> list[list[NDArray[Any]]]:
-    """Tell all ranks the sizes of what comes, then send it; every rank has to call it.
+    """Send arrays from every rank to every other; every rank must call it.
 
-    There are two messages, however many groups there are. Without a group there is none.
+    One message carries the sizes of all arrays and a second one their content, for any number of
+    groups. Without groups there is no message.
 
     Parameters
     ----------
-    groups: equally many on every rank. Each has, by receiving rank, an array [n] of the one dtype
-        that all arrays have on all ranks, with n below 2^31. Arrays may be empty.
-    cause: what the arrays are counted under. Their sizes are counted under "control".
+    groups: an equal number on every rank. Each group has one array, [n], for every receiving rank.
+        All arrays of all ranks have the same dtype. They may be empty; n is below 2^31.
+    cause: the cause under which the arrays are counted. Their sizes count as "control".
     operation: names the exchange in errors.
 
     Returns
@@ -40,8 +41,9 @@ def exchange_arrays(
     arrays = [group[rank] for rank in range(cluster.world) for group in groups]
     counts = torch.tensor([array.size for array in arrays], dtype=torch.int32)
     sizes = counts.view(cluster.world, len(groups))
-    told = cluster.exchange(sizes.split(1), [1] * cluster.world, "control", operation)
-    arriving = torch.cat(told)
+    arriving = torch.cat(
+        cluster.exchange(sizes.split(1), [1] * cluster.world, "control", operation)
+    )
     received = cluster.start_exchange(
         torch.from_numpy(np.concatenate(arrays)),
         sizes.sum(1).tolist(),

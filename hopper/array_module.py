@@ -1,4 +1,4 @@
-"""NumPy or CuPy: what the same code computes with, in host or in device memory."""
+"""The array module, NumPy or CuPy, with which the same code computes in host or device memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hopper.errors import ConfigError
 
 Array = Any
-"""[...] of the array module in use"""
+"""An array of the array module in use."""
 
 
 def array_module(device: str) -> ModuleType:
@@ -34,6 +34,6 @@ def array_module(device: str) -> ModuleType:
 
 
 def on_host(array: Array) -> NDArray[Any]:
-    """An array in host memory; a copy, if it was not there."""
-    found: NDArray[Any] = array if isinstance(array, np.ndarray) else array.get()
-    return found
+    """Copy an array to host memory, unless it is there already."""
+    host_array: NDArray[Any] = array if isinstance(array, np.ndarray) else array.get()
+    return host_array

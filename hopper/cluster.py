@@ -1,8 +1,8 @@
-"""This rank's place in the cluster, and its collectives.
+"""The cluster of all ranks, as one rank sees it, and its collectives.
 
-Reads torchrun's environment; ranks are numbered so that rank r sits on server
-``r // ranks_per_server``. Every wait has a deadline, and every byte sent to another server is
-counted. Messages between ranks are raw tensors: nothing is pickled.
+torchrun's environment names the rank. Rank r is on server ``r // ranks_per_server``. Every wait has
+a deadline, and every byte that is sent to another server is counted. Messages between ranks are raw
+tensors: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RankLost, RankSilent
 from hopper.traffic import Cause, Traffic
 
-# How long a rank whose wait failed looks for the one that caused it.
+# How long a rank whose wait failed looks for the rank that caused it.
 _GRACE_SECONDS = 2.0
 
 
@@ -37,15 +37,15 @@ class Cluster:
     Attributes
     ----------
     rank, world: this rank and the number of ranks N.
-    server, servers: the server this rank sits on, and the number of servers P.
+    server, servers: the server of this rank, and the number of servers P.
     ranks_per_server: N / P.
-    device: where this rank computes.
+    device: the device that this rank computes on.
     timeout: deadline of every wait, seconds.
-    through_host: whether what is sent lies in host memory meanwhile.
-    traffic: what this rank sent to other servers.
-    messages: what carries them: ``torch.distributed``, or what has those of its functions that are
-        called here and in :mod:`hopper.migrate.transport`.
-    clock: tells this rank's seconds.
+    through_host: whether tensors are copied to host memory to be sent.
+    traffic: counts what this rank sends to other servers.
+    messages: carries messages: ``torch.distributed``, or an object with those of its functions that
+        this module and :mod:`hopper.migrate.transport` call.
+    clock: returns this rank's seconds.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Cluster:
         # None is the group of all ranks that torch keeps.
         self._group: dist.ProcessGroup | None = None
         self._levels: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None
-        """the ranks of this server, and the first ones of all servers; None where that is nobody,
-        or everybody"""
-        # gloo's ring and the rank after this one: do bytes to it leave the server?
+        """Two groups: this server's ranks, and the first ranks of all servers. None if a server has
+        one rank, or if there is one server."""
+        # In gloo's ring each rank sends to the next one, which may be on another server.
         self._ring_leaves_server = self.server_of((rank + 1) % world) != self.server
 
     @classmethod
@@ -94,17 +94,19 @@ class Cluster:
         *,
         through_host: bool = False,
     ) -> Cluster:
-        """Join the ranks that torchrun started; a lone process is a cluster of one.
+        """Join the ranks that torchrun started. A process without torchrun is a cluster of one.
 
         Parameters
         ----------
-        through_host: whether what is sent lies in host memory meanwhile, as it has to where ranks
-            share a GPU.
+        timeout: deadline of every wait, seconds.
+        start_timeout: deadline of the meeting of all ranks, seconds.
+        through_host: whether tensors are copied to host memory to be sent. Ranks that share a GPU
+            need it.
 
         Raises
         ------
-        DeadlineExceeded: the other ranks did not come within ``start_timeout`` seconds; names them
-            where there is a store to ask.
+        DeadlineExceeded: other ranks did not come within ``start_timeout`` seconds; names them if
+            the store can be asked.
         """
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         cluster = cls(rank, world, ranks_per_server, device, timeout, through_host=through_host)
@@ -115,12 +117,12 @@ class Cluster:
         limit = timedelta(seconds=start_timeout)
         try:
             store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
-            # torchrun keeps one store for all attempts (--max-restarts): what ranks that died have
-            # left in it must not be met again.
+            # torchrun keeps one store for all attempts (--max-restarts). The prefix hides what the
+            # dead ranks of earlier attempts have left in it.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             cluster._store = PrefixStore(f"attempt-{attempt}", store)
             cluster._await_all(start_timeout)
-            # The group's own limit caps the one that each wait is given.
+            # The group's limit is an upper bound for the limit of every single wait.
             dist.init_process_group(
                 backend,
                 store=PrefixStore("group", cluster._store),
@@ -132,70 +134,70 @@ class Cluster:
             if 1 < ranks_per_server < world:
                 cluster._levels = cluster._make_levels()
             if is_direct:
-                # NCCL meets in the first message on a device, and wants all ranks there; one
-                # between some of them alone would wait for the others.
+                # NCCL connects all ranks in the first message on a device. A first message between
+                # only some ranks would wait for the others.
                 cluster._wait(dist.all_reduce(torch.zeros(1, device=device), async_op=True))
         except (RuntimeError, dist.DistError) as error:
-            doing = f"meeting the other {world - 1} ranks"
+            operation = f"meeting the other {world - 1} ranks"
             if _is_timeout(error):
-                raise DeadlineExceeded(f"rank {rank}", doing, start_timeout) from error
-            raise ClusterError(f"rank {rank}: {doing}: {error}") from error
+                raise DeadlineExceeded(f"rank {rank}", operation, start_timeout) from error
+            raise ClusterError(f"rank {rank}: {operation}: {error}") from error
         return cluster
 
     def second_channel(self) -> Cluster:
-        """The same ranks over connections of their own, for another thread; every rank calls it.
+        """Open connections between the same ranks for another thread; every rank must call it.
 
-        Collectives of one channel must be called in the same order everywhere, those of different
-        channels need not.
+        All ranks must call the collectives of one channel in the same order. There is no order
+        between collectives of different channels.
         """
         channel = copy.copy(self)
-        # Sums of another channel are small.
+        # A second channel has only small sums, which need no levels.
         channel._levels = None
-        # gloo reads host memory.
+        # The channel uses gloo, which reads host memory.
         channel.through_host = self.through_host or self.device.type == "cuda"
         if self.world > 1:
             limit = timedelta(seconds=self.timeout)
-            with self.watched("opening a second channel"):
+            with self.explain_failures("opening a second channel"):
                 channel._group = self.messages.new_group(backend="gloo", timeout=limit)
         return channel
 
     def close(self) -> None:
-        """Close a second channel; every rank calls it."""
+        """Close a second channel; every rank must call it."""
         if self._group is not None:
             self.messages.destroy_process_group(self._group)
             self._group = None
 
     def leave(self) -> None:
-        """Leave the process group; does nothing for a lone process."""
+        """Leave the process group. A cluster of one has none to leave."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def server_of(self, rank: int) -> int:
-        """The server a rank sits on."""
+        """The server of a rank."""
         return rank // self.ranks_per_server
 
     def all_reduce(self, tensor: Tensor, cause: Cause, operation: str, *, apart: int = 0) -> None:
         """Sum a tensor over all ranks, in place.
 
-        The ranks of a server add up first, and one of them goes on for all: what a server sends
-        does not grow with its ranks.
+        The ranks of a server add up their tensors first, and one of them sums over servers. The
+        bytes that a server sends thus do not grow with its ranks.
 
         Parameters
         ----------
-        apart: how many numbers at the end of a vector to sum over the ranks of this server alone.
+        apart: how many numbers at the end of a vector to sum only over the ranks of this server.
         """
         if self.world == 1:
             return
-        own = self.outgoing(tensor)
-        shared = own[: len(own) - apart] if apart and self.servers > 1 else own
-        with self.watched(operation):
+        sent = self.outgoing(tensor)
+        shared = sent[: len(sent) - apart] if apart and self.servers > 1 else sent
+        with self.explain_failures(operation):
             if self._levels is None:
                 self._wait(self.messages.all_reduce(shared, group=self._group, async_op=True))
                 self._count_ring(cause, 2 * (self.world - 1) * shared.nbytes // self.world)
             else:
-                self._sum_by_levels(own, shared, cause)
-        if own is not tensor:
-            tensor.copy_(own)
+                self._sum_by_levels(sent, shared, cause)
+        if sent is not tensor:
+            tensor.copy_(sent)
 
     def _sum_by_levels(self, tensor: Tensor, shared: Tensor, cause: Cause) -> None:
         """Sum a tensor over this server's ranks, and ``shared``, a part of it, over all ranks."""
@@ -209,9 +211,9 @@ class Cluster:
         self._wait(self.messages.broadcast(tensor, first, group=server, async_op=True))
 
     def _make_levels(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """See ``_levels``; every rank takes part in making every group."""
+        """Make the two groups of ``_levels``; every rank must take part in making all groups."""
         size, limit = self.ranks_per_server, timedelta(seconds=self.timeout)
-        with self.watched("meeting the ranks of a server"):
+        with self.explain_failures("meeting the ranks of a server"):
             servers = [
                 self.messages.new_group(list(range(first, first + size)), timeout=limit)
                 for first in range(0, self.world, size)
@@ -220,26 +222,26 @@ class Cluster:
         return servers[self.server], firsts
 
     def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
-        """[N, ...]: every rank's tensor (equal shapes and dtypes), in rank order."""
+        """[N, ...]: every rank's tensor, in rank order. All have equal shapes and dtypes."""
         if self.world == 1:
             return tensor[None].clone()
-        own = self.outgoing(tensor)
-        gathered = [torch.empty_like(own) for _ in range(self.world)]
-        with self.watched(operation):
-            self._wait(self.messages.all_gather(gathered, own, group=self._group, async_op=True))
+        sent = self.outgoing(tensor)
+        gathered = [torch.empty_like(sent) for _ in range(self.world)]
+        with self.explain_failures(operation):
+            self._wait(self.messages.all_gather(gathered, sent, group=self._group, async_op=True))
         self._count_ring(cause, (self.world - 1) * tensor.nbytes)
         return torch.stack(gathered).to(tensor.device)
 
     def arrive(self, operation: str) -> None:
-        """Wait until every rank has come this far."""
+        """Wait until every rank has called this."""
         self.all_reduce(torch.zeros(1, dtype=torch.int32), "control", operation)
 
     def exchange(
         self, parts: Sequence[Tensor], counts: Sequence[int], cause: Cause, operation: str
     ) -> list[Tensor]:
-        """Send ``parts[r]`` to every rank r; receive ``counts[r]`` rows from every rank r.
+        """Send ``parts[r]`` to every rank r, and receive ``counts[r]`` rows from every rank r.
 
-        Parts agree in dtype and trailing shape; zero rows are ordinary.
+        All parts have the same dtype and shape of rows. A part may have no rows.
         """
         if self.world == 1:
             return [parts[0]]
@@ -257,24 +259,27 @@ class Cluster:
         operation: str,
         into: Tensor | None = None,
     ) -> Exchange:
-        """Begin to send ``lengths[r]`` rows to every rank r, those of rank 0 first, and to receive
-        ``counts[r]`` from it. ``sent`` must not change before :meth:`Exchange.finish`.
+        """Begin to exchange rows between all ranks.
 
         Parameters
         ----------
-        into: [sum of counts, ...] of the dtype and device of ``sent``, contiguous, of two ranks at
-            least: where the rows will be; None = in a new tensor.
+        sent: rows to send, those for rank 0 first. They must not change before
+            :meth:`Exchange.finish`.
+        lengths: number of rows to send to every rank.
+        counts: number of rows to receive from every rank.
+        into: [sum of counts, ...], contiguous, with the dtype and device of ``sent``: where to
+            receive, in a cluster of at least two ranks. None = in a new tensor.
         """
         sent = sent.contiguous()
         if self.world == 1:
             return Exchange(self, None, sent, sent, sent, operation)
-        own = self.outgoing(sent)
+        outgoing = self.outgoing(sent)
         received = sent.new_empty((sum(counts), *sent.shape[1:])) if into is None else into
-        landing = received if own is sent else own.new_empty(received.shape)
-        with self.watched(operation):
+        landing = received if outgoing is sent else outgoing.new_empty(received.shape)
+        with self.explain_failures(operation):
             work = self.messages.all_to_all_single(
                 landing,
-                own,
+                outgoing,
                 output_split_sizes=list(counts),
                 input_split_sizes=list(lengths),
                 group=self._group,
@@ -284,14 +289,14 @@ class Cluster:
         for rank, length in enumerate(lengths):
             if self.server_of(rank) != self.server:
                 self.traffic.count(cause, length * row)
-        return Exchange(self, work, own, received, landing, operation)
+        return Exchange(self, work, outgoing, received, landing, operation)
 
     def outgoing(self, tensor: Tensor) -> Tensor:
-        """What is sent for a tensor: itself, or a copy in host memory."""
+        """The tensor to send for one: itself, or a copy in host memory."""
         return tensor.to("cpu", copy=True) if self.through_host else tensor
 
     @contextmanager
-    def watched(self, operation: str) -> Iterator[None]:
+    def explain_failures(self, operation: str) -> Iterator[None]:
         """Turn the process group's failures into errors that name rank, operation and limit."""
         try:
             yield
@@ -302,9 +307,9 @@ class Cluster:
                     f"rank {self.rank}: {operation}: {', '.join(ended)} ended"
                 ) from error
             if _is_timeout(error):
-                raise self._waited_for(silent, operation, self.timeout) from error
+                raise self._silence_of(silent, operation, self.timeout) from error
             raise RankLost(
-                f"rank {self.rank}: {operation}: lost {_tell(silent)}: {error}"
+                f"rank {self.rank}: {operation}: lost {_name_ranks(silent)}: {error}"
             ) from error
 
     def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:
@@ -313,8 +318,8 @@ class Cluster:
             self.traffic.count(cause, nbytes)
 
     def wait(self, work: dist.Work | None, operation: str) -> None:
-        """Wait for a collective that was begun; None has ended."""
-        with self.watched(operation):
+        """Wait for a collective that has begun. None stands for one that has ended."""
+        with self.explain_failures(operation):
             self._wait(work)
 
     def _wait(self, work: dist.Work | None) -> None:
@@ -326,11 +331,11 @@ class Cluster:
             self.traffic.count(cause, nbytes)
 
     def _await_all(self, limit: float) -> None:
-        """Wait until every rank has come as far as the store.
+        """Wait until every rank has connected to the store.
 
         Raises
         ------
-        RankSilent: some did not within ``limit`` seconds; names them.
+        RankSilent: some ranks did not within ``limit`` seconds; names them.
         """
         names = [f"here/{rank}" for rank in range(self.world)]
         self._store.set(names[self.rank], b"")
@@ -338,30 +343,36 @@ class Cluster:
             self._store.wait(names, timedelta(seconds=limit))
         except dist.DistStoreError as error:
             missing = [rank for rank, name in enumerate(names) if not self._store.check([name])]
-            raise self._waited_for(missing, "meeting the other ranks", limit) from error
+            raise self._silence_of(missing, "meeting the other ranks", limit) from error
 
-    def _waited_for(self, ranks: Sequence[int], operation: str, limit: float) -> RankSilent:
-        return RankSilent(f"rank {self.rank}, waiting for {_tell(ranks)}", operation, limit)
+    def _silence_of(self, ranks: Sequence[int], operation: str, limit: float) -> RankSilent:
+        """The error of this rank's wait for other ranks."""
+        return RankSilent(f"rank {self.rank}, waiting for {_name_ranks(ranks)}", operation, limit)
 
     def _learn_pids(self) -> None:
-        """Learn which ranks share this machine, to be able to say later which of them ended."""
+        """Learn the process ids of ranks on this machine, to find out later which have ended."""
         machine = _machine_key()
         mine = torch.tensor([machine, os.getpid()], dtype=torch.int64)
-        everyone = self.all_gather(mine, "control", "meeting the other ranks")
+        by_rank = self.all_gather(mine, "control", "meeting the other ranks")
         self._pids = {
-            rank: int(pid) for rank, (key, pid) in enumerate(everyone.tolist()) if key == machine
+            rank: int(pid) for rank, (key, pid) in enumerate(by_rank.tolist()) if key == machine
         }
 
     def _find_missing(self) -> tuple[list[str], list[int]]:
-        """Who keeps this rank waiting: ranks of this machine that ended, ranks that are silent.
+        """Find the ranks that keep this rank waiting.
 
-        Every rank whose wait fails says so in the store; who has not after some seconds hangs, is
-        gone, or cannot be reached. Ranks of this machine that ended are known sooner.
+        Every rank whose wait fails says so in the store. A rank that has not done so after some
+        seconds hangs, is gone, or cannot be reached. Processes of this machine that have ended are
+        found at once.
+
+        Returns
+        -------
+        Descriptions of ranks on this machine that ended, and the numbers of silent ranks.
         """
         limit = time.monotonic() + min(_GRACE_SECONDS, self.timeout)
         silent = [rank for rank in range(self.world) if rank != self.rank]
         while True:
-            # A rank that said so and ended since ended for the same reason as this one.
+            # A rank that reported a failed wait and then ended is not the cause.
             silent = self._still_silent(silent)
             gone = {rank: pid for rank, pid in self._pids.items() if not _is_alive(pid)}
             ended = [f"rank {r} (pid {pid})" for r, pid in gone.items() if r in silent]
@@ -370,7 +381,7 @@ class Cluster:
             time.sleep(0.2)
 
     def _still_silent(self, ranks: list[int]) -> list[int]:
-        """Those that have not said that a wait of theirs failed; this rank says so first."""
+        """Report this rank's failed wait; return the ranks that have not reported one."""
         try:
             self._store.set_timeout(timedelta(seconds=_GRACE_SECONDS))
             self._store.set(f"failed/{self.rank}", "1")
@@ -380,16 +391,17 @@ class Cluster:
             return ranks
 
 
-def _tell(ranks: Sequence[int]) -> str:
+def _name_ranks(ranks: Sequence[int]) -> str:
     return ", ".join(f"rank {rank}" for rank in ranks) or "another rank"
 
 
 class Exchange:
-    """Rows under way between all ranks.
+    """An exchange of rows between all ranks that has begun.
 
     Parameters
     ----------
-    received: where they will be. landing: what they arrive in, which may be another tensor.
+    received: the tensor for the received rows.
+    landing: the tensor that messages are written to; another one if rows pass through host memory.
     """
 
     def __init__(
@@ -403,15 +415,15 @@ class Exchange:
     ) -> None:
         self._cluster = cluster
         self._work = work
-        # Kept alive for as long as it is read.
+        # Messages read this tensor, so it is kept alive until they have ended.
         self._sent: Tensor | None = sent
         self._operation = operation
         self._landing = landing
         self.received = received
-        """[sum of counts, ...]; to be read only after :meth:`finish`"""
+        """[sum of counts, ...]; only :meth:`finish` makes it valid."""
 
     def finish(self) -> Tensor:
-        """Wait for the rows: those of rank 0 first.
+        """Wait for the rows and return them, those of rank 0 first.
 
         Raises
         ------
@@ -421,7 +433,7 @@ class Exchange:
         self._cluster.wait(work, self._operation)
         self._sent = None
         if self._landing is not self.received:
-            # No operation of the graph of gradients, which may know the rows already.
+            # Detached, since autograd may have recorded the tensor already.
             self.received.detach().copy_(self._landing)
             self._landing = self.received
         return self.received
@@ -430,18 +442,17 @@ class Exchange:
 def choose_device(
     name: str, local_ranks: int | None = None, *, share_gpus: bool = False
 ) -> torch.device:
-    """The device of ``train.device``; each rank of a machine takes a GPU of its own, unless they
-    may be shared.
+    """Choose this rank's device. Each rank of a machine gets a GPU of its own unless they share.
 
     Parameters
     ----------
-    name: "auto", "cpu" or "cuda"; auto is cuda where there is a GPU for every rank.
-    local_ranks: ranks on this machine; None = what torchrun says.
-    share_gpus: whether a GPU may have several ranks.
+    name: "auto", "cpu" or "cuda"; auto is cuda if there is a GPU for every rank.
+    local_ranks: number of ranks on this machine; None = the value in torchrun's environment.
+    share_gpus: whether several ranks may use one GPU.
 
     Raises
     ------
-    ConfigError: "cuda" where there are fewer GPUs than are needed.
+    ConfigError: "cuda" was asked for and there are too few GPUs.
     """
     if local_ranks is None:
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -459,7 +470,7 @@ def choose_device(
 
 
 def _machine_key() -> int:
-    """Equal on ranks that see the same process ids: same kernel, same namespace of pids."""
+    """A number that is equal on ranks with the same process ids: same kernel and pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     text = boot + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

@@ -1,7 +1,7 @@
-"""Copies from host memory to a device, ahead of what computes there.
+"""Copies from host memory to a device that overlap with computation.
 
-They go through pinned memory, on a stream of their own. Neither do they wait for kernels that were
-launched before, nor the host for them; kernels that are launched later wait for the copy.
+They go through pinned memory, on a stream of their own. A copy does not wait for kernels that were
+launched before it, and the host does not wait for the copy. Kernels that are launched later do.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from hopper.array_module import Array
 
 
 def to_device(array: Tensor | Array, device: torch.device) -> Tensor:
-    """[...]: a tensor or array on a device; the same memory where it is there already."""
-    found = torch.as_tensor(array)
-    if device.type != "cuda" or found.device.type != "cpu":
-        return found.to(device)
+    """Copy a tensor or array to a device. One that is there already keeps its memory."""
+    tensor = torch.as_tensor(array)
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
     stream = _stream(device)
     with torch.cuda.stream(stream):
-        sent = found.pin_memory().to(device, non_blocking=True)
+        copied = tensor.pin_memory().to(device, non_blocking=True)
     reader = torch.cuda.current_stream(device)
     reader.wait_stream(stream)
-    sent.record_stream(reader)
-    return sent
+    copied.record_stream(reader)
+    return copied
 
 
 def finish_copies(device: torch.device) -> None:
-    """Wait until all of them are there."""
+    """Wait until all copies to a device have ended."""
     if device.type == "cuda":
         _stream(device).synchronize()
 

@@ -3,16 +3,16 @@
 HopperError
 ├── ConfigError        a configuration key is unknown, missing or out of range
 ├── GraphError         a graph or partitioned directory is unusable (file and field named)
-├── RequestError       a request that cannot be carried out as asked (too little memory, more
-│                      servers than nodes, an engine that is not built)
-├── StorageError       this machine's disk cannot hold what it has to
-├── ExactnessError     a model or sampler that would break "one gradient"
+├── RequestError       a request is impossible (too little memory, more servers than nodes, an
+│                      engine that cannot train the model)
+├── StorageError       this machine's disk lacks the room that is needed
+├── ExactnessError     a model or sampler would make engines compute different gradients
 └── ClusterError       something between processes went wrong
-    ├── DeadlineExceeded   a wait ended by its deadline (who, what, limit)
+    ├── DeadlineExceeded   a wait passed its deadline (who, what, limit)
     │   └── RankSilent     the wait was for another rank
     ├── RankLost           a rank ended or cannot be reached
-    ├── RankFailed         a rank ended by an error of its own
-    ├── RunEnded           the run was told to end by a signal
+    ├── RankFailed         a rank ended with an error of its own
+    ├── RunEnded           a signal told the run to end
     └── ServerLost         a feature server ended or cannot be reached
 """
 
@@ -26,15 +26,17 @@ _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno
 
 
 class HopperError(Exception):
-    """Base of all errors raised on purpose; its text is meant for the user."""
+    """Base of all errors that Hopper raises on purpose. Its text is meant for the user."""
 
 
 class ConfigError(HopperError):
-    """A configuration key is unknown, missing or out of range; names key, expected and given.
+    """A configuration key is unknown, missing or out of range.
+
+    The text names the key, what was expected and what was given.
 
     Attributes
     ----------
-    problems: where several keys are at fault, a line for each; else the message.
+    problems: a line for each key at fault; the message if there is only one.
     """
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
@@ -43,15 +45,15 @@ class ConfigError(HopperError):
 
 
 class GraphError(HopperError):
-    """A graph or partitioned directory is unusable; names the file and the field."""
+    """A graph or partitioned directory is unusable. The text names the file and the field."""
 
 
 class RequestError(HopperError):
-    """What was asked for cannot be done: too little memory, an engine that is not built, ..."""
+    """A request is impossible: too little memory, an engine that cannot train the model, ..."""
 
 
 class StorageError(HopperError):
-    """This machine's disk cannot hold what it has to; names the key, the folder and the size."""
+    """This machine's disk lacks room. The text names the key, the folder and the size."""
 
 
 class ExactnessError(HopperError):
@@ -63,7 +65,14 @@ class ClusterError(HopperError):
 
 
 class DeadlineExceeded(ClusterError):
-    """A wait was ended by its deadline."""
+    """A wait passed its deadline.
+
+    Attributes
+    ----------
+    who: the process that waited.
+    operation: what it waited for.
+    limit_seconds: the deadline.
+    """
 
     def __init__(self, who: str, operation: str, limit_seconds: float) -> None:
         super().__init__(f"{who}: {operation} did not finish within {limit_seconds:g} s")
@@ -73,7 +82,7 @@ class DeadlineExceeded(ClusterError):
 
 
 class RankSilent(DeadlineExceeded):
-    """Another rank did not come within the deadline: it hangs, or waits for something itself."""
+    """Another rank did not answer within the deadline. It hangs, or waits for something itself."""
 
 
 class RankLost(ClusterError):
@@ -81,11 +90,11 @@ class RankLost(ClusterError):
 
 
 class RankFailed(ClusterError):
-    """A rank ended by an error of its own.
+    """A rank ended with an error of its own.
 
     Attributes
     ----------
-    kind: the name of its error's class.
+    kind: the name of the error's class.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -94,13 +103,13 @@ class RankFailed(ClusterError):
 
     @property
     def is_of_the_request(self) -> bool:
-        """Whether what was asked for is wrong, so that it would fail again."""
-        own = (ConfigError, GraphError, RequestError, ExactnessError)
-        return self.kind in {each.__name__ for each in own}
+        """Whether the request itself is wrong, so that another try would fail too."""
+        kinds = (ConfigError, GraphError, RequestError, ExactnessError)
+        return self.kind in {kind.__name__ for kind in kinds}
 
 
 class RunEnded(ClusterError):
-    """A run was told to end by a signal; its ranks and servers were ended."""
+    """A signal told a run to end. Its ranks and servers have been ended."""
 
 
 class ServerLost(ClusterError):
@@ -108,11 +117,11 @@ class ServerLost(ClusterError):
 
 
 def explain_os_error(error: OSError, default: str) -> str | None:
-    """Say in a line which file the system refused, and why; None for what is not about files.
+    """Say in a line which file the system refused, and why; None if the error is not about files.
 
     Parameters
     ----------
-    default: names the file where the system does not, as when a disk is full.
+    default: names the file if the system does not, as when a disk is full.
     """
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"

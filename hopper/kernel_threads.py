@@ -1,4 +1,4 @@
-"""How many threads a numba kernel is worth, and whether there are any."""
+"""The number of threads that a numba kernel should use."""
 
 from __future__ import annotations
 
@@ -10,25 +10,31 @@ from typing import Final
 import numba
 
 FEW_ITEMS: Final = 4096
-"""nodes or rows that one thread handles sooner than others are woken. Drawing neighbours, two
-threads take 0.2 ms for ten destinations that one takes 7 us for, where waiting threads sleep
-(OMP_WAIT_POLICY=PASSIVE), and break even at 8,000 (two cores); where they spin, at 300, and little
-is lost up to here."""
+"""Below this number of nodes or rows, one thread is faster than waking others.
+
+Drawing the neighbours of ten destinations takes one thread 7 us, and two threads 0.2 ms if waiting
+threads sleep (OMP_WAIT_POLICY=PASSIVE). On two cores they break even at 8,000 destinations. If
+waiting threads spin they break even at 300, and one thread loses little up to this number."""
 
 
 FEW_NUMBERS: Final = 1 << 15
-"""numbers of rows that are computed with, likewise"""
+"""The same bound for kernels whose work is counted in numbers."""
 
 
 @contextmanager
 def threads_for(work: int, few: int = FEW_ITEMS) -> Iterator[int]:
-    """Within it the calling thread's kernels use as many threads as the work pays for, and how many
-    these are. With hundreds of relations most kernels have little.
+    """Let the calling thread's kernels use one thread if there is little work.
+
+    With hundreds of relations, most kernels have little.
 
     Parameters
     ----------
-    work: nodes or rows; or numbers, where ``few`` counts these.
-    few: what one thread handles sooner than others are woken.
+    work: the amount of work: nodes, rows or numbers.
+    few: below this amount, one thread is faster than waking others.
+
+    Yields
+    ------
+    The number of threads that kernels use.
     """
     threads = numba.get_num_threads()
     if work >= few or threads == 1:
@@ -42,12 +48,14 @@ def threads_for(work: int, few: int = FEW_ITEMS) -> Iterator[int]:
 
 
 def has_thread_pool() -> bool:
-    """Whether numba finds a pool of threads that several threads of a process may use at the same
-    time, OpenMP's or TBB's; the one that it has itself would end the process."""
-    return any(_is_there(module) for module in ("omppool", "tbbpool"))
+    """Whether numba has a thread pool that several threads may use at the same time.
+
+    Those of OpenMP and TBB are safe. numba's own pool ends the process in that case.
+    """
+    return any(_can_import(module) for module in ("omppool", "tbbpool"))
 
 
-def _is_there(module: str) -> bool:
+def _can_import(module: str) -> bool:
     try:
         importlib.import_module(f"numba.np.ufunc.{module}")
     except ImportError:

@@ -1,4 +1,4 @@
-"""The phases of a piece of work: timed, and announced to whoever shows progress."""
+"""Timing the phases of a piece of work, and reporting their progress."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What shows progress (a bar, plain lines, nothing)."""
+    """Shows progress, for example as a bar or in lines of text."""
 
     def begin(self, phase: str, total: int | None) -> None:
-        """A phase starts; ``total`` units of work are expected, None where that is unknown."""
+        """Show the beginning of a phase.
+
+        Parameters
+        ----------
+        total: expected units of work; None if unknown.
+        """
 
     def advance(self, units: int) -> None:
-        """Some units of the current phase are done."""
+        """Show that some units of the current phase are done."""
 
     def end(self, seconds: float) -> None:
-        """The current phase is over, after this many seconds."""
+        """Show the end of the current phase, and how long it took."""
 
 
 class Silent:
@@ -40,11 +45,11 @@ class Phases:
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress: Progress = progress or Silent()
         self.seconds: dict[str, float] = {}
-        """seconds of every finished phase, in order"""
+        """Seconds of every finished phase, in order."""
 
     @contextmanager
     def phase(self, name: str, total: int | None = None) -> Iterator[Progress]:
-        """Run a phase; yields what its units are reported to."""
+        """Time a phase; yield the object that its units of work are reported to."""
         self._progress.begin(name, total)
         start = time.perf_counter()
         try:

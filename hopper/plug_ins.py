@@ -1,8 +1,8 @@
 """Classes that a configuration names: a built-in by its name, any other as "package.module:Class".
 
-A class is found, compared with the protocol of its kind, and its options are compared with its
-constructor before any work starts. Modules are found as Python finds them: installed, or through
-``PYTHONPATH``. See docs/plug-ins.md.
+Before any work starts, a class is imported, compared with the protocol of its kind, and its options
+are compared with its constructor. Python must be able to import the module: it is installed, or
+``PYTHONPATH`` names its folder (docs/plug-ins.md).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PlugIn(Generic[T]):
-    """A class that a configuration names, and the options that its constructor is called with.
+    """A class that a configuration names, with options for its constructor.
 
     Attributes
     ----------
-    key: of the configuration, for errors.
-    name: as the configuration has it.
+    key: the configuration key, for errors.
+    name: the name in the configuration.
     kind: the class.
-    options: keywords of its constructor, checked.
+    options: keyword arguments of its constructor, which have been checked.
     """
 
     key: str
@@ -42,23 +42,27 @@ class PlugIn(Generic[T]):
     kind: type[Any]
     options: Mapping[str, Any]
 
-    def make(self, **given: Any) -> T:
-        """Make an instance from what Hopper gives every class of its kind, and the options.
+    def make(self, **arguments: Any) -> T:
+        """Make an instance.
+
+        Parameters
+        ----------
+        arguments: keyword arguments besides the options, the same for every class of its kind.
 
         Raises
         ------
-        ConfigError: the constructor raised an error; names the key and tells the error.
+        ConfigError: the constructor raised an error; names the key and quotes the error.
         """
         try:
-            made: T = self.kind(**given, **self.options)
+            instance: T = self.kind(**arguments, **self.options)
         except HopperError:
             raise
-        # Whatever somebody else's constructor raises, the key to look at is this one.
+        # A plug-in's constructor may raise anything, and the user must look at this key.
         except Exception as error:
             raise ConfigError(
                 f"{self.key}: {self.name} cannot be made ({type(error).__name__}: {error})"
             ) from error
-        return made
+        return instance
 
 
 def find_plug_in(
@@ -72,18 +76,18 @@ def find_plug_in(
     *,
     derives: bool = False,
 ) -> PlugIn[Any]:
-    """Find the class of a name, and check it and its options; nothing is made of it yet.
+    """Find the class of a name, and check it and its options without making an instance.
 
     Parameters
     ----------
-    key: of the configuration, such as "train.loss", for errors.
-    name: that of a built-in, or "package.module:Class".
-    protocol: what the class has to have; see :func:`lacking`.
+    key: the configuration key, such as "train.loss", for errors.
+    name: the name of a built-in, or "package.module:Class".
+    protocol: the protocol whose public members the class must have.
     built_ins: classes by name.
-    options: keywords for the constructor.
-    given: names of parameters that Hopper fills; they cannot be options.
-    options_key: of the options, for errors; "" = ``key`` with "_options" behind it.
-    derives: whether the class has to derive from ``protocol``.
+    options: keyword arguments for the constructor.
+    given: names of parameters that Hopper fills, which cannot be options.
+    options_key: the key of the options, for errors; "" = ``key`` followed by "_options".
+    derives: whether the class must derive from ``protocol``.
 
     Raises
     ------
@@ -92,14 +96,14 @@ def find_plug_in(
     if name in built_ins:
         kind = built_ins[name]
     elif ":" not in name:
-        raise ConfigError(f"{key}: expected {expected(built_ins)}; got {name!r}")
+        raise ConfigError(f"{key}: expected {describe_choices(built_ins)}; got {name!r}")
     else:
         kind = import_class(key, name, protocol if derives else object)
-        lacks = lacking(kind, protocol)
-        if lacks:
+        missing = find_missing_members(kind, protocol)
+        if missing:
             raise ConfigError(
                 f"{key}: {name}: expected a {protocol.__name__} (docs/plug-ins.md); the class "
-                f"lacks {', '.join(lacks)}"
+                f"lacks {', '.join(missing)}"
             )
     where = options_key or f"{key}_options"
     return PlugIn(key, name, kind, _check_options(where, name, kind, options, given))
@@ -115,34 +119,35 @@ def find_plug_ins(
     *,
     derives: bool = False,
 ) -> list[PlugIn[Any]]:
-    """:func:`find_plug_in` of every name of a list.
+    """Find and check the class of every name in a list, as :func:`find_plug_in` does for one.
 
     Parameters
     ----------
-    options: one for each name, or none; of the key with "_options" behind it.
+    options: the options of each class, from the key followed by "_options"; empty = none for all.
     """
+    options = options or [{}] * len(names)
     return [
         find_plug_in(
             f"{key}[{index}]",
             name,
             protocol,
             built_ins,
-            own,
+            class_options,
             given,
             f"{key}_options[{index}]",
             derives=derives,
         )
-        for index, (name, own) in enumerate(zip(names, options or [{}] * len(names), strict=True))
+        for index, (name, class_options) in enumerate(zip(names, options, strict=True))
     ]
 
 
-def expected(built_ins: Collection[str]) -> str:
-    """What a key accepts, in words."""
+def describe_choices(built_ins: Collection[str]) -> str:
+    """The names that a key accepts, in words."""
     return " or ".join([", ".join(built_ins), FORM] if built_ins else [FORM])
 
 
 def check_form(key: str, name: str, built_ins: Collection[str]) -> None:
-    """Refuse what is neither a built-in's name nor of the form of a class of one's own.
+    """Refuse a name that is neither a built-in's nor of the form "package.module:Class".
 
     Raises
     ------
@@ -150,94 +155,96 @@ def check_form(key: str, name: str, built_ins: Collection[str]) -> None:
     """
     module, colon, kind = name.partition(":")
     if name not in built_ins and not (module and colon and kind):
-        raise ValueError(f"{key}: expected {expected(built_ins)}; got {name!r}")
+        raise ValueError(f"{key}: expected {describe_choices(built_ins)}; got {name!r}")
 
 
 def import_class(key: str, name: str, base: type[Any] = object, what: str = "") -> type[Any]:
-    """The class that "package.module:Class" names.
+    """Import the class that "package.module:Class" names.
 
     Parameters
     ----------
-    key: of the configuration, for errors.
-    base: what it has to be a subclass of.
-    what: it is, for errors; "" = a class, or a subclass of ``base``.
+    key: the configuration key, for errors.
+    base: the class that it must derive from.
+    what: what errors say was expected; "" = a class, or a subclass of ``base``.
 
     Raises
     ------
-    ConfigError: the module cannot be imported, has no such name, or it names something else.
+    ConfigError: the module cannot be imported, or its name is missing or no such class.
     """
     module_name, _, class_name = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
-    # Whatever the user's module raises while it is imported, the key to look at is this one.
+        value: Any = importlib.import_module(module_name)
+    # The user's module may raise anything, and the user must look at this key.
     except Exception as error:
         raise ConfigError(
             f"{key}: {name}: module {module_name!r} cannot be imported "
             f"({type(error).__name__}: {error})"
         ) from error
     for part in class_name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
+        value = getattr(value, part, None)
+    if value is None:
         raise ConfigError(f"{key}: {name}: module {module_name!r} has no {class_name!r}")
     if not what:
         derived = f"subclass of {base.__module__}.{base.__qualname__}"
         what = "class" if base is object else derived
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{key}: {name}: expected a {what}; given {found!r:.200}")
-    return found
+    if not (isinstance(value, type) and issubclass(value, base)):
+        raise ConfigError(f"{key}: {name}: expected a {what}; given {value!r:.200}")
+    return value
 
 
-def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:
-    """The public members of a protocol that a class lacks, methods as they have to be called.
+def find_missing_members(kind: type[Any], protocol: type[Any]) -> list[str]:
+    """The public members of a protocol that a class lacks. Methods have their arguments.
 
-    A class need not inherit from the protocol. A method that takes other arguments is lacking, and
-    so is one that a protocol merely declares, or that is abstract. Properties are what an instance
-    has, and are left to whoever makes one.
+    A class need not inherit from the protocol. A method counts as missing if it takes other
+    arguments, if it is abstract, or if only the protocol declares it. Properties are not checked,
+    since instances may set them.
     """
-    lacks = []
+    missing = []
     for name, declared in _members(protocol).items():
-        found = getattr(kind, name, None)
+        member = getattr(kind, name, None)
         is_method = inspect.isfunction(declared)
-        told = f"{name}({', '.join(_arguments(declared))})" if is_method else name
-        is_left = getattr(found, "__isabstractmethod__", False) or (
-            is_method and found is declared and getattr(protocol, "_is_protocol", False)
+        text = f"{name}({', '.join(_arguments(declared))})" if is_method else name
+        is_only_declared = getattr(member, "__isabstractmethod__", False) or (
+            is_method and member is declared and getattr(protocol, "_is_protocol", False)
         )
-        is_there = hasattr(kind, name) and not is_left
-        if not is_there or (is_method and not _accepts(kind, name, len(_arguments(declared)))):
-            lacks.append(told)
-    return lacks
+        is_defined = hasattr(kind, name) and not is_only_declared
+        if not is_defined or (is_method and not _accepts(kind, name, len(_arguments(declared)))):
+            missing.append(text)
+    return missing
 
 
 def _members(protocol: type[Any]) -> dict[str, Any]:
-    """The public members of a protocol's classes, by name; what is merely annotated is None."""
+    """The public members of a protocol's classes, by name. A mere annotation counts as None."""
     members: dict[str, Any] = {}
-    for each in reversed(protocol.__mro__):
-        if each.__module__.partition(".")[0] in ("builtins", "typing", "abc", "torch"):
+    for base in reversed(protocol.__mro__):
+        if base.__module__.partition(".")[0] in ("builtins", "typing", "abc", "torch"):
             continue
-        members |= dict.fromkeys(inspect.get_annotations(each))
-        members |= each.__dict__
+        members |= dict.fromkeys(inspect.get_annotations(base))
+        members |= base.__dict__
     return {
-        name: found
-        for name, found in members.items()
-        if not name.startswith("_") and not isinstance(found, property)
+        name: member
+        for name, member in members.items()
+        if not name.startswith("_") and not isinstance(member, property)
     }
 
 
 def _arguments(method: Any) -> list[str]:
-    """Names of the arguments that a method has to accept by position."""
+    """The names of the arguments that a method must accept by position."""
     parameters = list(inspect.signature(method).parameters.values())[1:]
-    return [each.name for each in parameters if each.default is inspect.Parameter.empty]
+    return [
+        parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty
+    ]
 
 
 def _accepts(kind: type[Any], name: str, arguments: int) -> bool:
-    """Whether a method of a class's instance can be called with so many arguments."""
+    """Whether a method of a class's instance can be called with a number of arguments."""
     method = getattr(kind, name)
     if not callable(method):
         return False
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
-        # Written in another language, and not described.
+        # A method in another language may have no signature to compare with.
         return True
     takes_instance = inspect.isfunction(inspect.getattr_static(kind, name))
     try:
@@ -250,53 +257,60 @@ def _accepts(kind: type[Any], name: str, arguments: int) -> bool:
 def _check_options(
     key: str, name: str, kind: type[Any], options: Mapping[str, Any], given: Sequence[str]
 ) -> dict[str, Any]:
-    """The options as the constructor's annotations have them.
+    """Check options, and convert them to the types of the constructor's annotations.
 
     Raises
     ------
-    ConfigError: an option is unknown, missing or of another type; Hopper's own argument is not
-        accepted.
+    ConfigError: an option is unknown, missing or of another type, or the constructor does not
+        accept one of Hopper's own arguments.
     """
     try:
         parameters = inspect.signature(kind).parameters
     except (TypeError, ValueError):
         return dict(options)
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     named = {
-        each.name: each
-        for each in parameters.values()
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        parameter.name: parameter
+        for parameter in parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
-    refused = [each for each in given if each not in named and not takes_any]
+    refused = [argument for argument in given if argument not in named and not takes_any]
     if refused:
         raise ConfigError(
             f"{key}: {name}: expected a constructor with the parameters {', '.join(given)}; it "
             f"lacks {', '.join(refused)}"
         )
-    free = {each: own for each, own in named.items() if each not in given}
+    free = {option: parameter for option, parameter in named.items() if option not in given}
     for option in options:
         if option in given or (option not in free and not takes_any):
             raise ConfigError(
                 f"{key}.{option}: {name} takes {', '.join(free) or 'no options'}; got {option!r}"
             )
-    missing = [e for e, own in free.items() if own.default is own.empty and e not in options]
+    missing = [
+        option
+        for option, parameter in free.items()
+        if parameter.default is parameter.empty and option not in options
+    ]
     if missing:
         raise ConfigError(f"{key}.{missing[0]}: missing; {name} needs it")
-    hints = _hints(kind) if options else {}
-    return {each: _checked(f"{key}.{each}", value, hints) for each, value in options.items()}
+    hints = _hints(kind)
+    return {
+        option: _convert_option(f"{key}.{option}", value, hints)
+        for option, value in options.items()
+    }
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    """The constructor's annotations by parameter; none where they cannot be read."""
+    """The constructor's annotations by parameter; empty if they cannot be read."""
     try:
         return typing.get_type_hints(kind.__init__, include_extras=True)
-    # Names that only type checkers import.
+    # An annotation may use names that only type checkers import.
     except (NameError, TypeError, AttributeError):
         return {}
 
 
-def _checked(key: str, value: Any, hints: Mapping[str, Any]) -> Any:
-    """An option's value, compared with its annotation, if that is one that can be."""
+def _convert_option(key: str, value: Any, hints: Mapping[str, Any]) -> Any:
+    """Check an option's value against its annotation, if pydantic can, and convert it."""
     name = key.rpartition(".")[2]
     if name not in hints:
         return value
@@ -305,11 +319,11 @@ def _checked(key: str, value: Any, hints: Mapping[str, Any]) -> Any:
     except (PydanticSchemaGenerationError, PydanticUserError):
         return value
     try:
-        # As JSON: a list is then a tuple, too, and a text a path.
+        # Strict validation of JSON still turns a list into a tuple, and a text into a path.
         return adapter.validate_json(json.dumps(value))
     except ValidationError as error:
         problem = error.errors()[0]
-        place = "".join(f".{each}" for each in problem["loc"])
-        raise ConfigError(f"{key}{place}: {problem['msg']}, got {value!r:.200}") from error
+        path = "".join(f".{part}" for part in problem["loc"])
+        raise ConfigError(f"{key}{path}: {problem['msg']}, got {value!r:.200}") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}: {error}, got {value!r:.200}") from error

@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster: one that is there, or one of this machine's for a while."""
+"""Connecting to a Ray cluster, or starting one on this machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ _LOOPBACK: Final = "127.0.0.1"
 
 @contextmanager
 def connect_to_ray(option: str, expected: str, address: str, cpus: int | None) -> Iterator[Any]:
-    """The module ``ray``, connected; a cluster of one's own is shut down in the end.
+    """Connect to a Ray cluster while the context lasts; yield the module ``ray``.
+
+    A cluster that this call starts is shut down at the end.
 
     Parameters
     ----------
     option: the words of the command line that ask for it, for errors.
-    expected: what they should be, where ``address`` is not as it should be.
-    address: "HOST:PORT" of a cluster that is there; "" = one of this machine, on its loopback.
-    cpus: of a cluster of this machine; None = as many as it has.
+    expected: the form of address that errors name.
+    address: "HOST:PORT" of an existing cluster; "" = start one on this machine's loopback.
+    cpus: CPUs of a cluster that is started; None = as many as the machine has.
 
     Raises
     ------
@@ -46,7 +48,7 @@ def connect_to_ray(option: str, expected: str, address: str, cpus: int | None) -
 
 
 def one_line(error: BaseException) -> str:
-    """An error of Ray's in a line."""
+    """The class and the last line of an error of Ray."""
     lines: list[str] = []
     with suppress(Exception):
         lines = str(error).strip().splitlines()
@@ -54,7 +56,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _check_address(option: str, expected: str, address: str) -> None:
-    """Refuse an address where nobody listens, for which Ray itself would wait for minutes."""
+    """Refuse an address where nobody listens. Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise RequestError(f"{option}: expected {expected}")

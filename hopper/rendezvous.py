@@ -1,8 +1,8 @@
-"""Where the ranks of one machine meet: a store that only this machine can reach.
+"""The rendezvous of the ranks of one machine, in a store that only this machine can reach.
 
-torchrun's c10d rendezvous keeps its state pickled in a TCP store that listens on every interface:
-whoever can reach the port can have the launcher run code. This one keeps nothing but the numbers
-that torchrun's agent and torch.distributed exchange, and listens on 127.0.0.1 alone.
+torchrun's c10d rendezvous keeps pickled state in a TCP store that listens on every interface, so
+anybody who can reach the port can make the launcher run code. This one keeps only the numbers that
+torchrun's agent and torch.distributed exchange, and listens only on 127.0.0.1.
 
 ``hopper train`` uses it. torchrun finds it by name, through the entry point ``torchrun.handlers``:
 ``torchrun --rdzv-backend loopback --nproc-per-node N -m hopper.train CONFIG``.
@@ -23,13 +23,13 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 BACKEND: Final = "loopback"
-"""the rendezvous' name, as of ``torchrun --rdzv-backend``"""
+"""The name of the rendezvous for ``torchrun --rdzv-backend``."""
 _ADDRESS: Final = "127.0.0.1"
 _LIMIT: Final = timedelta(seconds=60)
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """The rendezvous of a single machine, whose agent is alone.
+    """The rendezvous of a single machine with a single agent.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class LoopbackRendezvous(RendezvousHandler):
         self._rounds = 0
         self._closed = False
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
-            # A store that binds a port by itself takes it on every interface.
+            # A store that binds a port itself would listen on every interface.
             listening.bind((_ADDRESS, 0))
             listening.listen(socket.SOMAXCONN)
             self._port: int = listening.getsockname()[1]
@@ -53,20 +53,20 @@ class LoopbackRendezvous(RendezvousHandler):
                 wait_for_workers=False,
                 master_listen_fd=listening.fileno(),
             )
-            # The store closes it.
+            # The store now owns the socket and closes it.
             listening.detach()
 
     @property
     def use_agent_store(self) -> bool:
-        """Ranks are clients of this store, and none of them opens one of its own."""
+        """True: ranks use this store, and none of them opens another one."""
         return True
 
     def get_backend(self) -> str:
-        """The rendezvous' name."""
+        """The name of the rendezvous."""
         return BACKEND
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Meet for the next round; what an earlier one has left in the store is not met again."""
+        """Begin the next round, in a part of the store that earlier rounds have not used."""
         self._rounds += 1
         return RendezvousInfo(
             PrefixStore(f"{self._run_id}/round-{self._rounds}", self._store),
@@ -80,11 +80,11 @@ class LoopbackRendezvous(RendezvousHandler):
         return self._closed
 
     def set_closed(self) -> None:
-        """Close it."""
+        """Close the rendezvous."""
         self._closed = True
 
     def num_nodes_waiting(self) -> int:
-        """Machines that want to join: never any."""
+        """The number of machines that want to join: always 0."""
         return 0
 
     def get_run_id(self) -> str:
@@ -92,7 +92,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Close it for good."""
+        """Close the rendezvous for good."""
         self._closed = True
         return True
 
@@ -102,7 +102,7 @@ def make_rendezvous(parameters: RendezvousParameters) -> LoopbackRendezvous:
 
     Raises
     ------
-    ValueError: more than one machine is to meet.
+    ValueError: it asks for more than one machine.
     """
     if parameters.max_nodes != 1:
         raise ValueError(

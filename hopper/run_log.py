@@ -1,14 +1,14 @@
-"""Spans and events of a run: one JSON line each, one file a rank.
+"""Spans and events of a run: one JSON line each, in one file for each rank.
 
-A span is ``{"span", "start", "seconds", "cpu", ...}`` with ``start`` in seconds since the log was
-opened and ``cpu`` the processor seconds of its own thread; its names are the stages of design.md's
-results schema. What is left of ``seconds`` is waiting: for other ranks, for the network, for a
-processor. Spans of threads that work ahead name their thread: ``{"thread": "plan"}``.
+A span is ``{"span", "start", "seconds", "cpu", ...}``. ``span`` is a stage, ``start`` counts
+seconds since the log was opened, and ``cpu`` is the processor seconds of the span's thread. The
+rest of ``seconds`` is waiting for other ranks, the network or a processor. Threads that work ahead
+name themselves: ``{"thread": "plan"}``.
 
-The first line, and again the first line of a resumed run, tells when that was:
-``{"event": "opened", "start": 0, "unix", "monotonic", "clock"}``. ``monotonic`` is read from the
-clock that ``start`` and ``seconds`` are measured with; ranks whose ``clock`` is the same word share
-it, so their spans can be laid on one axis exactly. For others there is ``unix``.
+The first line of a run, and of a resumed run, says when the log was opened:
+``{"event": "opened", "start": 0, "unix", "monotonic", "clock"}``. ``monotonic`` is a reading of the
+clock that measures ``start`` and ``seconds``. Ranks with the same ``clock`` share that clock, so
+their spans fit on one axis exactly. Other ranks are compared by ``unix``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ Stage = Literal["sample", "gather", "compute", "migrate", "sync", "wait"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 OPENED: Final = "opened"
-"""the event that tells when a log was opened"""
+"""The event that says when a log was opened."""
 _TAIL_BYTES: Final = 1 << 16
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _OfThread(threading.local):
-    """What every thread has of its own.
+    """The state of one thread.
 
-    seconds: by stage. within: seconds of the stages that lay within the one under way. context:
-    what every line carries.
+    Attributes
+    ----------
+    seconds: seconds by stage.
+    within: seconds of the stages inside the present one.
+    context: the fields of every line.
     """
 
     def __init__(self) -> None:
@@ -44,7 +47,7 @@ class _OfThread(threading.local):
 
 
 class RunLog:
-    """Writes the spans of one rank; sums the stage times of each of its threads by itself."""
+    """Writes the spans of one rank, and sums the seconds of stages for each of its threads."""
 
     def __init__(
         self,
@@ -52,8 +55,14 @@ class RunLog:
         append: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``path`` and ``append`` as of :meth:`open`; None keeps the sums and writes nothing.
-        ``clock`` tells seconds."""
+        """Make a log.
+
+        Parameters
+        ----------
+        path: the file to write to; None = keep only the sums.
+        append: whether to keep the content of the file.
+        clock: returns seconds.
+        """
         self._clock = clock
         self._opened = clock()
         self._own = _OfThread()
@@ -64,11 +73,11 @@ class RunLog:
             self.open(path, append=append)
 
     def open(self, path: Path, *, append: bool) -> None:
-        """Write to a file from now on, and forget the sums.
+        """Write to a file from now on, and reset this thread's sums.
 
         Parameters
         ----------
-        append: keep what the file holds.
+        append: whether to keep the content of the file.
         """
         self.take_stage_seconds()
         self._opened = self._clock()
@@ -87,12 +96,12 @@ class RunLog:
         )
 
     def within(self, **context: Any) -> None:
-        """Set what every following line of this thread carries (epoch, iteration)."""
+        """Set the fields of all following lines of this thread, such as epoch and iteration."""
         self._own.context = context
 
     @contextmanager
     def noting(self, **fields: Any) -> Iterator[None]:
-        """Let this thread's lines that follow carry more fields, for a while."""
+        """Add fields to this thread's lines while the context lasts."""
         before = self._own.context
         self._own.context = before | fields
         try:
@@ -102,22 +111,22 @@ class RunLog:
 
     @contextmanager
     def stage(self, name: Stage, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Time a stage; fields put into the yielded dictionary are logged with it.
+        """Time a stage. Fields that are put into the yielded dictionary are logged with it.
 
-        A stage may lie within another: its span does too, but its seconds are added to its own sum
-        alone.
+        Stages may be nested. The seconds of an inner stage count for its own sum only, and not for
+        that of the outer stage.
         """
         start, cpu = self._clock(), time.thread_time()
-        own = self._own
-        before, own.within = own.within, 0.0
+        thread = self._own
+        before, thread.within = thread.within, 0.0
         try:
             yield fields
         finally:
             seconds = self._clock() - start
-            own.seconds[name] += seconds - own.within
+            thread.seconds[name] += seconds - thread.within
             with self._lock:
-                self._totals[name] += seconds - own.within
-            own.within = before + seconds
+                self._totals[name] += seconds - thread.within
+            thread.within = before + seconds
             self._write(
                 {
                     "span": name,
@@ -129,19 +138,19 @@ class RunLog:
             )
 
     def event(self, name: str, **fields: Any) -> None:
-        """Log something that happened."""
+        """Log an event."""
         self._write({"event": name, "start": self._clock() - self._opened, **fields})
 
     def take_stage_seconds(self) -> dict[Stage, float]:
-        """This thread's seconds by stage since its last call; starts from zero again."""
+        """This thread's seconds by stage since its last call. The sums then restart from zero."""
         taken = self._own.seconds
         self._own.seconds = dict.fromkeys(STAGES, 0.0)
         return taken
 
     def add_stage_seconds(self, seconds: Mapping[Stage, float]) -> None:
-        """Count another thread's as this one's."""
-        for name, each in seconds.items():
-            self._own.seconds[name] += each
+        """Add another thread's seconds to this thread's."""
+        for stage, stage_seconds in seconds.items():
+            self._own.seconds[stage] += stage_seconds
 
     def total_seconds(self) -> dict[Stage, float]:
         """All threads' seconds by stage since the log was made."""
@@ -149,13 +158,13 @@ class RunLog:
             return dict(self._totals)
 
     def flush(self) -> None:
-        """Hand what was logged to the operating system."""
+        """Pass all logged lines to the operating system."""
         with self._lock:
             if self._file is not None:
                 self._file.flush()
 
     def close(self) -> None:
-        """Close the file; further lines are dropped."""
+        """Close the file. Further lines are dropped."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -168,7 +177,7 @@ class RunLog:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off what a killed process has left of its last line, so that the next one is whole."""
+    """Remove an incomplete last line that a killed process has left."""
     if not path.is_file():
         return
     with path.open("r+b") as file:
@@ -185,9 +194,10 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _clock() -> str:
-    """A word for this machine's monotonic clock: Linux's identifier of the boot it counts from.
+    """An identifier of this machine's monotonic clock: that of the boot which it counts from.
 
-    Containers and network namespaces of one machine share both. "" where it cannot be told.
+    Containers and network namespaces of one machine share the clock and the identifier. "" if
+    unknown.
     """
     try:
         return _BOOT_ID.read_text().strip()

@@ -1,7 +1,7 @@
-"""Folders for a while: gone when their work has ended, or when the next of their kind begins.
+"""Temporary folders that are removed even after their process was killed.
 
-A process that is killed removes nothing. So each folder is held by a lock, which the kernel gives
-back however its process ends, and whoever makes a folder first removes those that nobody holds.
+A process holds a lock on its folder, which the kernel releases however the process ends. Making a
+folder first removes the folders of the same kind that nobody locks.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from pathlib import Path
 from typing import Final
 
 _DRAWN: Final = re.compile(r"[a-z0-9_]{8}")
-"""what mkdtemp adds to a prefix"""
+"""What mkdtemp appends to a prefix."""
 
 
 @contextmanager
 def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new folder of this process, removed when the context is left.
+    """Make a new folder, and remove it when the context is left.
 
     Parameters
     ----------
-    prefix: what its name begins with; folders of one prefix are of one kind, and nobody else's
-        folder may be called so.
-    parent: where it lies; by default, where temporary files do.
+    prefix: the beginning of its name. Folders with one prefix are of one kind, and no other
+        folder's name may begin with it.
+    parent: the folder to make it in; by default, that of temporary files.
 
     Raises
     ------
-    OSError: it cannot be made; names it.
+    OSError: the folder cannot be made; names it.
     """
     parent = Path(tempfile.gettempdir()) if parent is None else parent
     remove_abandoned(prefix, parent)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         descriptor = _take(folder)
-        # Another process may have looked before the lock was there.
+        # Another process may have removed the folder before it was locked.
         if folder.exists():
             break
         _give_back(descriptor)
@@ -51,7 +51,7 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def remove_abandoned(prefix: str, parent: Path) -> None:
-    """Remove the folders of a kind whose processes have ended; what is in use stays."""
+    """Remove the folders of a kind whose processes have ended."""
     for folder in parent.iterdir():
         name = folder.name
         if not name.startswith(prefix) or not _DRAWN.fullmatch(name.removeprefix(prefix)):
@@ -63,7 +63,7 @@ def remove_abandoned(prefix: str, parent: Path) -> None:
 
 
 def _take(folder: Path) -> int | None:
-    """Lock a folder; None if it is another's or gone, or its file system locks no folders."""
+    """Lock a folder; None if another process holds it, it is gone, or locks are not supported."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

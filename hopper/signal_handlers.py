@@ -1,4 +1,4 @@
-"""Handling signals for a while."""
+"""Handling signals while a context lasts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from types import FrameType
 from typing import Final
 
 TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""by which a process is told to end"""
+"""The signals that tell a process to end."""
 Handler = Callable[[int, FrameType | None], None]
 
 
 @contextmanager
-def handled(kinds: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Let ``handler`` take these signals; the handlers of before return. For the main thread."""
+def handle_signals(kinds: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
+    """Install a handler of signals while the context lasts. The main thread must enter it."""
     before = {kind: signal.signal(kind, handler) for kind in kinds}
     try:
         yield
     finally:
-        for kind, each in before.items():
-            signal.signal(kind, each)
+        for kind, previous_handler in before.items():
+            signal.signal(kind, previous_handler)
 
 
 @contextmanager
-def deferred(kinds: Sequence[signal.Signals]) -> Iterator[None]:
-    """Handle these signals afterwards: what is done cannot be cut in two. For the main thread."""
+def defer_signals(kinds: Sequence[signal.Signals]) -> Iterator[None]:
+    """Delay signals to the end of the context, so that they cannot interrupt it.
+
+    The main thread must enter it.
+    """
     arrived: list[int] = []
     try:
-        with handled(kinds, lambda number, _frame: arrived.append(number)):
+        with handle_signals(kinds, lambda number, _frame: arrived.append(number)):
             yield
     finally:
         for number in arrived:

@@ -1,6 +1,6 @@
-"""What torchrun finds of Hopper, through the entry point ``torchrun.handlers`` of pyproject.toml.
+"""The target of the entry point ``torchrun.handlers`` in pyproject.toml.
 
-torch asks for it while it is being imported itself, so this module imports nothing of it.
+torch calls it while torch itself is being imported, so this module must not import torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def loopback_rendezvous() -> Callable[[Any], Any]:
-    """What makes a :class:`hopper.rendezvous.LoopbackRendezvous` of torchrun's parameters."""
+    """The function that makes a :class:`hopper.rendezvous.LoopbackRendezvous` for torchrun."""
     return _make_rendezvous
 
 

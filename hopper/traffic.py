@@ -1,8 +1,7 @@
-"""Bytes between servers, by cause (design.md, invariant 3).
+"""Counters of the bytes that servers send to each other, by cause.
 
-Bytes are counted where they are sent: a rank counts what its own collectives and messages put on
-the wire, and each reply of a feature server is counted by the client that asked for it, on the
-server's behalf. What stays within a server is not traffic.
+Bytes are counted where they are sent. A rank counts its own collectives and messages. A client
+counts the replies of feature servers on their behalf. Bytes that stay on a server do not count.
 """
 
 from __future__ import annotations
@@ -16,48 +15,53 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 class Traffic:
-    """Counters of one rank; safe to use from several threads."""
+    """Counters of one rank, for use by several threads."""
 
     def __init__(self, whole: Traffic | None = None) -> None:
-        """``whole``: whose totals this counts into as well; None = its own."""
+        """Make counters at zero.
+
+        Parameters
+        ----------
+        whole: the counters whose totals also count these bytes; None = no others.
+        """
         self._bytes: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
         self._lock = threading.Lock()
         self._whole = whole or self
         self._totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
 
     def apart(self) -> Traffic:
-        """Counters of what is sent for an iteration to come, to be added here in its turn."""
+        """Make separate counters for bytes of a later iteration, which :meth:`add` adds here."""
         return Traffic(self._whole)
 
     def count(self, cause: Cause, sent: int) -> None:
-        """Add bytes put on the wire."""
+        """Count bytes that were sent."""
         with self._lock:
             self._bytes[cause] += sent
         self._whole.raise_total(cause, sent)
 
     def raise_total(self, cause: Cause, sent: int) -> None:
-        """Add bytes to the totals alone."""
+        """Add bytes to the totals only."""
         with self._lock:
             self._totals[cause] += sent
 
     @property
     def total(self) -> int:
-        """Bytes that were ever counted here, or apart from here."""
+        """All bytes ever counted here or by counters of :meth:`apart`."""
         return sum(self.totals().values())
 
     def totals(self) -> dict[Cause, int]:
-        """:attr:`total` by cause."""
+        """By cause, all bytes ever counted here or by counters of :meth:`apart`."""
         with self._lock:
             return dict(self._totals)
 
     def add(self, sent: Mapping[Cause, int]) -> None:
-        """Add what was counted apart."""
+        """Add bytes that separate counters have counted."""
         with self._lock:
-            for cause, each in sent.items():
-                self._bytes[cause] += each
+            for cause, count in sent.items():
+                self._bytes[cause] += count
 
     def take(self) -> dict[Cause, int]:
-        """The bytes by cause since the last call; starts from zero again."""
+        """The bytes by cause since the last call. The counters then restart from zero."""
         with self._lock:
             taken = self._bytes
             self._bytes = dict.fromkeys(CAUSES, 0)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whenever a process or a machine ends."""
+"""Writing files so that they are complete or absent, even after a crash."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The temporary name to write a file under; it takes the place of ``path`` once its content is
-    on the disk, so that a power loss leaves old or new. After an error nothing is left of it."""
+    """Yield a temporary name to write a file under, and rename the file to ``path`` afterwards.
+
+    The content is on the disk before the file is renamed, so a power loss leaves the old file or
+    the new one. After an error the temporary file is removed.
+    """
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
         yield unfinished
@@ -38,8 +41,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed have left half-written in a folder and below it, as
-    far as its disk lets; nobody may be writing there."""
+    """Remove the unfinished files that killed processes have left in a folder and below it.
+
+    No process may be writing there. Errors of the file system are ignored.
+    """
     with suppress(OSError):
         for file in folder.rglob(f"*{_UNFINISHED}"):
             file.unlink(missing_ok=True)

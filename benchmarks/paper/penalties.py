@@ -22,7 +22,7 @@ from hopper.config import Config
 from hopper.engines import Request
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.train.cache_sources import cached_tables
-from hopper.train.warm_cache import made_for
+from hopper.train.warm_cache import profile_key
 
 WIDTH: Final = 128
 """numbers of a learnable row, as many as a paper of mag-like has (Figure 7b)"""
@@ -54,7 +54,7 @@ def run_profiles(job: Job) -> Iterator[dict[str, Any]]:
 def _take_profiles(side: Contender, config: Config, _summary: Any) -> dict[str, dict[str, Any]]:
     """What a run of a side has kept beside its partitions."""
     request = Request(side.configure(config), side.graph(config))
-    key = made_for(request)
+    key = profile_key(request)
     profiles = [
         load_profile(profile_file(request.graph.path, key, rank)) for rank in range(request.ranks)
     ]

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from hopper.errors import ClusterError, DeadlineExceeded
-from hopper.signal_handlers import handled
+from hopper.signal_handlers import handle_signals
 from hopper.train.results import SUMMARY_FILE
 
 OUTPUT_FILE = "output.log"
@@ -86,7 +86,7 @@ def ended_by_signals() -> Iterator[None]:
     kinds = [
         kind for kind in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(kind) != signal.SIG_IGN
     ]
-    with handled(kinds, interrupt):
+    with handle_signals(kinds, interrupt):
         yield
 
 

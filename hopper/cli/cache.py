@@ -120,11 +120,11 @@ def _load(config: Config, rank: int) -> CacheProfile:
     from hopper.errors import RequestError
     from hopper.features import open_graph
     from hopper.hetero.cache_profile import load_profile, profile_file
-    from hopper.train.warm_cache import check_profile, made_for
+    from hopper.train.warm_cache import check_profile, profile_key
 
     graph = open_graph(config)
     request = Request(config, graph)
     check_profile(request)
     if not 0 <= rank < request.ranks:
         raise RequestError(f"--rank: expected 0 to {request.ranks - 1}, given {rank}")
-    return load_profile(profile_file(graph.path, made_for(request), rank))
+    return load_profile(profile_file(graph.path, profile_key(request), rank))

@@ -18,7 +18,7 @@ from hopper.errors import ConfigError, GraphError
 from hopper.partition.checksums import check_sizes
 from hopper.partition.memory import format_bytes
 from hopper.train.rank import device_of_rank
-from hopper.train.rank_processes import cores, threads_of_a_rank
+from hopper.train.rank_processes import count_cores, threads_of_a_rank
 
 _SHARED: Final = Path("/dev/shm")  # nosec B108 # measured, not written to
 _LEAST_SHARED: Final = 1 << 30
@@ -47,7 +47,7 @@ def check_device(case: Case) -> Iterator[Finding]:
 
 def check_threads(case: Case) -> Iterator[Finding]:
     """Threads of all ranks against cores, and what the environment says of them."""
-    subject, ranks, count = "threads", case.ranks_here, cores()
+    subject, ranks, count = "threads", case.ranks_here, count_cores()
     threads = threads_of_a_rank(case.config.train.threads, ranks)
     told = os.environ.get("OMP_NUM_THREADS", "")
     found = f"{case.told_ranks} × {threads} threads on {count} usable cores"

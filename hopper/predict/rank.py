@@ -22,7 +22,7 @@ from hopper.predict.order import Order, read_order
 from hopper.predict.tasks import EdgeTask, NodeTask
 from hopper.predict.trained import TrainedRun
 from hopper.train.console import RunConsole
-from hopper.train.rank import joined
+from hopper.train.rank import join_cluster
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.verify import await_row_checks, start_row_check
 
@@ -44,7 +44,7 @@ def predict_rank(config: Config) -> None:
             f"{run.model_file}: expected the model that the prediction was begun with; it is "
             "another one now"
         )
-    with ExitStack() as cleanup, joined(config, run.check) as (request, cluster, rows):
+    with ExitStack() as held, join_cluster(config, run.check) as (request, cluster, rows):
         _check_same(order, request, cluster)
         if cluster.rank == 0:
             cleanup.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))

@@ -42,8 +42,8 @@ class RehearsedCluster(Cluster):
             self._levels = self._make_levels()
 
     @contextmanager
-    def watched(self, operation: str) -> Iterator[None]:
-        """Do nothing: all ranks are in this process, and their errors already say what failed."""
+    def explain_failures(self, operation: str) -> Iterator[None]:
+        """Errors are those of one process, and say what went wrong."""
         yield
 
     def busy(self) -> float:

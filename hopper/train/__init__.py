@@ -1,6 +1,6 @@
-"""The run: its launcher, its ranks, their loop, and what they write.
+"""Training runs: the launcher, the ranks, their loop, and the files that they write.
 
-``torchrun ... -m hopper.train CONFIG`` runs one rank of a cluster. Nothing is imported here,
-because a rank does something before it imports torch. From Python, :func:`hopper.train` is a
-function.
+``torchrun ... -m hopper.train CONFIG`` runs one rank of a cluster. This module imports nothing,
+because a rank must tie itself to its parent process before it imports torch. From Python,
+:func:`hopper.train` is a function.
 """

@@ -1,8 +1,8 @@
-"""``train.engine = "auto"``: exact engines try the first global batches, the fastest one trains.
+"""``train.engine = "auto"``: all exact engines try the first global batches, the fastest trains.
 
-Nothing of a try is kept: each engine gets a model and an optimiser of its own. What was measured
-and chosen is written to ``engine.json`` in the run's folder; a resumed run takes its word for it,
-a replayed one that of the run it replays.
+Each try has a model and an optimiser of its own, which are discarded. The measurements and the
+choice are written to ``engine.json`` in the run's folder. A resumed run reads its engine from this
+file, and a replayed run takes the engine of the run that it replays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hopper.engines import Engine, Request, engines_of
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 from hopper.train.iteration_cost import try_engine
-from hopper.train.replay import replayed_engine
+from hopper.train.replay import read_replayed_engine
 from hopper.whole_files import write_text
 
 ENGINE_FILE: Final = "engine.json"
@@ -31,7 +31,11 @@ ENGINE_FILE: Final = "engine.json"
 class Try:
     """One engine's iteration.
 
-    seconds: the slowest rank's. bytes: sent between servers, of all causes, by all ranks.
+    Attributes
+    ----------
+    engine: the engine's name.
+    seconds: time of the slowest rank.
+    bytes: bytes that all ranks sent between servers, for all causes.
     """
 
     engine: str
@@ -58,17 +62,17 @@ def settle_engine(
     make_engine: Callable[[Request], Engine],
     say: Callable[[str], None],
 ) -> Request:
-    """The request with an engine instead of "auto"; every rank calls it.
+    """Replace "auto" in a request by an engine; every rank must call it.
 
     Parameters
     ----------
-    batches: the first ones of epoch 0, one at least; the second is timed, if there is one.
-    make_engine: an engine with a model, an optimiser and a log of its own.
-    say: told the reason.
+    batches: the first batches of epoch 0, at least one. The second is timed, if there is one.
+    make_engine: makes an engine with a model, an optimiser and a log of its own.
+    say: prints the choice and its reason.
 
     Raises
     ------
-    RequestError: the run to resume or to replay does not tell its engine.
+    RequestError: the run to resume or replay does not say which engine it used.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
     config, candidates = request.config, engines_of(request)
@@ -76,13 +80,13 @@ def settle_engine(
     if config.train.resume:
         return request.under(with_engine(config, _read_engine(run_dir)))
     if config.train.replay:
-        choice = Choice(replayed_engine(config), "replayed")
+        choice = Choice(read_replayed_engine(config), "replayed")
     elif len(candidates) == 1:
         choice = Choice(candidates[0].name, request.graph.layout.explain("the graph"))
     elif cluster.world == 1:
-        # With nobody to share with all do the same: the one that does least besides.
-        alone = next(each for each in candidates if not each.plans_on_host)
-        choice = Choice(alone.name, "a single rank sends nothing")
+        # With a single rank all engines compute the same. Take one that plans no exchanges.
+        engine = next(candidate for candidate in candidates if not candidate.plans_on_host)
+        choice = Choice(engine.name, "a single rank sends nothing")
     else:
         choice = _choose(request, candidates, cluster, batches, make_engine)
     say(f"engine auto: {choice.engine}: {choice.reason}")
@@ -93,7 +97,7 @@ def settle_engine(
 
 
 def with_engine(config: Config, engine: str) -> Config:
-    """The same configuration for an engine."""
+    """The same configuration with ``train.engine`` replaced."""
     values = config.model_dump()
     values["train"]["engine"] = engine
     return make_config(values)
@@ -106,12 +110,13 @@ def _choose(
     batches: Sequence[GlobalBatch],
     make_engine: Callable[[Request], Engine],
 ) -> Choice:
+    """Let all candidates try an iteration, and choose the fastest."""
     tries: list[Try] = []
-    for each in candidates:
-        tries += _try(each.name, request, cluster, batches, make_engine)
-    best = min(tries, key=lambda each: each.seconds)
-    told = "; ".join(str(each) for each in sorted(tries, key=lambda each: each.seconds))
-    return Choice(best.engine, f"an iteration each: {told}", tuple(tries))
+    for candidate in candidates:
+        tries += _try(candidate.name, request, cluster, batches, make_engine)
+    fastest_first = sorted(tries, key=lambda attempt: attempt.seconds)
+    reason = f"an iteration each: {'; '.join(map(str, fastest_first))}"
+    return Choice(fastest_first[0].engine, reason, tuple(tries))
 
 
 def _try(
@@ -121,22 +126,23 @@ def _try(
     batches: Sequence[GlobalBatch],
     make_engine: Callable[[Request], Engine],
 ) -> list[Try]:
-    """One engine's try; none where it is refused. What it holds is let go of before the next."""
-    own = request.under(with_engine(request.config, name))
+    """Let one engine try an iteration, and free its memory; empty if it refuses the request."""
+    attempt = request.under(with_engine(request.config, name))
     try:
         # The first iteration warms up.
-        *_, cost = try_engine(own, cluster, batches[:2], make_engine)
+        *_, cost = try_engine(attempt, cluster, batches[:2], make_engine)
     except RequestError:
-        # Not with this model, or with these options; equally so on every rank.
+        # The engine cannot train this model or these options. All ranks agree on that.
         return []
     return [_agree(cluster, name, cost.seconds, sum(cost.sent.values()))]
 
 
 def _agree(cluster: Cluster, name: str, seconds: float, sent: int) -> Try:
-    own = torch.tensor([seconds, float(sent)], dtype=torch.float64)
-    everyone = cluster.all_gather(own, "control", "agreeing on an engine")
+    """Combine the measurements of all ranks."""
+    measured = torch.tensor([seconds, float(sent)], dtype=torch.float64)
+    by_rank = cluster.all_gather(measured, "control", "agreeing on an engine")
     cluster.traffic.take()
-    return Try(name, float(everyone[:, 0].max()), int(everyone[:, 1].sum()))
+    return Try(name, float(by_rank[:, 0].max()), int(by_rank[:, 1].sum()))
 
 
 def _read_engine(run_dir: Path) -> str:

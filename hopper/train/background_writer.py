@@ -1,4 +1,4 @@
-"""Files that are written beside training, one at a time."""
+"""Writing files in the background while training goes on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Callable
 
 
 class BackgroundWriter:
-    """Runs one piece of writing after the other in a thread; whoever begins the next one waits for
-    the one before."""
+    """Writes in a thread, one job at a time. Beginning a job waits for the one before."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Write while the caller goes on; raises as :meth:`wait`."""
+        """Begin a job. It first waits for the one before, and raises that one's error."""
         self.wait()
 
         def run() -> None:
@@ -24,17 +23,12 @@ class BackgroundWriter:
             except BaseException as error:
                 self._error = error
 
-        # A run that has failed does not wait for its disk.
+        # A daemon thread, so that a failed run ends without waiting for its disk.
         self._thread = threading.Thread(target=run, name="hopper-checkpoint", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until what was begun is written.
-
-        Raises
-        ------
-        Whatever writing it has raised.
-        """
+        """Wait until the job that was begun last has ended, and raise its error if it failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

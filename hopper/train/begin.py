@@ -1,4 +1,4 @@
-"""What was learned in another run: what a run begins with, and what predicts."""
+"""Loading what another run has learned, to begin a run with it or to predict."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from hopper.train.tensor_file import read_pieces
 def begin_with(
     config: Config, models: Iterable[nn.Module], learnable: Iterable[TableShare]
 ) -> None:
-    """Let models, and this rank's learnable rows, be those that ``train.init_from`` ended with;
-    rows of nodes that were not there stay what they are.
+    """Load models and this rank's learnable rows from the run that ``train.init_from`` names.
+
+    Rows of nodes that this run did not have stay as they are.
 
     Raises
     ------
-    RequestError: it is no finished run's folder, or one of another model; names the key.
+    RequestError: the folder is not that of a finished run, or its model is another; names the key.
     """
     if not config.train.init_from:
         return
@@ -38,23 +39,23 @@ def begin_with(
 
 
 def restore_rows(run: RunResult, learnable: Iterable[TableShare]) -> dict[str, int]:
-    """Make this rank's learnable rows those that a run ended with.
+    """Load this rank's learnable rows from the end of a run.
 
     Returns
     -------
-    By table, how many of the rank's rows the run had none for.
+    By table, how many of the rank's rows the run does not have.
 
     Raises
     ------
-    RequestError: a file of them is missing or altered.
+    RequestError: a file of rows is missing or altered.
     """
     files = [learned_rows_file(Path(run.run_dir), rank) for rank in range(run.ranks)]
     missing = {}
     for table in learnable:
-        found = 0
+        loaded = 0
         for file in files:
             for ids, rows in read_pieces(file, [f"{table.name}{IDS}", table.name]):
-                found += table.fill(ids.numpy(), rows)
-        table.finish_restore()
-        missing[table.name] = table.owned().size - found
+                loaded += table.fill(ids.numpy(), rows)
+        table.restored()
+        missing[table.name] = table.owned().size - loaded
     return missing

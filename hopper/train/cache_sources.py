@@ -1,4 +1,4 @@
-"""What a rank's cache may hold: features, of other servers or of all, and learnable records."""
+"""The sources of a rank's cache: features of other servers or of all, and learnable records."""
 
 from __future__ import annotations
 
@@ -27,58 +27,67 @@ from hopper.partition.memory import format_bytes
 Ids = NDArray[np.int64]
 _ROWS_AT_ONCE: Final = 1 << 16
 _SHARE_OF_FREE_MEMORY: Final = 0.5
-"""that records may take; batches, models and mapped features need the rest"""
+"""The share that records may take. Batches, models and mapped features need the rest."""
 _NOTHING: Final = np.empty(0, np.int64)
 
 
 def cached_features(request: Request) -> list[str]:
-    """The node types whose features may be held, in order of name: where the rank trains, of any
-    that the model reads; otherwise, of those that it reads of other servers."""
+    """The node types whose features may be cached, in order of name.
+
+    A cache in device memory may hold all features that the model reads. One in host memory holds
+    only features of other servers, if the engine fetches any.
+    """
     if is_fetching(request) or request.config.cache.memory == "device":
         return request.reads.featured
     return []
 
 
 def cached_tables(request: Request) -> list[str]:
-    """The tables of learnable rows that are not stored where the model is, in order of name."""
+    """The tables of learnable rows that are not stored in the model's memory, in order of name."""
     if request.config.learnable.storage == "memory":
         return []
     return sorted(set(request.reads.tables.values()))
 
 
 class CacheSource(ABC):
-    """Where a cache's rows come from, by node type or table."""
+    """A source of rows for a cache. Rows have ids, by node type or table."""
 
     def why_decline(self, cluster: Cluster) -> str:
-        """Why to hold none of the rows would cost less; "" = it would not; every rank has to call
-        it, and finds the same."""
+        """Say why caching none of these rows costs less than caching some; "" = it does not.
+
+        Every rank must call it, and all get the same answer.
+        """
         return ""
 
     @abstractmethod
-    def known(self) -> dict[str, TypeProfile]:
-        """What is known without sampling."""
+    def describe_types(self) -> dict[str, TypeProfile]:
+        """By node type or table, a profile without visits: the facts that need no sampling."""
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """One more than the largest id that :meth:`read` may yield."""
+        """By node type or table, one more than the largest id that :meth:`read` may return."""
 
     @abstractmethod
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
-        """[n] distinct ids of the rows that an iteration reads here; every rank has to call it.
+        """Find the rows that an iteration reads on this rank; every rank must call it.
 
         Parameters
         ----------
         nodes: by name of a type in subgraphs, the nodes that this rank reads, in groups.
-        where: names the moment in errors.
+        where: names the epoch and iteration in errors.
+
+        Returns
+        -------
+        By node type or table, [n] distinct ids.
         """
 
     @abstractmethod
     def miss(self, name: str, ids: Ids) -> None:
-        """Do what a miss of rows does."""
+        """Do the work that missing these rows in the cache causes, to measure its time."""
 
     @abstractmethod
     def fill(self, plan: CachePlan) -> None:
-        """Hold what a plan says."""
+        """Make the cache that a plan describes."""
 
 
 class Features(CacheSource):
@@ -86,8 +95,8 @@ class Features(CacheSource):
 
     Parameters
     ----------
-    types: whose.
-    stored_as: by name of a type in subgraphs, the node type, where it is not its name.
+    types: the node types.
+    stored_as: by name of a type in subgraphs, the node type, if the names differ.
     """
 
     def __init__(
@@ -97,76 +106,82 @@ class Features(CacheSource):
         self._rows = rows
         self._stored_as = stored_as
 
-    def known(self) -> dict[str, TypeProfile]:
-        """See :class:`CacheSource`."""
-        found = {}
-        for each in self._types:
-            dim, dtype = self._row(each)
-            rows = self._possible(each)
-            found[each] = TypeProfile(dim * dtype.itemsize, rows, _NOTHING, _NOTHING)
-        return found
+    def describe_types(self) -> dict[str, TypeProfile]:
+        """Describe the stored rows of each node type."""
+        profiles = {}
+        for node_type in self._types:
+            dim, dtype = self._row_form(node_type)
+            rows = self._count_cacheable(node_type)
+            profiles[node_type] = TypeProfile(dim * dtype.itemsize, rows, _NOTHING, _NOTHING)
+        return profiles
 
     def counts(self) -> dict[str, int]:
-        """See :class:`CacheSource`."""
-        return {each: self._rows.graph.book.total(each) for each in self._types}
+        """By node type, the number of nodes in the whole graph."""
+        return {node_type: self._rows.graph.book.total(node_type) for node_type in self._types}
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
-        """See :class:`CacheSource`."""
-        read: dict[str, list[Ids]] = {each: [] for each in self._types}
+        """Find the nodes whose features a cache could provide."""
+        read: dict[str, list[Ids]] = {node_type: [] for node_type in self._types}
         for name, groups in nodes.items():
             stored = self._stored_as.get(name, name)
             if stored in read:
-                read[stored] += [self._missing(stored, ids) for ids in groups]
-        return {each: distinct(groups) for each, groups in read.items()}
+                read[stored] += [self._select_cacheable(stored, ids) for ids in groups]
+        return {node_type: distinct(groups) for node_type, groups in read.items()}
 
     @abstractmethod
-    def _possible(self, node_type: str) -> int:
-        """How many rows could be missing."""
+    def _count_cacheable(self, node_type: str) -> int:
+        """How many rows of a type a cache could hold."""
 
     @abstractmethod
-    def _missing(self, node_type: str, ids: Ids) -> Ids:
-        """Those of ids whose rows are missing, if none is held."""
+    def _select_cacheable(self, node_type: str, ids: Ids) -> Ids:
+        """The ids among some whose rows a cache could hold."""
 
     @abstractmethod
     def _gather(self, node_type: str, ids: Ids) -> NDArray[Any]:
-        """[n, dim]: missing rows."""
+        """[n, dim]: read rows from where they are stored."""
 
-    def _filled(self, plan: CachePlan, module: ModuleType) -> dict[str, RowCache]:
-        """By type, the rows that a plan holds."""
+    def _make_caches(self, plan: CachePlan, module: ModuleType) -> dict[str, RowCache]:
+        """By node type, a cache with the rows that a plan chose.
+
+        Parameters
+        ----------
+        module: the array module (NumPy or CuPy) of the cache's memory.
+        """
         kind = RecentRows if plan.policy == "lru" else RowCache
-        held: dict[str, RowCache] = {}
-        for each in self._types:
-            total, (dim, dtype) = self._rows.graph.book.total(each), self._row(each)
-            held[each] = kind(total, plan.room[each], dim, dtype, module)
-            wanted = np.sort(plan.held[each])
+        caches: dict[str, RowCache] = {}
+        for node_type in self._types:
+            total, (dim, dtype) = self._rows.graph.book.total(node_type), self._row_form(node_type)
+            caches[node_type] = kind(total, plan.room[node_type], dim, dtype, module)
+            wanted = np.sort(plan.held[node_type])
             for first in range(0, wanted.size, _ROWS_AT_ONCE):
                 ids = wanted[first : first + _ROWS_AT_ONCE]
-                rows = self._gather(each, ids)
-                held[each].put(module.asarray(ids), module.asarray(rows))
-        return held
+                rows = self._gather(node_type, ids)
+                caches[node_type].put(module.asarray(ids), module.asarray(rows))
+        return caches
 
-    def _row(self, node_type: str) -> tuple[int, np.dtype[Any]]:
+    def _row_form(self, node_type: str) -> tuple[int, np.dtype[Any]]:
+        """The number of columns and the dtype of stored rows."""
         stored = stored_features(self._rows.graph.schema.table(node_type))
         assert stored is not None
         return stored.columns, stored.dtype
 
 
 class RemoteFeatures(Features):
-    """Those of other servers, held in host memory; parameters as of :class:`Features`."""
+    """Features of other servers, cached in host memory."""
 
     def miss(self, name: str, ids: Ids) -> None:
-        """See :class:`CacheSource`."""
+        """Fetch the rows from their servers."""
         self._gather(name, ids)
 
     def fill(self, plan: CachePlan) -> None:
-        """See :class:`CacheSource`."""
-        self._rows.keep(self._filled(plan, np))
+        """Cache the rows in host memory."""
+        self._rows.keep(self._make_caches(plan, np))
 
-    def _possible(self, node_type: str) -> int:
+    def _count_cacheable(self, node_type: str) -> int:
         stored = self._rows.graph.stored(node_type, self._rows.server)
         return self._rows.graph.book.total(node_type) - stored.count
 
-    def _missing(self, node_type: str, ids: Ids) -> Ids:
+    def _select_cacheable(self, node_type: str, ids: Ids) -> Ids:
         return ids[~self._rows.is_local(node_type, ids)]
 
     def _gather(self, node_type: str, ids: Ids) -> NDArray[Any]:
@@ -175,13 +190,14 @@ class RemoteFeatures(Features):
 
 
 class DeviceFeatures(Features):
-    """All that the rank reads, held where it trains.
+    """All features that the rank reads, cached in the memory of its device.
 
     Parameters
     ----------
-    types, rows, stored_as: as of :class:`Features`.
-    device: where the rank trains.
-    fetching: whether it reads rows of other servers.
+    device: the device that the rank trains on.
+    fetching: whether the rank reads rows of other servers.
+
+    The other parameters are those of :class:`Features`.
     """
 
     def __init__(
@@ -198,23 +214,23 @@ class DeviceFeatures(Features):
         self._fetching = fetching
 
     def miss(self, name: str, ids: Ids) -> None:
-        """See :class:`CacheSource`."""
+        """Gather the rows and copy them to the device."""
         to_device(self._gather(name, ids), self._device)
         finish_copies(self._device)
 
     def fill(self, plan: CachePlan) -> None:
-        """See :class:`CacheSource`."""
-        held = self._filled(plan, array_module(self._device.type))
-        self._rows.on_device = DeviceRows(self._device, held, self._rows.one_reader)
-        # What was read to fill it is not training's.
+        """Cache the rows in device memory."""
+        caches = self._make_caches(plan, array_module(self._device.type))
+        self._rows.on_device = DeviceRows(self._device, caches, self._rows.one_reader)
+        # Rows that were read to fill the cache do not count as training's.
         self._rows.take_rows()
 
-    def _possible(self, node_type: str) -> int:
+    def _count_cacheable(self, node_type: str) -> int:
         if self._fetching:
             return self._rows.graph.book.total(node_type)
         return self._rows.graph.stored(node_type, self._rows.server).count
 
-    def _missing(self, node_type: str, ids: Ids) -> Ids:
+    def _select_cacheable(self, node_type: str, ids: Ids) -> Ids:
         return ids
 
     def _gather(self, node_type: str, ids: Ids) -> NDArray[Any]:
@@ -222,17 +238,17 @@ class DeviceFeatures(Features):
 
 
 class StoredRecords(CacheSource):
-    """Learnable rows that this rank owns, with the optimiser's state, in host memory."""
+    """Learnable rows that this rank owns and their optimiser state, stored in host memory."""
 
     def __init__(self, learnable: LearnableRows) -> None:
         self._learnable = learnable
 
     def why_decline(self, cluster: Cluster) -> str:
-        """See :class:`CacheSource`: on the CPU, records are updated where they are."""
+        """Decline on CPUs, where records are updated in place."""
         return "the model is in host memory as they are" if cluster.device.type == "cpu" else ""
 
-    def known(self) -> dict[str, TypeProfile]:
-        """See :class:`CacheSource`."""
+    def describe_types(self) -> dict[str, TypeProfile]:
+        """Describe the records of each table."""
         return {
             share.name: TypeProfile(
                 share.records.record_bytes, len(share.records.stored), _NOTHING, _NOTHING
@@ -241,34 +257,33 @@ class StoredRecords(CacheSource):
         }
 
     def counts(self) -> dict[str, int]:
-        """See :class:`CacheSource`: ids are places among the rank's own rows."""
+        """By table, the number of rows that this rank owns. Ids are their numbers."""
         return {share.name: len(share.records.stored) for share in self._learnable}
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
-        """See :class:`CacheSource`: those that any rank asks for."""
+        """Find the own rows that any rank asks for."""
         return {
             routes.share.name: distinct(routes.asked)
             for routes in self._learnable.ask(nodes, where)
         }
 
     def miss(self, name: str, ids: Ids) -> None:
-        """See :class:`CacheSource`: a record is read, and written back after its update."""
+        """Read the records and write them back, as an update does."""
         share, places = self._learnable[name], torch.from_numpy(ids)
         share.records.write(places, share.records.read(places))
 
     def fill(self, plan: CachePlan) -> None:
-        """See :class:`CacheSource`."""
+        """Cache the records in device memory."""
         for share in self._learnable:
             places = None if plan.policy == "lru" else plan.held[share.name]
             share.hold(plan.room[share.name], places)
 
 
 class RecordsOnDisk(StoredRecords):
-    """The same in mapped files."""
+    """Learnable rows that this rank owns and their optimiser state, stored in mapped files."""
 
     def why_decline(self, cluster: Cluster) -> str:
-        """See :class:`CacheSource`: where all of them fit in memory the kernel keeps them there,
-        and they are read and updated in place."""
+        """Decline if all records fit in memory: the kernel keeps them there by itself."""
         stored = sum(share.records.stored.nbytes for share in self._learnable)
         needed = stored * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         free = available_memory()
@@ -282,7 +297,9 @@ class RecordsOnDisk(StoredRecords):
         )
 
     def miss(self, name: str, ids: Ids) -> None:
-        """See :class:`CacheSource`: as far as the disk. What lies in the page cache would tell of
-        the moment, not of the type."""
+        """Read the records and write them back, to the disk.
+
+        Without the disk the time would depend on what the page cache happens to hold.
+        """
         super().miss(name, ids)
         self._learnable[name].write_out()

@@ -1,4 +1,4 @@
-"""Callbacks: called on every rank as a run goes on, for what no option covers."""
+"""Callbacks: user code that every rank calls during a run, for what no option covers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class Running:
 
     Attributes
     ----------
-    model: with this rank's parameters, which are those of every rank but where an engine leaves
-        some to one of them (``raf``, ``p3``); after an epoch every rank has all.
-    rank, ranks: which this is, and how many there are.
-    epoch, iteration: the present ones, or those that come next.
+    model: the model with this rank's parameters. All ranks have the same, except that ``raf`` and
+        ``p3`` train some parameters on one rank only; after an epoch every rank has all of them.
+    rank: this rank.
+    ranks: the number of ranks.
+    epoch, iteration: the present ones; between iterations, the next ones.
     """
 
     model: torch.nn.Module
@@ -37,31 +38,38 @@ class Running:
 
 
 class Callback:
-    """Derive from it, and define what is wanted. The class is called with the keyword ``run_dir``,
-    the run's folder as a :class:`pathlib.Path`, and the options of the configuration.
+    """Base class of callbacks. Derive from it and define the methods that you need.
 
-    What it changes, it has to change alike on every rank. It keeps nothing for a resumption, and
-    what it raises ends the run.
+    The class is called with the keyword ``run_dir``, the run's folder as a :class:`pathlib.Path`,
+    and the options of the configuration. A callback must make the same changes on every rank. Its
+    state is not part of checkpoints. An error that it raises ends the run.
     """
 
     def start(self, run: Running) -> None:
-        """Training begins, or goes on after a resumption."""
+        """Called when training begins, or goes on after a resumption."""
 
     def gradient(self, run: Running) -> None:
-        """An iteration's gradients are added up over all ranks (``parameter.grad``), and the update
-        is next; clipping is not done yet."""
+        """Called in every iteration before the update.
+
+        ``parameter.grad`` is the sum over all ranks, before clipping.
+        """
 
     def epoch(self, run: Running, record: Mapping[str, Any]) -> bool | None:
-        """An epoch is over, and scored if it was time; True ends the training on all ranks.
+        """Called after every epoch, and after its evaluation if there is one.
 
         Parameters
         ----------
-        record: what stands in epochs.jsonl; see :class:`hopper.train.results.EpochRecord`.
+        record: the epoch's line in epochs.jsonl; see
+            :class:`hopper.train.results.EpochRecord`.
+
+        Returns
+        -------
+        True ends the training on all ranks.
         """
         return None
 
     def finish(self, run: Running) -> None:
-        """Training is over; the model is the best one."""
+        """Called after training. The model is the best one."""
 
 
 class RunCallbacks:
@@ -76,37 +84,47 @@ class RunCallbacks:
             engine.on_gradient.append(self._gradient)
 
     def start(self, epoch: int, iteration: int) -> None:
-        """Training begins there."""
+        """Call all callbacks' ``start``.
+
+        Parameters
+        ----------
+        epoch, iteration: the first ones that will be trained.
+        """
         self._run.epoch, self._run.iteration = epoch, iteration
-        for each in self._callbacks:
-            each.start(self._run)
+        for callback in self._callbacks:
+            callback.start(self._run)
 
     def epoch(self, record: EpochRecord) -> bool:
-        """Tell of an epoch; whether any rank wants no other. Collective where there are any."""
+        """Call all callbacks' ``epoch``; with callbacks, every rank must call it.
+
+        Returns
+        -------
+        Whether a callback on any rank ends the training.
+        """
         if not self._callbacks:
             return False
         where = f"callbacks after epoch {record.epoch}"
         self._engine.complete(where)
         self._run.epoch, self._run.iteration = record.epoch, record.iterations
-        told = asdict(record)
-        stops = [each.epoch(self._run, told) for each in self._callbacks]
-        count = torch.tensor([int(any(each is True for each in stops))])
-        self._engine.state.cluster.all_reduce(count, "control", where)
-        return bool(count)
+        line = asdict(record)
+        answers = [callback.epoch(self._run, line) for callback in self._callbacks]
+        stops = torch.tensor([int(any(answer is True for answer in answers))])
+        self._engine.state.cluster.all_reduce(stops, "control", where)
+        return bool(stops)
 
     def finish(self) -> None:
-        """Training is over."""
-        for each in self._callbacks:
-            each.finish(self._run)
+        """Call all callbacks' ``finish``."""
+        for callback in self._callbacks:
+            callback.finish(self._run)
 
     def _gradient(self, batch: GlobalBatch, _packed: PackedModel) -> None:
         self._run.epoch, self._run.iteration = batch.epoch, batch.iteration
-        for each in self._callbacks:
-            each.gradient(self._run)
+        for callback in self._callbacks:
+            callback.gradient(self._run)
 
 
 def check_callbacks(config: Config) -> None:
-    """Find the callbacks that a configuration names, and compare their options with them.
+    """Check that a configuration's callbacks exist and take the options that it gives them.
 
     Raises
     ------
@@ -116,14 +134,15 @@ def check_callbacks(config: Config) -> None:
 
 
 def make_callbacks(config: Config, engine: Engine) -> RunCallbacks:
-    """The callbacks of a run on this rank.
+    """Make the callbacks of a run on this rank.
 
     Raises
     ------
-    ConfigError: as :func:`check_callbacks`; a constructor raised an error.
+    ConfigError: as :func:`check_callbacks` does, or a constructor raised an error.
     """
     run_dir = Path(config.train.run_dir)
-    return RunCallbacks([each.make(run_dir=run_dir) for each in _find_callbacks(config)], engine)
+    callbacks = [plug_in.make(run_dir=run_dir) for plug_in in _find_callbacks(config)]
+    return RunCallbacks(callbacks, engine)
 
 
 def _find_callbacks(config: Config) -> list[PlugIn[Callback]]:

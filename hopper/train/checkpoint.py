@@ -1,7 +1,7 @@
-"""Checkpoints: everything from which a run continues bit for bit (design.md, invariant 6).
+"""Checkpoints: all state that a run needs to continue bit for bit.
 
-Draws, shuffling and dropout are counter-based, so the state is parameters, optimiser, the place in
-the run and what was scored so far. A checkpoint is one file of tensors.
+Draws, shuffling and dropout are functions of counters. The state is therefore only the parameters,
+the optimiser, the progress of the run and the scores so far. A checkpoint is one file of tensors.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from hopper.train.tensor_file import fill_tensors, read_facts, save_tensors
 
 BEST_MODEL_FILE = "best.safetensors"
 RANKS: Final = "the number of ranks"
-"""a key of ``run_identity``"""
+"""A key of ``run_identity``."""
 
 
 @dataclass
 class Progress:
-    """The place in a run: the next iteration, and what came before it."""
+    """How far a run is: the next iteration, and the losses and scores so far."""
 
     epoch: int = 0
     iteration: int = 0
     step: int = 0
-    """iterations over the whole run"""
+    """Iterations of the whole run so far."""
     losses: list[float] = field(default_factory=list)
-    """of the epoch so far"""
+    """Losses of the epoch so far."""
     best_score: float | None = None
     best_epoch: int | None = None
     best_scores: dict[str, float] = field(default_factory=dict)
-    """of that epoch, by metric"""
+    """Scores of the best epoch, by metric."""
     epochs_without_gain: int = 0
     decisions: dict[str, Any] = field(default_factory=dict)
-    """what the engine's next decisions depend on"""
+    """The state that the engine's next decisions depend on."""
 
 
 def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
@@ -57,7 +57,7 @@ def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
 
 
 def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
-    """Copy saved parameters into a module, in place; returns the facts saved with them.
+    """Copy saved parameters into a module in place, and return the facts saved with them.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
 
 
 def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """All tensors that a model's training depends on, by name; filling them restores it."""
+    """All tensors that a model's training depends on, by name. Filling them restores training."""
     state = {f"model.{name}": value.detach() for name, value in _state(module).items()}
     return state | {f"optimizer.{name}": value for name, value in optimizer.state().items()}
 
@@ -77,11 +77,11 @@ def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]
 def save_training(
     path: Path, identity: dict[str, Any], state: Mapping[str, Tensor | PickedRows], progress: Any
 ) -> None:
-    """Write a checkpoint of any number of models; an older one stays whole until this one is.
+    """Write a checkpoint of any number of models. It replaces an older file only once complete.
 
     Parameters
     ----------
-    progress: where training goes on, as JSON.
+    progress: the progress of the models, as JSON.
     """
     save_tensors(path, state, {"identity": identity, "progress": progress})
 
@@ -89,7 +89,7 @@ def save_training(
 def load_training(
     path: Path, identity: dict[str, Any], state: Mapping[str, Tensor], *, partly: bool = False
 ) -> Any:
-    """Fill tensors in place from what :func:`save_training` wrote; returns its progress.
+    """Fill tensors in place from a checkpoint of :func:`save_training`; return its progress.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def load_training(
 
     Raises
     ------
-    RequestError: as :func:`read_progress`, or the file's tensors are others.
+    RequestError: as :func:`read_progress` does, or the file has other tensors.
     """
     progress = read_progress(path, identity)
     fill_tensors(state, path, partly=partly)
@@ -105,45 +105,58 @@ def load_training(
 
 
 def read_progress(path: Path, identity: dict[str, Any]) -> Any:
-    """The progress that :func:`save_training` wrote.
+    """Read the progress from a checkpoint of :func:`save_training`.
 
     Raises
     ------
-    RequestError: there is no whole checkpoint, or it is of a run that this one cannot go on from.
+    RequestError: the file is not a whole checkpoint, or this run cannot continue its run.
     """
     facts = read_facts(path)
     find_moves(path, facts["identity"], identity)
     return facts["progress"]
 
 
-def differences(found: dict[str, Any], identity: dict[str, Any]) -> dict[str, str]:
-    """By key, what is another in a run than in a checkpoint, as words; see :func:`find_moves`."""
-    found = _defaults() | found
-    return {
-        key: f"{key} was {found.get(key)!r}, now it is {value!r}"
-        for key, value in identity.items()
-        if found.get(key) != value
-    }
+def find_differences(saved: dict[str, Any], identity: dict[str, Any]) -> dict[str, str]:
+    """By key, a text for each difference between a run's identity and a checkpoint's.
 
-
-def find_moves(path: Path, found: dict[str, Any], identity: dict[str, Any]) -> list[str]:
-    """In what a run differs from the checkpoint that it goes on from: other servers, ranks, threads
-    or another engine, under which an exact run is the same but for rounding; a line for each.
-
-    A key of the configuration that was not there yet when it was written had its default.
+    A configuration key that the checkpoint lacks is newer than it, and counts with its default.
 
     Parameters
     ----------
-    path: of the checkpoint, for errors. found: its identity. identity: the run's.
+    saved: identity of the checkpoint.
+    identity: identity of the run.
+    """
+    saved = _defaults() | saved
+    return {
+        key: f"{key} was {saved.get(key)!r}, now it is {value!r}"
+        for key, value in identity.items()
+        if saved.get(key) != value
+    }
+
+
+def find_moves(path: Path, saved: dict[str, Any], identity: dict[str, Any]) -> list[str]:
+    """Find the allowed differences between a run and the checkpoint that it continues.
+
+    An exact run may move to other servers, ranks, threads or another engine: it stays the same
+    except for rounding.
+
+    Parameters
+    ----------
+    path: file of the checkpoint, for errors.
+    saved: identity of the checkpoint.
+    identity: identity of the run.
+
+    Returns
+    -------
+    A text for each difference.
 
     Raises
     ------
-    RequestError: anything else differs, or may not where both do not train the same (names the
-        key).
+    RequestError: a difference is not allowed; names the key.
     """
-    moved = differences(found, identity)
+    moved = find_differences(saved, identity)
     fixed = [key for key in moved if key not in _MOVABLE]
-    if not fixed and moved and not all(_is_movable(each) for each in (found, identity)):
+    if not fixed and moved and not (_is_movable(saved) and _is_movable(identity)):
         fixed = list(moved)
     if fixed:
         raise RequestError(f"{path}: cannot resume: {moved[fixed[0]]}")
@@ -158,12 +171,11 @@ _MOVABLE: Final = frozenset(
         *("device", "messages through host memory", "kernels", "torch"),
     }
 )
-"""what decides how an exact run rounds, and nothing else of it, as long as its global batch is the
-same"""
+"""Keys that change only the rounding of an exact run, as long as its global batch is the same."""
 
 
 def _is_movable(identity: Mapping[str, Any]) -> bool:
-    """Whether a run is one model's, the same under every exact engine and on any servers."""
+    """Whether a run trains one model, the same under every exact engine and on any servers."""
     return bool(
         identity.get("whether the engine is exact")
         and identity.get("hop.replicas") == "synchronous"
@@ -172,14 +184,14 @@ def _is_movable(identity: Mapping[str, Any]) -> bool:
 
 
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
-    """What is compared when a run continues another: all that decides its bits."""
-    of_run = (
+    """All facts that decide the bits of a run, compared when a run continues a checkpoint."""
+    not_compared = (
         *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
         *("keep_checkpoints", "checkpoint_copy"),
         *("init_from", "loggers", "loggers_options", "score_training", "gradient_norms"),
     )
-    # What a machine makes of device and threads is compared instead.
-    free = {("train", key) for key in (*of_run, "device", "threads")}
+    # The actual device and number of threads are compared, not the configured ones.
+    free = {("train", key) for key in (*not_compared, "device", "threads")}
     free |= {("learnable", "folder"), ("learnable", "storage"), ("sampler", "device")}
     values = config.model_dump()
     identity = {
@@ -211,7 +223,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
 
 
 def _defaults() -> dict[str, Any]:
-    """By "section.key", what a key is where a configuration does not name it."""
+    """By "section.key", the default of every key."""
     values = make_config({"data": {"partitioned": "any"}}).model_dump()
     return {
         f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()

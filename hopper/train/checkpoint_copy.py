@@ -1,4 +1,4 @@
-"""Copies of checkpoints elsewhere: another folder, or an address that fsspec knows."""
+"""Copies of checkpoints in another folder or at an address that fsspec can write to."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _UNFINISHED = ".unfinished"
 
 
 class CheckpointCopy:
-    """Copies files; that one cannot be copied is told and ends nothing.
+    """Copies files. A copy that fails causes a warning and does not end the run.
 
     Parameters
     ----------
-    address: a folder, or a URL such as ``s3://bucket/folder``; "" = nothing is copied.
+    address: a folder, or a URL such as ``s3://bucket/folder``; "" = copy nothing.
 
     Raises
     ------
-    ConfigError: fsspec does not know it, or lacks what it needs.
+    ConfigError: fsspec does not know the address, or lacks a package for it.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._system: Any = None
         if address:
-            # Not read by runs that copy nothing.
+            # Runs that copy nothing do not need fsspec.
             import fsspec
 
             try:
@@ -40,28 +40,28 @@ class CheckpointCopy:
                 ) from error
 
     def put(self, file: Path) -> None:
-        """Copy a file; one of its name stays whole until it is there."""
+        """Copy a file. It replaces an older copy only once complete."""
         if self._system is None:
             return
         target = f"{self._folder}/{file.name}"
         try:
             self._system.makedirs(self._folder, exist_ok=True)
-            # Where renaming is copying, as in object storage, a file is whole or not there anyhow.
+            # Object storage renames by copying, but there a file only appears once complete.
             self._system.put_file(str(file), target + _UNFINISHED)
             self._system.mv(target + _UNFINISHED, target)
-        except Exception as error:  # whatever a file system of others raises
+        except Exception as error:  # A plug-in file system may raise anything.
             warn(f"train.checkpoint_copy: {self._address}: {file.name} was not copied: {error}")
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove what is not needed any more."""
+        """Remove copies that are no longer needed."""
         for name in names if self._system is not None else ():
             try:
                 self._system.rm_file(f"{self._folder}/{name}")
             except FileNotFoundError:
                 continue
-            except Exception as error:  # see above
+            except Exception as error:  # A plug-in file system may raise anything.
                 warn(f"train.checkpoint_copy: {self._address}: {name} was not removed: {error}")
 
 
 NO_COPY = CheckpointCopy("")
-"""nothing is copied"""
+"""Copies nothing."""

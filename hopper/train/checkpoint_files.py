@@ -1,4 +1,4 @@
-"""Where a run's checkpoints lie: ``checkpoints/`` in its folder, some of them, the newest ones."""
+"""The files of a run's checkpoints, in the folder ``checkpoints/`` of the run's folder."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _MODEL: Final = re.compile(r"step-(\d+)\.safetensors")
 
 
 class CheckpointFiles:
-    """Names of the files of a run's checkpoints, by the iterations that had been trained."""
+    """The files of a run's checkpoints, named by step: the number of iterations trained before."""
 
     def __init__(self, run_dir: Path | str) -> None:
         self.folder = Path(run_dir) / FOLDER
 
     def model(self, step: int) -> Path:
-        """What rank 0 writes: all models, and the place in the run."""
+        """The file of all models and their progress, which rank 0 writes."""
         return self.folder / f"step-{step}.safetensors"
 
     def learnable(self, rank: int, step: int) -> Path:
-        """A rank's learnable rows, or those that changed: ``learnable_checkpoints``."""
+        """The file of a rank's learnable rows, or of those that changed."""
         return self.folder / f"learnable-rank-{rank}-step-{step}.safetensors"
 
     @property
     def steps(self) -> list[int]:
-        """Of all models that were written, newest first."""
-        found = (_MODEL.fullmatch(file.name) for file in self.folder.glob("step-*.safetensors"))
-        return sorted((int(each[1]) for each in found if each), reverse=True)
+        """The steps of all files of models, newest first."""
+        matches = (_MODEL.fullmatch(file.name) for file in self.folder.glob("step-*.safetensors"))
+        return sorted((int(match[1]) for match in matches if match), reverse=True)
 
     @property
     def newest(self) -> Path | None:
@@ -42,8 +42,12 @@ class CheckpointFiles:
         return self.model(steps[0]) if steps else None
 
     def have_whole_model(self, say: Callable[[str], None]) -> bool:
-        """Whether any file of models is as it was written; ``say`` is told if there are some, and
-        none is."""
+        """Whether any file of models passes its checksum.
+
+        Parameters
+        ----------
+        say: prints a line if there are files but none passes.
+        """
         reasons = []
         for step in self.steps:
             try:
@@ -57,19 +61,19 @@ class CheckpointFiles:
         return False
 
     def forget_models_after(self, step: int) -> None:
-        """Remove files of models of later steps, which would pass for the newest ones."""
-        for each in self.steps:
-            if each > step:
-                self.model(each).unlink(missing_ok=True)
+        """Remove files of models of later steps, which would be taken for the newest ones."""
+        for later_step in self.steps:
+            if later_step > step:
+                self.model(later_step).unlink(missing_ok=True)
 
-    def forget_models(self, kept: int = 0) -> list[str]:
-        """Remove all files of models but the newest ones; returns their names."""
-        old = [self.model(step) for step in self.steps[kept:]]
+    def forget_models(self, keep: int = 0) -> list[str]:
+        """Remove all files of models except the ``keep`` newest; return their names."""
+        old = [self.model(step) for step in self.steps[keep:]]
         for file in old:
             file.unlink(missing_ok=True)
         return [file.name for file in old]
 
 
 def warn(line: str) -> None:
-    """Say something that does not end a run."""
+    """Print a warning."""
     events.warn("warning", line)

@@ -1,4 +1,4 @@
-"""What a run prints: a live bar on a terminal, plain lines elsewhere; rank 0 only."""
+"""What rank 0 prints during a run: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hopper.train.results import EpochRecord
 
 
 class _Rate(ProgressColumn):
-    """Roots a second of all ranks, of late, and bytes that this rank has sent a second."""
+    """Shows the recent rate of roots over all ranks, and this rank's rate of sent bytes."""
 
     def render(self, task: Task) -> Text:
-        """See rich."""
+        """Return both rates as text."""
         if not task.speed:
             return Text("")
         sent = task.fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
@@ -33,7 +33,13 @@ class _Rate(ProgressColumn):
 
 
 class RunConsole:
-    """Prints the progress of a run; silent on ranks other than 0."""
+    """Prints the progress of a run.
+
+    Parameters
+    ----------
+    shown: whether to print anything; only rank 0 does.
+    metric: name of the metric that selects the best model.
+    """
 
     def __init__(self, shown: bool, metric: str) -> None:
         self._console = Console() if shown else None
@@ -74,10 +80,12 @@ class RunConsole:
             self._console.print(text, highlight=False, soft_wrap=True)
 
     def start_epoch(self, epoch: int, done: int, total: int, batch: int) -> None:
-        """A new epoch begins, with ``done`` of its iterations already trained.
+        """Show the beginning of an epoch.
 
         Parameters
         ----------
+        done: iterations of the epoch that are trained already.
+        total: iterations of the epoch.
         batch: roots of an iteration, over all ranks.
         """
         if self._bar is not None:
@@ -96,7 +104,7 @@ class RunConsole:
             )
 
     def step(self, loss: float, sent: int) -> None:
-        """An iteration ended.
+        """Show the end of an iteration.
 
         Parameters
         ----------
@@ -106,7 +114,8 @@ class RunConsole:
             if self._sent_before is None:
                 self._sent_before = sent
             since = sent - self._sent_before
-            self._bar.update(self._bar.task_ids[0], advance=1, loss=_told(loss), sent=since)
+            loss_text = _format_loss(loss)
+            self._bar.update(self._bar.task_ids[0], advance=1, loss=loss_text, sent=since)
 
     def end_epoch(self, record: EpochRecord) -> None:
         """Print an epoch's line."""
@@ -123,6 +132,6 @@ class RunConsole:
         )
 
 
-def _told(loss: float) -> str:
-    """The loss, where this rank knows it."""
+def _format_loss(loss: float) -> str:
+    """The loss as text; "" if this rank does not know it."""
     return "" if math.isnan(loss) else f"{loss:.4f}"

@@ -1,4 +1,4 @@
-"""Validation and test scores, over whole neighbourhoods: no sampling, no dropout."""
+"""Validation and test scores, computed over whole neighbourhoods without sampling or dropout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopper.models import Objective
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Within it a model computes without dropout; it goes back to what it was."""
+    """Switch a model to evaluation mode, without dropout, while the context lasts."""
     was_training = model.training
     model.eval()
     try:
@@ -36,10 +36,10 @@ class Evaluator:
 
     Attributes
     ----------
-    told_baseline: what :meth:`baselines` are, in words.
+    baseline_text: says in words what :meth:`baselines` are.
     """
 
-    told_baseline = "what one answer for all nodes reaches"
+    baseline_text = "what one answer for all nodes reaches"
 
     def __init__(self, inference: Inference, objective: Objective) -> None:
         self._inference = inference
@@ -48,7 +48,7 @@ class Evaluator:
 
     @property
     def learnable(self) -> LearnableRows:
-        """What is learned besides the model."""
+        """The learnable rows that belong to the model."""
         return self._scene.learnable
 
     def has_split(self, split: str) -> bool:
@@ -57,56 +57,66 @@ class Evaluator:
 
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
-        """The metrics of a split by name, the one that selects first; equal on every rank.
+        """The metrics of a split by name; every rank must call it, and all get the same.
+
+        The metric that selects the best model comes first.
 
         Raises
         ------
         ClusterError: a rank or server was lost, or a deadline passed.
         """
         with evaluating(model):
-            logits, labels = self._answers(model, split)
+            logits, labels = self._predict(model, split)
         return self._scores(logits, labels, split)
 
-    def _answers(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """The logits of this rank's part of a split, and their labels; collective."""
+    def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """Logits and labels of this rank's part of a split; every rank must call it."""
         ids, logits = self._inference.rows(model, self._inference.split(split))
         return logits.cpu(), self._labels(ids)
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By split that is scored, what one answer for all nodes would reach: the largest class,
-        for each of several labels what most nodes have, or the mean; of training nodes."""
+        """By split that is scored, the scores of the best single answer for all nodes.
+
+        That answer is taken from the training nodes: the largest class, for each of several labels
+        what most nodes have, or the mean.
+        """
         row = self.objective.one_answer(self._training_sums(), self._classes)
-        found = {}
+        scores = {}
         for split in filter(self.has_split, ("val", "test")):
-            labels = self._labels_of(split)
-            found[split] = self._scores(row.expand(len(labels), -1), labels, split)
-        return found
+            labels = self._split_labels(split)
+            scores[split] = self._scores(row.expand(len(labels), -1), labels, split)
+        return scores
 
     def _scores(self, logits: Tensor, labels: Tensor, split: str) -> dict[str, float]:
+        """Combine all ranks' logits and labels into scores."""
         sums = self.objective.metric_sums(logits, labels)
         self._scene.cluster.all_reduce(sums, "control", f"adding up the {split} score")
-        everyones = None
+        all_roots = None
         if self.objective.needs_all_roots:
-            everyones = self._gathered(logits, labels, split)
-        return self.objective.scores(sums, everyones)
+            all_roots = self._gather_roots(logits, labels, split)
+        return self.objective.scores(sums, all_roots)
 
     def _training_sums(self) -> Tensor:
-        sums = self.objective.label_sums(self._labels_of("train"), self._classes)
+        """The objective's sums over the labels of all training nodes."""
+        sums = self.objective.label_sums(self._split_labels("train"), self._classes)
         self._scene.cluster.all_reduce(sums, "control", "adding up training labels")
         return sums
 
-    def _gathered(self, logits: Tensor, labels: Tensor, split: str) -> tuple[Tensor, Tensor]:
-        """Logits and labels of every rank's nodes, on all of them."""
+    def _gather_roots(self, logits: Tensor, labels: Tensor, split: str) -> tuple[Tensor, Tensor]:
+        """Logits and labels of all ranks' roots, on every rank."""
         cluster, width = self._scene.cluster, logits.shape[1]
         if cluster.world == 1:
             return logits, labels
-        # In float64 class numbers are exact.
-        own = [logits.double().contiguous().view(-1).numpy(), labels.double().view(-1).numpy()]
-        groups = [[each] * cluster.world for each in own]
-        found = exchange_arrays(cluster, groups, "control", f"gathering {split} logits")
-        every = [torch.from_numpy(np.concatenate(parts)) for parts in found]
-        return every[0].view(-1, width), every[1].view(-1, *labels.shape[1:]).to(labels.dtype)
+        # Labels travel as float64, which represents class numbers exactly.
+        arrays = [logits.double().contiguous().view(-1).numpy(), labels.double().view(-1).numpy()]
+        groups = [[array] * cluster.world for array in arrays]
+        parts = exchange_arrays(cluster, groups, "control", f"gathering {split} logits")
+        all_logits, all_labels = (torch.from_numpy(np.concatenate(part)) for part in parts)
+        return (
+            all_logits.view(-1, width),
+            all_labels.view(-1, *labels.shape[1:]).to(labels.dtype),
+        )
 
     @property
     def _classes(self) -> int:
@@ -114,7 +124,7 @@ class Evaluator:
         assert labels is not None
         return labels.classes
 
-    def _labels_of(self, split: str) -> Tensor:
+    def _split_labels(self, split: str) -> Tensor:
         """Labels of this rank's part of a split."""
         inference, cluster = self._inference, self._scene.cluster
         placement = inference.graph.placement(cluster.ranks_per_server)
@@ -122,5 +132,6 @@ class Evaluator:
         return self._labels(placement.deal(inference.target, ids).of(cluster.rank))
 
     def _labels(self, ids: Ids) -> Tensor:
+        """Labels of nodes of this rank's server, by global id."""
         stored = torch.from_numpy(self._scene.rows.gather("labels", self._inference.target, ids))
         return self.objective.shape_labels(stored)

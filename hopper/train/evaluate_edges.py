@@ -1,7 +1,7 @@
-"""Scores of edges with labels, from the rows of both ends.
+"""Scores of labelled edges, from the rows of both ends.
 
-Rows of nodes are computed over whole neighbourhoods, by the ranks that own them. Those of the
-edges' ends are handed to every rank, block by block, and each rank judges its part of a block.
+The owners of nodes compute their rows over whole neighbourhoods. Block by block, every rank then
+receives the rows of the edges' ends and predicts its part of the block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hopper.train.evaluate import Evaluator
 from hopper.train.owned_rows import OwnedRows, blocks_of, judge, part_of
 
 _BLOCK_BYTES: Final = 64 << 20
-"""of the rows of a block of edges"""
+"""Bytes of the rows of a block of edges."""
 
 Ids = NDArray[np.int64]
 
@@ -30,7 +30,7 @@ Ids = NDArray[np.int64]
 class EdgeEvaluator(Evaluator):
     """Scores a model on the labels of a split's edges, on all ranks together."""
 
-    told_baseline = "what one answer for all edges reaches"
+    baseline_text = "what one answer for all edges reaches"
 
     def __init__(self, inference: Inference, objective: Objective) -> None:
         super().__init__(inference, objective)
@@ -42,20 +42,21 @@ class EdgeEvaluator(Evaluator):
         table = LinkTable.of(self._graph, self._graph.links(split))
         return table.in_versions(self._inference.versions_at)
 
-    def _answers(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """See :class:`Evaluator`."""
+    def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """Logits and labels of this rank's part of the split's edges; every rank must call it."""
         table, cluster = self._table(split), self._scene.cluster
-        owned = {each: self._owned(model, each, split) for each in self._graph.schema.root_types}
-        # A copy: the model's own parameters stay where they are.
+        types = self._graph.schema.root_types
+        owned = {node_type: self._compute_rows(model, node_type, split) for node_type in types}
+        # A copy, so that the model's own parameters stay on their device.
         decoder = copy.deepcopy(edge_decoder_of(model)).cpu()
-        found = [torch.empty(0, self._classes, dtype=self._scene.dtype)]
+        logits = [torch.empty(0, self._classes, dtype=self._scene.dtype)]
         for block in self._blocks(table):
             where = f"judging edges of {split}"
-            found.append(judge(decoder, table, block, owned, cluster, where))
-        return torch.cat(found), self._labels_of(split)
+            logits.append(judge(decoder, table, block, owned, cluster, where))
+        return torch.cat(logits), self._split_labels(split)
 
-    def _labels_of(self, split: str) -> Tensor:
-        """See :class:`Evaluator`."""
+    def _split_labels(self, split: str) -> Tensor:
+        """Labels of this rank's part of the split's edges."""
         table = self._table(split)
         assert table.labels is not None
         cluster = self._scene.cluster
@@ -64,8 +65,8 @@ class EdgeEvaluator(Evaluator):
         stored = np.asarray(table.labels).reshape(table.ids.size, -1)[mine]
         return self.objective.shape_labels(torch.from_numpy(stored))
 
-    def _owned(self, model: torch.nn.Module, node_type: str, split: str) -> OwnedRows:
-        """This rank's rows of the ends of a type; collective."""
+    def _compute_rows(self, model: torch.nn.Module, node_type: str, split: str) -> OwnedRows:
+        """This rank's rows of the edges' ends of a type; every rank must call it."""
         wanted = np.unique(self._table(split).ends(node_type))
         ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
         return OwnedRows(ids, rows.cpu())

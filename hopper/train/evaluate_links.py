@@ -1,9 +1,8 @@
-"""Scores of links: each is ranked among the nodes that could stand in its end's place.
+"""Scores of links: each link is ranked among links in which other nodes replace one of its ends.
 
-Rows of nodes are computed over whole neighbourhoods, by the ranks that own them, and stay there. Of
-the links' ends they are handed to every rank, block by block; each rank compares its own candidates
-with them, and numbers are all that is added up. So no rank holds more than its share of rows and a
-block of scores.
+The owners of nodes compute their rows over whole neighbourhoods and keep them. Block by block,
+every rank receives the rows of the links' ends and compares its own candidates with them. Only
+counts are then added up, so a rank holds no more than its share of rows and a block of scores.
 """
 
 from __future__ import annotations
@@ -39,29 +38,29 @@ from hopper.train.known_links import KnownLinks
 from hopper.train.owned_rows import OwnedRows, part_of, places_among
 
 _BLOCK_BYTES: Final = 64 << 20
-"""of the scores of a block of links on one rank"""
+"""Bytes of the scores of a block of links on one rank."""
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class _Candidates(OwnedRows):
-    """The rows of a type that this rank has.
+    """This rank's rows of a type, some of which are candidates to replace an end of a link.
 
     Attributes
     ----------
-    candidates: [m] int64, ascending: which of them links are ranked among.
+    candidates: [m] int64, ascending: the row numbers of candidates.
     """
 
     candidates: Ids
 
     @cached_property
     def candidate_rows(self) -> Tensor:
-        """[m, width]"""
+        """[m, width]: the rows of the candidates."""
         return self.rows.index_select(0, torch.from_numpy(self.candidates))
 
-    def place_of(self, ids: Ids) -> Ids:
-        """[k] int64: places among the candidates; -1 of nodes that are none of them."""
+    def find(self, ids: Ids) -> Ids:
+        """[k] int64: the numbers of nodes among the candidates; -1 for all other nodes."""
         return places_among(self._candidate_ids, ids)
 
     @cached_property
@@ -75,8 +74,9 @@ class _Moment:
 
     Attributes
     ----------
-    links: of the whole split. places: [n] int64, ascending: which of them.
-    time: theirs; None where rows are the same at all times.
+    links: all links of the split.
+    places: [n] int64, ascending: the numbers of the links of this moment.
+    time: their time; None if rows are the same at all times.
     """
 
     links: LinkTable
@@ -85,12 +85,12 @@ class _Moment:
     time: int | None
 
     def versions(self, node_type: str, nodes: Ids) -> Ids:
-        """[n] int64: of nodes then."""
+        """[n] int64: the versions of nodes at this moment."""
         times = None if self.time is None else np.full(nodes.size, self.time)
         return self.inference.versions_at(node_type, nodes, times)
 
     def name(self, split: str) -> str:
-        """Of what is wanted of a split."""
+        """A name for this moment's part of a split."""
         return split if self.time is None else f"{split} at {self.time}"
 
 
@@ -99,10 +99,12 @@ class LinkEvaluator(Evaluator):
 
     Parameters
     ----------
-    inference: computes rows of nodes. task: how links are ranked. seed: of the candidates' draw.
+    inference: computes rows of nodes.
+    task: says how links are ranked.
+    seed: seed of the draw of candidates.
     """
 
-    told_baseline = "what a random order reaches"
+    baseline_text = "what a random order reaches"
 
     def __init__(self, inference: Inference, objective: Objective, task: Task, seed: int) -> None:
         super().__init__(inference, objective)
@@ -114,22 +116,25 @@ class LinkEvaluator(Evaluator):
 
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
-        """See :class:`Evaluator`."""
+        """The metrics of the ranks of a split's links; every rank must call it."""
         links, types = self._table(split), sorted(self._graph.schema.root_types)
-        # A copy: the model's own parameters stay where they are.
-        decoder, found = copy.deepcopy(decoder_of(model)).cpu(), list[Tensor]()
+        # A copy, so that the model's own parameters stay on their device.
+        decoder, ranks_by_moment = copy.deepcopy(decoder_of(model)).cpu(), list[Tensor]()
         with evaluating(model):
             for moment in self._moments(links):
-                owned = {each: self._owned(model, each, moment, split) for each in types}
-                found.append(self._ranks(decoder, moment, owned, split))
-        ranks = torch.cat(found)
+                owned = {
+                    node_type: self._compute_rows(model, node_type, moment, split)
+                    for node_type in types
+                }
+                ranks_by_moment.append(self._rank_links(decoder, moment, owned, split))
+        ranks = torch.cat(ranks_by_moment)
         sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
         return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By split that is scored, what a random order would reach, all ranks being as likely."""
-        found = {}
+        """By split that is scored, the expected scores of a random order of candidates."""
+        scores = {}
         for split in filter(self.has_split, ("val", "test")):
             links, sums = self._table(split), torch.zeros(0)
             for number, relation in enumerate(links.targets):
@@ -139,17 +144,17 @@ class LinkEvaluator(Evaluator):
                     count = self._number_of_candidates(type_at(relation, side))
                     count = count if fixed is None else 1 + fixed.count
                     ranks = torch.arange(1.0, count + 1, dtype=torch.float64).unsqueeze(1)
-                    own = self.objective.metric_sums(ranks, torch.ones_like(ranks)) / count
-                    sums = share * own if not len(sums) else sums + share * own
-            found[split] = self.objective.scores(sums)
-        return found
+                    expected = self.objective.metric_sums(ranks, torch.ones_like(ranks)) / count
+                    sums = share * expected if not len(sums) else sums + share * expected
+            scores[split] = self.objective.scores(sums)
+        return scores
 
     def _number_of_candidates(self, node_type: str) -> int:
         count = self._graph.schema.node_types[node_type].count
         return min(count, self._task.candidates or count)
 
     def _moments(self, links: LinkTable) -> Iterator[_Moment]:
-        """The links that are ranked among the same rows: all, or those of one time."""
+        """Divide links into those that are ranked among the same rows: all, or one time each."""
         if links.times is None or not self._inference.is_in_time:
             yield _Moment(links, np.arange(links.ids.size), self._inference, None)
             return
@@ -166,47 +171,51 @@ class LinkEvaluator(Evaluator):
         keys = absorb_each(np.uint64(key_of(NEGATIVES, self._seed)), originals)
         return np.sort(globals_[np.lexsort((originals, keys))[:count]])
 
-    def _owned(
+    def _compute_rows(
         self, model: torch.nn.Module, node_type: str, moment: _Moment, split: str
     ) -> _Candidates:
-        """This rank's rows of a type: of the candidates, and of the ends of links; collective."""
+        """This rank's rows of candidates and of links' ends of a type; every rank must call it."""
         fixed = self._fixed(split)
         candidates = self._candidates(node_type) if fixed is None else fixed.nodes(node_type)
         candidates = moment.versions(node_type, candidates)
         ends = moment.versions(node_type, moment.links.ends(node_type, moment.places))
         wanted = Wanted(moment.name(split), np.unique(np.concatenate([candidates, ends])))
-        found, rows = self._inference.rows(model, replace(wanted, node_type=node_type))
-        return _Candidates(found, rows.cpu(), np.flatnonzero(np.isin(found, candidates)))
+        ids, rows = self._inference.rows(model, replace(wanted, node_type=node_type))
+        return _Candidates(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
 
-    def _ranks(
+    def _rank_links(
         self, decoder: Decoder, moment: _Moment, owned: Mapping[str, _Candidates], split: str
     ) -> Tensor:
-        """[n, 1] float64, the same on every rank: the rank of every link, once for each end.
+        """Rank all links of a moment, once for each end that candidates replace.
 
         Parameters
         ----------
-        decoder: in host memory.
+        decoder: a decoder in host memory.
+
+        Returns
+        -------
+        [n, 1] float64, the same on every rank.
         """
-        found, links = [torch.empty(0, dtype=torch.float64)], moment.links
+        ranks, links = [torch.empty(0, dtype=torch.float64)], moment.links
         for number, relation in enumerate(links.targets):
             of_relation = moment.places[links.relations[moment.places] == number]
             for side in sides_of(self._task):
                 fixed, where = self._fixed(split), f"ranking links of {split}"
                 for block in self._blocks(of_relation, type_at(relation, side), fixed):
-                    asked = (decoder, moment, block, number, side, owned)
+                    arguments = (decoder, moment, block, number, side, owned)
                     if fixed is None:
                         known = self._known.of(split, number, side) if self._task.filtered else None
-                        found.append(self._rank_block(*asked, known, where))
+                        ranks.append(self._rank_block(*arguments, known, where))
                     else:
                         others = fixed.of(block, number, side)
-                        found.append(self._rank_among(*asked, others, where))
-        return torch.cat(found).unsqueeze(1)
+                        ranks.append(self._rank_among(*arguments, others, where))
+        return torch.cat(ranks).unsqueeze(1)
 
     def _blocks(self, links: Ids, node_type: str, fixed: FixedNegatives | None) -> Iterator[Ids]:
-        # As many on every rank, whose shares of the candidates may differ.
+        # The size must be the same on every rank, so it assumes all candidates on each.
         row_bytes = 8 * max(1, self._number_of_candidates(node_type))
         if fixed is not None:
-            # Rows of all of them, at the worst.
+            # At worst all negatives are different nodes, and their rows are spread.
             row_bytes = 8 * fixed.count * self._scene.classes
         size = max(1, _BLOCK_BYTES // row_bytes)
         for first in range(0, links.size, size):
@@ -223,12 +232,18 @@ class LinkEvaluator(Evaluator):
         known_links: tuple[Ids, Ids] | None,
         where: str,
     ) -> Tensor:
-        """[k] float64: one more than the number of candidates with a higher score, and half of
-        those with the same.
+        """Rank a block of links among all candidates, each rank comparing its own.
+
+        A link's rank is one, plus the number of candidates with a higher score, plus half the
+        number of those with an equal score.
 
         Parameters
         ----------
-        known_links: as of :meth:`KnownLinks.of`; None = all candidates count.
+        known_links: links to leave out, from :meth:`KnownLinks.of`; None = all candidates count.
+
+        Returns
+        -------
+        [k] float64.
         """
         cluster, links = self._scene.cluster, moment.links
         relation, of = links.targets[number], torch.full((block.size,), number)
@@ -242,13 +257,14 @@ class LinkEvaluator(Evaluator):
         scores = decoder.against_all(rows, of, here.candidate_rows, side)
         pair = (rows, ends) if side == "tail" else (ends, rows)
         own = decoder(pair[0].unsqueeze(1), of, pair[1].unsqueeze(1))
-        places = torch.from_numpy(here.place_of(true))
+        places = torch.from_numpy(here.find(true))
         mine = (places >= 0).nonzero()[:, 0]
-        # A score that one product makes is compared with others of it, so that equal rows tie.
-        told = torch.zeros(2, block.size, dtype=scores.dtype)
-        told[0, mine], told[1, mine] = scores[mine, places[mine]], 1.0
-        cluster.all_reduce(told, "control", where)
-        own = torch.where(told[1] > 0, told[0], own[:, 0])
+        # Products of other shapes may round differently. Where the true end is a candidate, its
+        # score is therefore taken from the same product as the others', so that equal rows tie.
+        known_scores = torch.zeros(2, block.size, dtype=scores.dtype)
+        known_scores[0, mine], known_scores[1, mine] = scores[mine, places[mine]], 1.0
+        cluster.all_reduce(known_scores, "control", where)
+        own = torch.where(known_scores[1] > 0, known_scores[0], own[:, 0])
         scores[mine, places[mine]] = -torch.inf
         if known_links is not None:
             own_versions = partial(moment.versions, own_type)
@@ -270,12 +286,15 @@ class LinkEvaluator(Evaluator):
         others: Ids,
         where: str,
     ) -> Tensor:
-        """[k] float64: as of :meth:`_rank_block`, among nodes that are given for each link; every
-        rank ranks a part of the block.
+        """Rank a block of links, each among negatives of its own; each rank ranks a part of it.
 
         Parameters
         ----------
-        others: [k, n] int64 global ids.
+        others: [k, n] int64 global ids of each link's negatives.
+
+        Returns
+        -------
+        [k] float64 ranks, defined as in :meth:`_rank_block`.
         """
         cluster, links = self._scene.cluster, moment.links
         relation = links.targets[number]
@@ -294,7 +313,7 @@ class LinkEvaluator(Evaluator):
         pair = (fixed, ends) if side == "tail" else (ends, fixed)
         scores = decoder(pair[0], torch.full((len(chosen),), number), pair[1])
         own = scores[:, :1].clone()
-        # The link itself does not count, wherever it stands.
+        # The link itself does not count, even if it is among its negatives.
         scores[chosen == chosen[:, :1]] = -torch.inf
         ranks = torch.zeros(block.size, dtype=torch.float64)
         ranks[part] = 1.0 + (scores > own).sum(1) + (scores == own).sum(1) / 2
@@ -309,15 +328,16 @@ def _leave_out_known(
     here: _Candidates,
     versions: Callable[[Ids], Ids],
 ) -> None:
-    """Let candidates that are linked with the known end, in any split, rank nowhere."""
+    """Lower the scores of candidates that have a known link with the other end, in any split."""
     bounds, others = known_links
     first, last = bounds[known], bounds[known + 1]
     lengths = last - first
     rows = np.repeat(np.arange(known.size), lengths)
-    at = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
-    places = here.place_of(versions(others[at]))
-    kept = places >= 0
-    scores[torch.from_numpy(rows[kept]), torch.from_numpy(places[kept])] = -torch.inf
+    indices = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
+    places = here.find(versions(others[indices]))
+    is_candidate = places >= 0
+    rows, places = rows[is_candidate], places[is_candidate]
+    scores[torch.from_numpy(rows), torch.from_numpy(places)] = -torch.inf
 
 
 def _other(side: Side) -> Side:

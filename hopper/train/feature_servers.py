@@ -1,4 +1,4 @@
-"""The feature servers of a run: started, awaited until they serve, watched, and ended."""
+"""The feature servers of a run: starting them, waiting for them, watching and ending them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Final
 from hopper.config import Config
 from hopper.errors import DeadlineExceeded, ServerLost
 from hopper.partition import PartitionedGraph
-from hopper.signal_handlers import TO_END, deferred
+from hopper.signal_handlers import TO_END, defer_signals
 from hopper.train.rank_failures import how_it_ended
 from hopper.train.rank_processes import POLL_SECONDS
 from hopper.train.run_metrics import server_metrics
@@ -28,7 +28,7 @@ from hopper.train.watching import watching
 
 _DRAIN_SECONDS: Final = 10.0
 _LOST_SECONDS: Final = 1.0
-"""how long a server may take to end after a run that failed: one that is stopped does not react"""
+"""How long a server may take to end after a run that failed. A suspended server never reacts."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Place:
 
     Attributes
     ----------
-    address: what the feature server listens on, without a port.
-    prefix: words before every command that starts a process there.
+    address: the address that the feature server listens on, without a port.
+    prefix: words in front of every command that starts a process there.
     """
 
     address: str = "127.0.0.1"
@@ -46,13 +46,13 @@ class Place:
 
 
 class FeatureServers:
-    """The feature servers of a run; watched while ranks run.
+    """The feature servers of a run.
 
     Attributes
     ----------
-    processes: those that were started here, in order of server; none where others run them.
-    addresses: "host:port" in order of server.
-    lost: which server ended while ranks were watched, if one did.
+    processes: the servers' processes, in order of server; empty if others run the servers.
+    addresses: "host:port" of each server.
+    lost: says which server ended while :meth:`watch` looked, if one did.
     """
 
     def __init__(self, processes: list[subprocess.Popen[bytes]], addresses: list[str]) -> None:
@@ -72,9 +72,11 @@ class FeatureServers:
         return None
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """End the ranks as soon as a server ends: a signal to this process makes torchrun's agent
-        take them down."""
+    def watch(self) -> Iterator[None]:
+        """Watch the servers in a thread, and end the ranks as soon as a server ends.
+
+        SIGTERM to this process makes torchrun's agent end the ranks.
+        """
 
         def watch(done: threading.Event) -> None:
             while not done.wait(POLL_SECONDS):
@@ -93,11 +95,12 @@ def feature_servers(
 ) -> Iterator[FeatureServers]:
     """Start one feature server per place, or use those that the configuration names.
 
-    What they print goes to ``run_dir``/servers. All have ended when this context has.
+    Their output goes to ``run_dir``/servers. All servers have ended when the context is left.
 
     Raises
     ------
-    ServerLost, DeadlineExceeded: a server ended before it served, or did not come in time.
+    ServerLost: a server ended before it served.
+    DeadlineExceeded: a server did not begin to serve in time.
     """
     if config.cluster.servers:
         yield FeatureServers([], list(config.cluster.servers))
@@ -108,8 +111,8 @@ def feature_servers(
     stop_limit = _LOST_SECONDS
     try:
         for index, place in enumerate(places):
-            # A server that has been started and is not known would be left behind.
-            with deferred(TO_END):
+            # A signal between start and append would leave the server behind.
+            with defer_signals(TO_END):
                 processes.append(start_server(config, folder, index, place))
         limit = config.cluster.start_timeout_seconds
         deadline = time.monotonic() + limit
@@ -124,7 +127,7 @@ def feature_servers(
 
 
 def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
-    """Ask processes to end, all at once; kill those that have not after ``limit`` seconds."""
+    """Ask all processes to end; kill those that have not ended after ``limit`` seconds."""
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -138,14 +141,19 @@ def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -
 
 
 def start_server(config: Config, folder: Path, index: int, place: Place) -> subprocess.Popen[bytes]:
-    """Start a feature server that ends with this process; ``folder`` takes what it prints and its
-    address."""
+    """Start a feature server that ends with this process.
+
+    Parameters
+    ----------
+    folder: where its output and its address are written.
+    index: the server's number.
+    """
     (folder / f"{index}.json").unlink(missing_ok=True)
     with (folder / f"{index}.log").open("ab") as log:
         return subprocess.Popen(
             [
                 *place.prefix,
-                # -P: nothing is imported from the folder that this process happens to be in.
+                # -P keeps modules in the current folder from being imported.
                 *(sys.executable, "-P", "-m", "cache_server", config.data.partitioned),
                 *("--server", str(index), "--listen", f"{place.address}:0"),
                 *("--port-file", str(folder / f"{index}.json")),
@@ -158,14 +166,16 @@ def start_server(config: Config, folder: Path, index: int, place: Place) -> subp
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Ctrl-C reaches the launching process alone, which then ends the run in order.
+            # Ctrl-C must reach only the launching process, which then ends the run in order.
             start_new_session=True,
         )
 
 
 def _sources(config: Config) -> Iterator[str]:
-    """What tells a server where features come from instead of its files; nothing where no rank
-    asks for rows."""
+    """The arguments that tell a server which plug-ins features come from.
+
+    There are none if no rank asks servers for rows.
+    """
     if not PartitionedGraph.open(config.data.partitioned).layout.reads_remote_rows:
         return
     for node_type, name in config.data.features.items():
@@ -186,11 +196,11 @@ def _await_address(
 
 
 def read_address(process: subprocess.Popen[bytes], folder: Path, index: int) -> str | None:
-    """Where a feature server that :func:`start_server` started listens; None before it serves.
+    """The address that a feature server of :func:`start_server` listens on; None before it serves.
 
     Raises
     ------
-    ServerLost: it ended before; quotes what it printed.
+    ServerLost: the server ended before it served; quotes its output.
     """
     port_file = folder / f"{index}.json"
     if port_file.exists():
@@ -198,8 +208,8 @@ def read_address(process: subprocess.Popen[bytes], folder: Path, index: int) -> 
     code = process.poll()
     if code is None:
         return None
-    said = (folder / f"{index}.log").read_text(errors="replace").strip()
-    if not said:
+    output = (folder / f"{index}.log").read_text(errors="replace").strip()
+    if not output:
         free = shutil.disk_usage(folder).free
-        said = f"it has not logged why; {folder} has {free:,} bytes of free space"
-    raise ServerLost(f"feature server {index} {how_it_ended(code)} before it served: {said}")
+        output = f"it has not logged why; {folder} has {free:,} bytes of free space"
+    raise ServerLost(f"feature server {index} {how_it_ended(code)} before it served: {output}")

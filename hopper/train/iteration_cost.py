@@ -1,5 +1,4 @@
-"""What an iteration of an engine takes: tried on a cluster by ``auto``, rehearsed by
-``hopper plan``."""
+"""Measuring an iteration of an engine, for ``train.engine = "auto"`` and for ``hopper plan``."""
 
 from __future__ import annotations
 
@@ -16,12 +15,18 @@ from hopper.run_log import Stage
 from hopper.traffic import Cause
 
 PHASES: Final = ("plan", "read", "train")
-"""what the pipeline does in threads of their own"""
+"""The phases of an iteration, which the pipeline runs in separate threads."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of a rank's clock, and those of a processor among them."""
+    """The time that a phase took.
+
+    Attributes
+    ----------
+    seconds: seconds on the rank's clock.
+    busy: processor seconds among them.
+    """
 
     seconds: float
     busy: float
@@ -29,12 +34,15 @@ class Spent:
 
 @dataclass(frozen=True)
 class IterationCost:
-    """One iteration of one rank, its phases one after the other.
+    """What one iteration cost one rank, with its phases run one after the other.
 
     Attributes
     ----------
-    phases: by name, of :data:`PHASES`. stages: seconds by stage. sent: bytes by cause.
-    roots: of the global batch. plan_bytes: what its plan holds, about.
+    phases: time by phase, of :data:`PHASES`.
+    stages: seconds by stage.
+    sent: bytes sent, by cause.
+    roots: number of roots of the global batch.
+    plan_bytes: approximate size of the plan.
     """
 
     phases: dict[str, Spent]
@@ -45,12 +53,12 @@ class IterationCost:
 
     @property
     def seconds(self) -> float:
-        """Of all phases."""
-        return sum(each.seconds for each in self.phases.values())
+        """Seconds of all phases together."""
+        return sum(spent.seconds for spent in self.phases.values())
 
 
 def _nothing() -> None:
-    """The ranks' clocks go on as they are."""
+    """Do nothing between phases: real clocks need no settling."""
 
 
 def try_engine(
@@ -63,20 +71,23 @@ def try_engine(
     settle: Callable[[], None] = _nothing,
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[IterationCost]:
-    """Train some global batches with an engine of its own, which is thrown away; every rank calls
-    it.
+    """Train some global batches with a new engine, and discard it; every rank must call it.
 
     Parameters
     ----------
-    request: names the engine.
-    make_engine: with a model, an optimiser and a log of its own.
-    busy: tells a rank's processor seconds.
+    request: the request, which names the engine.
+    make_engine: makes an engine with a model, an optimiser and a log of its own.
+    busy: returns a rank's processor seconds.
     settle: called between phases.
-    watch: the first iteration is trained within it.
+    watch: a context around the training of the first iteration.
+
+    Returns
+    -------
+    The cost of each batch.
 
     Raises
     ------
-    RequestError, ConfigError, ExactnessError: the engine cannot train this; on every rank.
+    RequestError, ConfigError, ExactnessError: the engine cannot train this; raised on every rank.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
     find_engine(request.config).kind.check(request)
@@ -86,8 +97,8 @@ def try_engine(
             cluster.arrive(f"trying engine {engine.name}")
             settle()
             cluster.traffic.take()
-            watched = nullcontext() if number else watch()
-            costs.append(_measure(engine, cluster, batch, busy, settle, watched))
+            context = nullcontext() if number else watch()
+            costs.append(_measure(engine, cluster, batch, busy, settle, context))
     return costs
 
 
@@ -97,9 +108,9 @@ def _measure(
     batch: GlobalBatch,
     busy: Callable[[], float],
     settle: Callable[[], None],
-    watched: AbstractContextManager[object],
+    context: AbstractContextManager[object],
 ) -> IterationCost:
-    """One iteration, as :meth:`Engine.train_step` trains it."""
+    """Train one iteration as :meth:`Engine.train_step` does, and measure its phases."""
     rows, log = engine.state.rows, engine.state.log
     marks = []
 
@@ -118,7 +129,7 @@ def _measure(
     mark()
     settle()
     mark()
-    with watched:
+    with context:
         engine.train(plan, inputs)
     mark()
     phases = {

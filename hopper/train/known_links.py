@@ -1,4 +1,4 @@
-"""Links that are known, which scores leave out."""
+"""Known links, which filtered scores leave out."""
 
 from __future__ import annotations
 
@@ -15,32 +15,40 @@ Ids = NDArray[np.int64]
 
 
 class KnownLinks:
-    """All links of all splits, and all edges that messages travel along, by one of their ends.
+    """Finds known links by one of their ends: the links of all splits, and all message edges.
 
     Parameters
     ----------
-    edges: of the target relations. table: a split's links.
+    edges: the edges of the target relations.
+    table: returns a split's links.
     """
 
     def __init__(
         self, schema: GraphSchema, edges: TargetEdges, table: Callable[[str], LinkTable]
     ) -> None:
         self._schema, self._edges, self._table = schema, edges, table
-        self._found: dict[tuple[str, int, Side], tuple[Ids, Ids]] = {}
+        self._links: dict[tuple[str, int, Side], tuple[Ids, Ids]] = {}
 
     def of(self, split: str, number: int, side: Side) -> tuple[Ids, Ids]:
-        """Links of a relation with a split's known ends: [nodes + 1] int64 bounds by known end, and
-        [links] int64 other ends, in global ids; all whose other end this rank owns. The first time
-        every rank has to call it.
+        """The known links of a relation that share an end with the split's links.
+
+        Of these, a rank gets the links whose other end it owns. Every rank must make the first call
+        for the same arguments.
 
         Parameters
         ----------
-        number: of the target relation. side: the end that is not known.
+        number: the number of the target relation.
+        side: the end that candidates replace; the other end is the known one.
+
+        Returns
+        -------
+        bounds: [nodes + 1] int64, where the links of each known end begin.
+        others: [links] int64, the global ids of the other ends.
         """
         key = split, number, side
-        if key not in self._found:
-            self._found[key] = self._find(*key)
-        return self._found[key]
+        if key not in self._links:
+            self._links[key] = self._find(*key)
+        return self._links[key]
 
     def _find(self, split: str, number: int, side: Side) -> tuple[Ids, Ids]:
         relation = self._schema.target_relations[number]
@@ -49,13 +57,13 @@ class KnownLinks:
         asked = self._table(split).of_relation(number)
         is_asked[asked.src if side == "tail" else asked.dst] = True
         _, src, dst = self._edges.known_of(relation, side, is_asked)
-        links = [self._table(each).of_relation(number) for each in self._schema.splits]
+        tables = [self._table(name).of_relation(number) for name in self._schema.splits]
         src, dst = (
-            np.concatenate([src, *(each.src for each in links)]),
-            np.concatenate([dst, *(each.dst for each in links)]),
+            np.concatenate([src, *(table.src for table in tables)]),
+            np.concatenate([dst, *(table.dst for table in tables)]),
         )
-        by, others = (src, dst) if side == "tail" else (dst, src)
-        by, others = by[is_asked[by]], others[is_asked[by]]
-        order = np.argsort(by, kind="stable")
-        counts = np.bincount(by, minlength=is_asked.size)
+        known, others = (src, dst) if side == "tail" else (dst, src)
+        known, others = known[is_asked[known]], others[is_asked[known]]
+        order = np.argsort(known, kind="stable")
+        counts = np.bincount(known, minlength=is_asked.size)
         return np.concatenate(([0], np.cumsum(counts))), others[order]

@@ -1,4 +1,4 @@
-"""Whether every training node, or edge, can be trained on."""
+"""Checks of the labels of training nodes and edges."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hopper.partition import PartitionedGraph
 
 
 def check_labels(graph: PartitionedGraph, rows: Iterable[PartitionedRows]) -> None:
-    """Check the training labels that some servers store; those of edges all of them do.
+    """Check the training labels that some servers store. Every server stores all labels of edges.
 
     Parameters
     ----------
-    rows: the servers'.
+    rows: the rows of each of these servers.
 
     Raises
     ------
-    GraphError: as of :func:`check_training_labels`.
+    GraphError: a training root's label is missing or not valid.
     """
     labels = graph.schema.target_labels
     if labels is None:
@@ -40,9 +40,9 @@ def check_labels(graph: PartitionedGraph, rows: Iterable[PartitionedRows]) -> No
     target = graph.schema.target_type()
     train_ids = graph.split("train")
     global_ids = graph.global_ids(target)[train_ids]
-    for own in rows:
-        local = own.is_local(target, global_ids)
-        stored = torch.from_numpy(own.local.gather("labels", target, global_ids[local]))
+    for server_rows in rows:
+        local = server_rows.is_local(target, global_ids)
+        stored = torch.from_numpy(server_rows.local.gather("labels", target, global_ids[local]))
         _check(labels, stored, train_ids[local])
 
 

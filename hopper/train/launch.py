@@ -1,7 +1,7 @@
-"""A whole run on one machine: feature servers, ranks, and the end of both.
+"""A whole run on one machine: starting feature servers and ranks, and ending both.
 
-The ranks are started and watched by torchrun's own agent. Whatever ends first is named, everything
-else is taken down, and nothing is left behind.
+torchrun's own agent starts and watches the ranks. When a process ends early, the error names it,
+and all other processes are ended too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from hopper.train.rank_failures import explain
 from hopper.train.rank_processes import (
     Machine,
     RanksFailed,
+    ending_signal,
     run_ranks,
     signals_as_exceptions,
-    told_signal,
 )
 from hopper.train.restarts import check_restarts, run_again_where_lost
 from hopper.train.results import refuse_finished
@@ -41,7 +41,7 @@ from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_result import RunResult
 from hopper.train.security import absolute_files
-from hopper.train.warm_cache import check_profile, made_for
+from hopper.train.warm_cache import check_profile, profile_key
 from hopper.whole_files import remove_unfinished, write_text
 
 
@@ -51,7 +51,7 @@ def train(
     *,
     restarts: int = 0,
 ) -> RunResult:
-    """The work of :func:`hopper.train`, which documents parameters, result and errors."""
+    """Train, as :func:`hopper.train` documents."""
     require_main_thread("hopper.train")
     check_restarts(restarts)
     checked = read_config(config, overrides)
@@ -59,14 +59,14 @@ def train(
     graph, run_dir = prepare(checked)
     with lock_run_folder(run_dir, "launcher"):
         run_again_where_lost(
-            lambda own: run_on_this_machine(own, graph, run_dir, "hopper.train"),
+            lambda attempt: run_on_this_machine(attempt, graph, run_dir, "hopper.train"),
             *(checked, run_dir, restarts),
         )
     return RunResult.open(run_dir)
 
 
 def require_main_thread(function: str) -> None:
-    """Refuse to start anything from another thread.
+    """Refuse a call from any thread but the main one.
 
     Raises
     ------
@@ -79,44 +79,46 @@ def require_main_thread(function: str) -> None:
 def run_on_this_machine(
     config: Config, graph: PartitionedGraph, run_dir: Path, module: str
 ) -> None:
-    """Start feature servers and ranks here, wait for the ranks, and take the servers down.
+    """Start feature servers and ranks here, wait for the ranks, and end the servers.
 
     Parameters
     ----------
-    config: checked. run_dir: of the run, where files of servers and ranks go.
-    module: what each rank runs.
+    config: a configuration that has passed all checks.
+    run_dir: the folder for the files of servers and ranks.
+    module: the Python module that each rank runs.
 
     Raises
     ------
-    ServerLost, RankLost, ClusterError: what ended first, and how.
+    ServerLost, RankLost, ClusterError: says which process ended first, and how.
     """
     places = [Place()] * graph.book.servers
     try:
-        with _ended_in_order(), feature_servers(config, run_dir, places) as servers:
+        with _end_on_signal(), feature_servers(config, run_dir, places) as servers:
             config_file = write_config(config, run_dir, servers.addresses)
             _run_ranks(config_file, ranks_of(config, graph), servers, config, module)
     finally:
-        # Ranks that are ended while they write have no time to.
+        # A rank that is ended while it writes cannot remove its unfinished files.
         remove_unfinished(run_dir)
 
 
 def ranks_of(config: Config, graph: PartitionedGraph) -> int:
-    """How many ranks a configuration asks for."""
+    """The number of ranks that a configuration asks for."""
     return graph.book.servers * config.cluster.ranks_per_server
 
 
 def profile(config: Config) -> list[CacheProfile]:
-    """Count visits and measure what missing rows cost, as a run of this configuration would before
-    its first iteration; what is found is kept beside the partitions.
+    """Count visits and measure the cost of missing rows, as a run does before its first iteration.
+
+    The profiles are saved beside the partitions.
 
     Returns
     -------
-    By rank.
+    The profile of each rank.
 
     Raises
     ------
-    As :func:`train`; RequestError also where neither rows of other servers nor records on disk are
-    read.
+    RequestError: the run reads neither rows of other servers nor records on disk. Other errors are
+        those of :func:`train`.
     """
     graph = open_graph(config)
     check_profile(Request(config, graph))
@@ -124,19 +126,18 @@ def profile(config: Config) -> list[CacheProfile]:
         values = config.model_dump()
         values["train"] |= {"run_dir": str(folder), "resume": False}
         if not config.learnable.folder:
-            # On the disk that training will use, whose penalties are measured.
+            # Penalties are measured on the disk that training will use.
             values["learnable"]["folder"] = config.train.run_dir or "runs"
-        own = Config.model_validate(values)
-        graph, run_dir = prepare(own)
-        run_on_this_machine(own, graph, run_dir, "hopper.train.profile")
-    key = made_for(Request(config, graph))
-    return [
-        load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks_of(own, graph))
-    ]
+        profile_config = Config.model_validate(values)
+        graph, run_dir = prepare(profile_config)
+        run_on_this_machine(profile_config, graph, run_dir, "hopper.train.profile")
+    key = profile_key(Request(config, graph))
+    ranks = ranks_of(profile_config, graph)
+    return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
-    """Check a run before anything is started, and make its folder.
+    """Check a run before any process starts, and make its folder.
 
     Returns
     -------
@@ -155,9 +156,18 @@ def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
 
 
 def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
-    """Write what the ranks read: the configuration with its places made absolute."""
+    """Write the configuration file that the ranks read, with absolute paths.
+
+    Parameters
+    ----------
+    addresses: "host:port" of each feature server.
+
+    Returns
+    -------
+    The file.
+    """
     path = run_dir / CONFIG_FILE
-    write_text(path, _resolved(config, run_dir, addresses).model_dump_json(indent=1))
+    write_text(path, _resolve(config, run_dir, addresses).model_dump_json(indent=1))
     return path
 
 
@@ -173,7 +183,8 @@ def _make_run_dir(config: Config) -> Path:
     return run_dir.absolute()
 
 
-def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
+def _resolve(config: Config, run_dir: Path, addresses: list[str]) -> Config:
+    """Replace relative paths, "auto" for resuming and the servers' addresses by final values."""
     values = config.model_dump()
     values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config, lambda _: None)}
     values["cluster"] |= absolute_files(config) | {"servers": addresses}
@@ -181,14 +192,14 @@ def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
         values["train"]["init_from"] = str(Path(config.train.init_from).absolute())
     values["data"]["partitioned"] = str(Path(config.data.partitioned).absolute())
     if config.data.verify == "full":
-        # Everything has been, just now.
+        # The launcher has just verified all files.
         values["data"]["verify"] = "off"
     return Config.model_validate(values)
 
 
 @contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Around all that a run starts: a signal to end takes it down before this process ends.
+def _end_on_signal() -> Iterator[None]:
+    """Let a signal that ends this process leave the context, which ends servers and ranks first.
 
     Raises
     ------
@@ -199,7 +210,7 @@ def _ended_in_order() -> Iterator[None]:
             yield
     except SignalException as error:
         raise RunEnded(
-            f"ended by {told_signal(error).name}; ranks and servers were ended"
+            f"ended by {ending_signal(error).name}; ranks and servers were ended"
         ) from error
 
 
@@ -214,11 +225,11 @@ def _run_ranks(
 
     Raises
     ------
-    ServerLost, RankLost, ClusterError: what ended first, and how.
-    SignalException: this process was told to end.
+    ServerLost, RankLost, ClusterError: says which process ended first, and how.
+    SignalException: a signal told this process to end.
     """
     try:
-        with signals_as_exceptions(), servers.watched():
+        with signals_as_exceptions(), servers.watch():
             run_ranks(
                 config_file,
                 ranks,

@@ -1,4 +1,4 @@
-"""``hopper launch ray``: a run whose servers and ranks are placed on the nodes of a Ray cluster."""
+"""``hopper launch ray``: a run whose servers and ranks Ray places on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hopper.errors import (
     ServerLost,
 )
 from hopper.ray_cluster import connect_to_ray, one_line
-from hopper.signal_handlers import TO_END, handled
+from hopper.signal_handlers import TO_END, handle_signals
 from hopper.train.launch import prepare, require_main_thread, write_config
 from hopper.train.rank_failures import Failure, explain, how_it_ended, was_killed
-from hopper.train.ray_machine import HANDED_ON
-from hopper.train.ray_placement import Placement, bundle_of, placed
+from hopper.train.ray_machine import PASSED_VARIABLES
+from hopper.train.ray_placement import Placement, bundle_of, reserve_bundles
 from hopper.train.restarts import check_restarts, run_again_where_lost
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_result import RunResult
@@ -35,7 +35,7 @@ from hopper.train.security import security_of
 
 _LOOK_SECONDS: Final = 0.1
 _GRACE_SECONDS: Final = 10.0
-"""how long the machines of ranks that miss another have to end by themselves, and to tell whom"""
+"""How long ranks that miss another rank may take to end by themselves and say which one."""
 _STOP_SECONDS: Final = 10.0
 _MODULE: Final = "hopper.train"
 
@@ -47,12 +47,13 @@ def launch_on_ray(
 
     Parameters
     ----------
-    address: "HOST:PORT" of the cluster; "" = one of this machine, for as long as the run lasts.
+    address: "HOST:PORT" of the cluster; "" = a cluster on this machine, for this run alone.
     restarts: how many times a run that lost a rank, server or machine is started again.
 
     Raises
     ------
-    As :func:`hopper.train`; RequestError also where Ray is missing or too small.
+    RequestError: Ray is missing or has too few resources. Other errors are those of
+        :func:`hopper.train`.
     """
     require_main_thread("hopper launch ray")
     check_restarts(restarts)
@@ -69,65 +70,69 @@ def launch_on_ray(
     with (
         lock_run_folder(run_dir, "launcher"),
         connect_to_ray(option, "HOST:PORT", address, cpus) as ray,
-        _Told().noted() as told,
+        _EndSignals().record() as end_signals,
     ):
         run_again_where_lost(
-            lambda own: _RayRun(ray, own, run_dir, servers, told).run(),
+            lambda attempt: _RayRun(ray, attempt, run_dir, servers, end_signals).run(),
             *(checked, run_dir, restarts),
         )
     return RunResult.open(run_dir)
 
 
-class _Told:
-    """Signals to end, noted: an exception that is raised within Ray's own calls may be lost."""
+class _EndSignals:
+    """Records signals to end. A handler that raised within Ray's own calls might go unnoticed."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
 
     @contextmanager
-    def noted(self) -> Iterator[_Told]:
-        """Note signals for a while."""
-        with handled(TO_END, lambda number, _frame: self._numbers.append(number)):
+    def record(self) -> Iterator[_EndSignals]:
+        """Record signals while the context lasts."""
+        with handle_signals(TO_END, lambda number, _frame: self._numbers.append(number)):
             yield self
 
     def check(self) -> None:
-        """Raise RunEnded if one has arrived."""
+        """Raise RunEnded if a signal has arrived."""
         if self._numbers:
             name = signal.Signals(self._numbers[0]).name
             raise RunEnded(f"ended by {name}; ranks and servers were ended")
 
 
 class _RayRun:
-    """One start of servers and ranks, its watch and its end."""
+    """Starts servers and ranks once, watches them and ends them."""
 
-    def __init__(self, ray: Any, config: Config, run_dir: Path, servers: int, told: _Told) -> None:
+    def __init__(
+        self, ray: Any, config: Config, run_dir: Path, servers: int, end_signals: _EndSignals
+    ) -> None:
         self._ray = ray
         self._config = config
         self._run_dir = run_dir
         self._servers = servers
-        self._told = told
+        self._end_signals = end_signals
         self._machines: list[Any] = []
         self._places: list[dict[str, Any]] = []
         self._addresses: list[str] = []
 
     def run(self) -> None:
-        """Start everything, wait for the ranks, and take everything down.
+        """Start everything, wait for the ranks, and end everything.
 
         Raises
         ------
-        ClusterError: what ended first, and how; RunEnded: this process was told to end.
+        ClusterError: says which process ended first, and how.
+        RunEnded: a signal told this process to end.
         """
-        environment = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+        environment = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
         limit = self._config.cluster.start_timeout_seconds
-        with placed(self._ray, self._config, self._servers, limit, self._told.check) as placement:
-            self._machines = _actors(placement, json.dumps(environment))
-            is_well = False
+        check = self._end_signals.check
+        with reserve_bundles(self._ray, self._config, self._servers, limit, check) as placement:
+            self._machines = _start_actors(placement, json.dumps(environment))
+            has_succeeded = False
             try:
                 self._start(limit)
                 self._watch()
-                is_well = True
+                has_succeeded = True
             finally:
-                self._stop(is_well)
+                self._stop(has_succeeded)
 
     def _start(self, limit: float) -> None:
         deadline = time.monotonic() + limit
@@ -148,27 +153,31 @@ class _RayRun:
         config = self._with_threads()
         write_config(config, self._run_dir, self._addresses)
         endpoint = f"{self._places[0]['address']}:{self._places[0]['port']}"
-        words = [(file, _MODULE, self._servers, endpoint, n) for n in self._ranks_on_nodes()]
-        self._ask_each("start_ranks", deadline, words)
+        arguments = [(file, _MODULE, self._servers, endpoint, n) for n in self._ranks_on_nodes()]
+        self._ask_each("start_ranks", deadline, arguments)
 
     def _ranks_on_nodes(self) -> list[int]:
-        """By machine: the ranks of all machines that share its node."""
+        """By machine, the number of ranks on its node, with those of other machines there."""
         nodes = [place["node"] for place in self._places]
         return [nodes.count(node) * self._config.cluster.ranks_per_server for node in nodes]
 
     def _with_threads(self) -> Config:
-        """The configuration; with threads for each rank where machines share a node, since a rank
-        knows only of those of its own machine."""
+        """The configuration, with a number of threads set if several machines share a node.
+
+        A rank by itself knows only the ranks of its own machine.
+        """
         shares = self._ranks_on_nodes()
         if self._config.train.threads or max(shares) == self._config.cluster.ranks_per_server:
             return self._config
         values = self._config.model_dump()
-        each = [place["cores"] // ranks for place, ranks in zip(self._places, shares, strict=True)]
-        values["train"]["threads"] = max(1, min(each))
+        threads = [
+            place["cores"] // ranks for place, ranks in zip(self._places, shares, strict=True)
+        ]
+        values["train"]["threads"] = max(1, min(threads))
         return Config.model_validate(values)
 
     def _check_places(self, file: str) -> None:
-        """Refuse machines that do not share the file system, and to talk in the open."""
+        """Refuse machines without the shared folder, and unprotected connections."""
         for machine, place in enumerate(self._places):
             if not place["sees"]:
                 raise RequestError(
@@ -185,12 +194,12 @@ class _RayRun:
             raise ConfigError(f"cluster.{error}") from error
 
     def _watch(self) -> None:
-        """Hand on what ranks print until all have ended well.
+        """Print the ranks' output until all ranks have ended well.
 
         Raises
         ------
-        ServerLost, RankLost, RankFailed, ClusterError: what ended first; DeadlineExceeded: a
-        machine's ranks did not end after the others'.
+        ServerLost, RankLost, RankFailed, ClusterError: says what ended first.
+        DeadlineExceeded: a machine's ranks did not end after the others.
         """
         end_limit = self._config.cluster.timeout_seconds
         judged_at = late_at = float("inf")
@@ -205,8 +214,8 @@ class _RayRun:
                 return
             if any(codes):
                 judged_at = min(judged_at, now + _GRACE_SECONDS)
-                failures = [Failure(**each) for state in states for each in state["failures"]]
-                is_known = any(was_killed(each) for each in failures)
+                failures = [Failure(**facts) for state in states for facts in state["failures"]]
+                is_known = any(was_killed(failure) for failure in failures)
                 if is_known or None not in codes or now > judged_at:
                     raise self._judge(failures, codes)
             elif 0 in codes:
@@ -225,7 +234,7 @@ class _RayRun:
                 )
 
     def _judge(self, failures: list[Failure], codes: list[int | None]) -> ClusterError:
-        """What failed first; the rest failed in consequence."""
+        """The error of the rank or machine that failed first and made the others fail."""
         if failures:
             ranks = self._config.cluster.ranks_per_server
             return explain(failures, lambda rank: self._name(rank // ranks))
@@ -236,32 +245,35 @@ class _RayRun:
     def _name(self, machine: int) -> str:
         return f"machine {machine} ({self._places[machine]['address']}): "
 
-    def _ask(self, method: str, deadline: float | None = None, *words: Any) -> list[str]:
-        return self._ask_each(method, deadline, [words] * len(self._machines))
+    def _ask(self, method: str, deadline: float | None = None, *arguments: Any) -> list[str]:
+        """Call a method of all machines with the same arguments, as :meth:`_ask_each`."""
+        return self._ask_each(method, deadline, [arguments] * len(self._machines))
 
     def _ask_each(
-        self, method: str, deadline: float | None, words: Sequence[tuple[Any, ...]]
+        self, method: str, deadline: float | None, arguments: Sequence[tuple[Any, ...]]
     ) -> list[str]:
-        """Call a method of all machines.
+        """Call a method of all machines, with arguments for each.
 
         Raises
         ------
-        ClusterError: a machine is lost; DeadlineExceeded: it does not answer; RunEnded.
+        ClusterError: a machine was lost.
+        DeadlineExceeded: a machine does not answer.
+        RunEnded: a signal told this process to end.
         """
         limit = self._config.cluster.timeout_seconds
         if deadline is None:
             deadline = time.monotonic() + limit
         calls = [
-            getattr(machine, method).remote(*each)
-            for machine, each in zip(self._machines, words, strict=True)
+            getattr(machine, method).remote(*own_arguments)
+            for machine, own_arguments in zip(self._machines, arguments, strict=True)
         ]
         while self._ray.wait(calls, num_returns=len(calls), timeout=_LOOK_SECONDS)[1]:
-            self._told.check()
+            self._end_signals.check()
             if time.monotonic() > deadline:
                 ready = self._ray.wait(calls, num_returns=len(calls), timeout=0)[0]
                 late = next(i for i, call in enumerate(calls) if call not in ready)
                 raise DeadlineExceeded(f"machine {late}", f"answering Ray ({method})", limit)
-        self._told.check()
+        self._end_signals.check()
         return [self._result(machine, call) for machine, call in enumerate(calls)]
 
     def _result(self, machine: int, call: Any) -> str:
@@ -271,17 +283,17 @@ class _RayRun:
             place = self._name(machine) if self._places else f"machine {machine}: "
             raise ClusterError(f"{place}lost: {one_line(error)}; the ranks were ended") from None
 
-    def _stop(self, is_well: bool) -> None:
-        """End ranks, then servers, then the actors; what does not end is killed."""
-        for seconds in ((_STOP_SECONDS, 0.0), (0.0, _STOP_SECONDS if is_well else 1.0)):
+    def _stop(self, has_succeeded: bool) -> None:
+        """End ranks, then servers, then the actors, and kill those that do not end."""
+        for seconds in ((_STOP_SECONDS, 0.0), (0.0, _STOP_SECONDS if has_succeeded else 1.0)):
             calls = [machine.stop.remote(*seconds) for machine in self._machines]
             self._ray.wait(calls, num_returns=len(calls), timeout=_STOP_SECONDS + 5)
         for machine in self._machines:
-            # What it has started and not ended ends with it.
+            # Processes that an actor has started end with it.
             self._ray.kill(machine)
 
 
-def _actors(placement: Placement, environment: str) -> list[Any]:
+def _start_actors(placement: Placement, environment: str) -> list[Any]:
     return [placement.start(index, environment) for index in range(placement.servers)]
 
 

@@ -1,9 +1,9 @@
-"""Checkpoints of learnable rows: of those that changed since the last one, and now and then of all.
+"""Checkpoints of learnable rows: usually of the rows that changed, now and then of all rows.
 
-A file names the steps of the files that it goes on from, its chain, which begins with one of all
-rows. Once the changes along a chain are as many as there are rows, the next file has all of them
-again, so that restoring reads no more than twice that and writing is spread over the changes. Where
-nothing is learned there are no files.
+Each file names its chain: the steps of the files that it builds on, the first of which has all
+rows. Once the files of a chain have as many changed rows as the tables have rows, the next file has
+all rows again. Restoring thus reads at most twice the rows. A run without learnable rows has no
+such files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from hopper.train.results import learned_rows_file
 from hopper.train.tensor_file import PLACES, check_file, save_tensors
 
 _MOST_COPIED: Final = 1 << 28
-"""bytes of rows that are copied, to be written while training changes them"""
+"""The most bytes of rows that are copied, so that writing can overlap with training."""
 
 
 def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: LearnableRows) -> None:
-    """Write one rank's rows, as a run ends with them, and their original ids."""
+    """Write one rank's rows at the end of a run, with their original ids."""
     results: dict[str, Tensor] = {}
     for table in learnable:
         results |= table.result()
@@ -41,12 +41,12 @@ def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: LearnableRows)
 
 
 class LearnableCheckpoints:
-    """One rank's files of learnable rows.
+    """Writes, restores and removes one rank's files of learnable rows.
 
     Parameters
     ----------
-    keep: how many checkpoints stay, besides one that is being written.
-    copy: where files are copied to.
+    keep: how many checkpoints to keep, besides one that is being written.
+    copy: copies every file to another place.
     """
 
     def __init__(
@@ -64,26 +64,27 @@ class LearnableCheckpoints:
         self._identity = identity
         self._copy = copy
         self._chain: list[int] = []
-        """of the newest checkpoint"""
-        self._kept: deque[list[int]] = deque(maxlen=keep + 1)
-        """steps whose files stay: the chains of the newest checkpoints, one under way among them"""
+        """The chain of the newest checkpoint."""
+        self._kept_chains: deque[list[int]] = deque(maxlen=keep + 1)
+        """The chains of the newest checkpoints, with the one being written: their files stay."""
         self._changed = 0
-        """rows, along the newest chain"""
+        """How many changed rows the files of the newest chain have."""
 
     def collect(self, step: int, with_kept: bool) -> Callable[[], None]:
-        """Take what changed; every rank has to call it, once it has written what it took before.
+        """Copy the rows to save; every rank must call it, after the previous write has ended.
 
         Parameters
         ----------
-        with_kept: as of :meth:`TableShare.state`.
+        with_kept: whether to save the rows of the best model too.
 
         Returns
         -------
-        What writes it. Where a copy would be too large, it is written already.
+        A function that writes the copy. If a copy would be too large, the rows are written at once
+        and the function does nothing.
         """
         if not self._learnable:
             return _nothing
-        # Files of older checkpoints go only once every rank has those of the newest.
+        # Older files may be removed only after every rank has written the newest checkpoint.
         self._cluster.arrive("writing learnable rows")
         chain = self._chain
         self._changed += sum(table.count_changed() for table in self._learnable)
@@ -91,15 +92,15 @@ class LearnableCheckpoints:
         is_whole = step in chain or not chain or self._changed >= count
         content: dict[str, Tensor | PickedRows] = {}
         for table in self._learnable:
-            content |= _whole(table, with_kept) if is_whole else table.changes(with_kept)
+            content |= _full_state(table, with_kept) if is_whole else table.changes(with_kept)
         chain = [step] if is_whole else [*chain, step]
         if is_whole:
             self._changed = 0
         progress = {"chain": chain, "changed": self._changed}
         file = self._files.learnable(self._cluster.rank, step)
-        size = sum(each.shape.numel() * each.dtype.itemsize for each in content.values())
+        size = sum(rows.shape.numel() * rows.dtype.itemsize for rows in content.values())
         if size <= _MOST_COPIED:
-            content = _copied(content)
+            content = _copy(content)
 
         def write() -> None:
             save_training(file, self._identity, content, progress)
@@ -111,31 +112,37 @@ class LearnableCheckpoints:
         for table in self._learnable:
             table.mark_saved()
         self._keep(chain)
-        needed = {each for kept in self._kept for each in kept}
-        self._forget(lambda each: each not in needed)
+        needed = {step for kept_chain in self._kept_chains for step in kept_chain}
+        self._forget(lambda step: step not in needed)
         return write
 
     def check(self, step: int) -> None:
-        """See whether the files that a step goes on from are as they were written.
+        """Check that the files of a step's chain are as they were written.
 
         Raises
         ------
-        RequestError: one is missing or altered.
+        RequestError: a file is missing or altered.
         """
         if self._learnable:
             for file in chain_of_files(self._files, self._cluster.rank, step):
                 check_file(file)
 
     def check_of(self, step: int, ranks: int) -> None:
-        """See whether a share of the files of so many ranks is as it was written, so that all ranks
-        together look at all of them; raises as :meth:`check`."""
+        """Check this rank's share of the files that ``ranks`` ranks have written.
+
+        All ranks together check all files.
+
+        Raises
+        ------
+        RequestError: a file is missing or altered.
+        """
         if self._learnable:
             for rank in range(self._cluster.rank, ranks, self._cluster.world):
                 for file in chain_of_files(self._files, rank, step):
                     check_file(file)
 
     def load(self, step: int, with_kept: bool) -> None:
-        """Restore the rows of a step; what is newer goes.
+        """Restore the rows of a step, and remove newer files.
 
         Raises
         ------
@@ -145,31 +152,31 @@ class LearnableCheckpoints:
             return
         path, state = self._files.learnable(self._cluster.rank, step), dict[str, Tensor]()
         for table in self._learnable:
-            state |= _whole(table, with_kept)
+            state |= _full_state(table, with_kept)
         progress = read_progress(path, self._identity)
-        for number, each in enumerate(progress["chain"]):
-            file = self._files.learnable(self._cluster.rank, each)
+        for number, chain_step in enumerate(progress["chain"]):
+            file = self._files.learnable(self._cluster.rank, chain_step)
             load_training(file, self._identity, state, partly=number > 0)
         for table in self._learnable:
-            table.finish_restore()
-        self._kept.clear()
+            table.restored()
+        self._kept_chains.clear()
         for older in reversed(self._files.steps):
             if older < step:
                 with suppress(RequestError):
-                    self._kept.append(self._chain_of(older))
+                    self._kept_chains.append(self._chain_of(older))
         self._keep(progress["chain"])
         self._changed = progress["changed"]
-        self._forget(lambda each: each > step)
+        self._forget(lambda newer: newer > step)
 
     def load_of(self, step: int, with_kept: bool, ranks: int) -> None:
-        """Restore rows of a step that so many ranks have written, each whatever were its own."""
+        """Restore this rank's rows of a step that ``ranks`` other ranks have written."""
         if self._learnable:
             deal_rows(self._files, ranks, step, self._learnable, with_kept)
-            # All of them, until checkpoints of these ranks have taken their place.
-            self._kept.append([step for _, step in self._found()])
+            # Keep all of their files until checkpoints of the present ranks have replaced them.
+            self._kept_chains.append([step for _, step in self._list_files()])
 
     def forget_all(self) -> None:
-        """Remove what an unfinished run has left."""
+        """Remove the files that an unfinished run has left."""
         self._forget(lambda _: True)
 
     def _chain_of(self, step: int) -> list[int]:
@@ -179,35 +186,36 @@ class LearnableCheckpoints:
 
     def _keep(self, chain: list[int]) -> None:
         self._chain = chain
-        self._kept.append(chain)
+        self._kept_chains.append(chain)
 
     def _forget(self, is_old: Callable[[int], bool]) -> None:
-        for file, step in self._found():
+        """Remove this rank's files of old steps, and their copies."""
+        for file, step in self._list_files():
             if is_old(step):
                 file.unlink()
                 self._copy.remove([file.name])
 
-    def _found(self) -> list[tuple[Path, int]]:
-        """This rank's files and their steps; those of ranks that are no more are dealt to all."""
-        found = []
+    def _list_files(self) -> list[tuple[Path, int]]:
+        """This rank's files and their steps. Files of former ranks are divided among all ranks."""
+        files = []
         for file in self._files.folder.glob("learnable-rank-*-step-*.safetensors"):
-            rank, step = (int(each) for each in file.stem.split("-")[2::2])
+            rank, step = (int(word) for word in file.stem.split("-")[2::2])
             if rank % self._cluster.world == self._cluster.rank:
-                found.append((file, step))
-        return found
+                files.append((file, step))
+        return files
 
 
-def _whole(table: TableShare, with_kept: bool) -> dict[str, Tensor]:
-    """All of a table's state, and whose rows these are."""
+def _full_state(table: TableShare, with_kept: bool) -> dict[str, Tensor]:
+    """A table's state of all rows, with their original ids."""
     state = table.state(with_kept)
     return state | ({f"{IDS_OF}{table.name}": table.originals.clone()} if state else {})
 
 
 def _nothing() -> None:
-    """There is nothing to write."""
+    """Write nothing."""
 
 
-def _copied(content: Mapping[str, Tensor | PickedRows]) -> dict[str, Tensor | PickedRows]:
+def _copy(content: Mapping[str, Tensor | PickedRows]) -> dict[str, Tensor | PickedRows]:
     copied: dict[str, Tensor | PickedRows] = {}
     for name, value in content.items():
         if isinstance(value, PickedRows):

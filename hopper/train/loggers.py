@@ -1,7 +1,7 @@
-"""Loggers of one's own: told of a run's configuration, of every epoch, and of its end, on rank 0.
+"""User-defined loggers, which rank 0 calls with a run's configuration, every epoch and its end.
 
-A run writes epochs.jsonl and summary.json in any case. What fails in a logger is said once, and the
-run goes on without it.
+A run writes epochs.jsonl and summary.json in any case. If a logger raises an error, the run says so
+once and goes on without that logger.
 """
 
 from __future__ import annotations
@@ -23,75 +23,83 @@ from hopper.train.tracking import TRACKERS, Tracker
 
 
 class Logger(Protocol):
-    """Told of a run as it goes on. Its class is called with the keyword ``run_dir``, the run's
-    folder as a :class:`pathlib.Path`, and the options of the configuration."""
+    """The methods of a logger.
+
+    The class is called with the keyword ``run_dir``, the run's folder as a :class:`pathlib.Path`,
+    and the options of the configuration.
+    """
 
     def start(self, config: Mapping[str, Any]) -> None:
-        """The run begins, or goes on: ``config["train"]["resume"]`` tells.
+        """Called when the run begins, or goes on (``config["train"]["resume"]`` is then true).
 
         Parameters
         ----------
-        config: nested values as in config.json, decisions such as the engine's made.
+        config: nested values as in config.json. Choices such as "auto" engines are settled.
         """
         ...
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """An epoch is over. One that is trained anew after a resumption is told of again.
+        """Called after every epoch, and again for an epoch that a resumed run trains anew.
 
         Parameters
         ----------
-        record: what stands in epochs.jsonl; see :class:`hopper.train.results.EpochRecord`.
+        record: the epoch's line in epochs.jsonl; see
+            :class:`hopper.train.results.EpochRecord`.
         """
         ...
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run has come to its end; ``summary`` is what stands in summary.json."""
+        """Called at the end of a run that succeeded, with the content of summary.json."""
         ...
 
     def close(self) -> None:
-        """Let go of everything: the last call, at a run's end, after an error, and before a signal
-        to end. It may come before :meth:`start`."""
+        """Release all resources. This is the last call.
+
+        It comes at a run's end, after an error, and when a signal ends the process. It may come
+        before :meth:`start`.
+        """
         ...
 
 
 class RunLoggers:
-    """A run's loggers on one rank: all of them on rank 0, none elsewhere.
+    """A run's loggers on one rank: all of them on rank 0, none on other ranks.
 
     Parameters
     ----------
-    loggers: by name, for messages.
+    loggers: pairs of a name, for messages, and a logger.
     say: prints a line.
     """
 
     def __init__(self, loggers: Sequence[tuple[str, Logger]], say: Callable[[str], None]) -> None:
         self._loggers = list(loggers)
         self._say = say
-        # Closed by whichever thread comes first.
+        # The main thread and the signal listener may both close loggers.
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._loggers)
 
     def start(self, config: Config) -> None:
-        """Tell of the configuration."""
-        self._tell("start", lambda: config.model_dump(mode="json"))
+        """Call all loggers' ``start``."""
+        self._call("start", lambda: config.model_dump(mode="json"))
 
     def epoch(self, record: EpochRecord) -> None:
-        """Tell of an epoch."""
-        self._tell("epoch", lambda: asdict(record))
+        """Call all loggers' ``epoch``."""
+        self._call("epoch", lambda: asdict(record))
 
     def finish(self, read_summary: Callable[[], Mapping[str, Any]]) -> None:
-        """Tell of the run's end."""
-        self._tell("finish", read_summary)
+        """Call all loggers' ``finish``."""
+        self._call("finish", read_summary)
 
     def close(self) -> None:
-        """Close all that are left; a second call does nothing."""
+        """Close all remaining loggers; a second call does nothing."""
         with self._lock:
-            left, self._loggers = self._loggers, []
-        for name, logger in left:
+            remaining, self._loggers = self._loggers, []
+        for name, logger in remaining:
             self._try(name, "close", logger)
 
-    def _tell(self, method: str, value: Callable[[], Mapping[str, Any]]) -> None:
+    def _call(self, method: str, value: Callable[[], Mapping[str, Any]]) -> None:
+        """Call a method of all loggers, and drop those that fail."""
         failed = []
         for name, logger in self._loggers:
             if not self._try(name, method, logger, value):
@@ -99,7 +107,7 @@ class RunLoggers:
                 with suppress(Exception):
                     logger.close()
         with self._lock:
-            self._loggers = [each for each in self._loggers if each[1] not in failed]
+            self._loggers = [entry for entry in self._loggers if entry[1] not in failed]
 
     def _try(
         self,
@@ -108,31 +116,31 @@ class RunLoggers:
         logger: Logger,
         value: Callable[[], Mapping[str, Any]] | None = None,
     ) -> bool:
-        """Whether a call of a logger's method ended well; if not, it is said why."""
+        """Call a logger's method; print an error and return False if it fails."""
         try:
             getattr(logger, method)(*([] if value is None else [value()]))
-        # Whatever somebody else's logger raises, a run is worth more than its log.
+        # Any error of a logger is caught: a run is worth more than its log.
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            self._say(f"logger {name}: {method}() failed ({told}); the run goes on without it")
+            reason = f"{type(error).__name__}: {error}"
+            self._say(f"logger {name}: {method}() failed ({reason}); the run goes on without it")
             return False
         return True
 
 
 def check_loggers(config: Config) -> None:
-    """Find the loggers that a configuration names, and compare their options with them.
+    """Check that a configuration's loggers exist and take the options that it gives them.
 
     Raises
     ------
     ConfigError: one line that names the key, what was expected and what came.
     """
-    for each in _find_loggers(config):
-        if issubclass(each.kind, Tracker):
-            each.kind.check()
+    for plug_in in _find_loggers(config):
+        if issubclass(plug_in.kind, Tracker):
+            plug_in.kind.check()
 
 
 def make_loggers(config: Config, *, is_first: bool, say: Callable[[str], None]) -> RunLoggers:
-    """The loggers of a run on this rank.
+    """Make the loggers of a run on this rank.
 
     Parameters
     ----------
@@ -141,11 +149,12 @@ def make_loggers(config: Config, *, is_first: bool, say: Callable[[str], None]) 
 
     Raises
     ------
-    ConfigError: as :func:`check_loggers`; a constructor raised an error.
+    ConfigError: as :func:`check_loggers` does, or a constructor raised an error.
     """
     run_dir = Path(config.train.run_dir)
-    found = _find_loggers(config) if is_first else []
-    return RunLoggers([(each.name, each.make(run_dir=run_dir)) for each in found], say)
+    plug_ins = _find_loggers(config) if is_first else []
+    loggers = [(plug_in.name, plug_in.make(run_dir=run_dir)) for plug_in in plug_ins]
+    return RunLoggers(loggers, say)
 
 
 def _find_loggers(config: Config) -> list[PlugIn[Logger]]:
@@ -155,38 +164,38 @@ def _find_loggers(config: Config) -> list[PlugIn[Logger]]:
 
 @contextmanager
 def closing(loggers: RunLoggers) -> Iterator[None]:
-    """Close loggers at the end of this context, and before SIGTERM ends the process within it.
+    """Close loggers at the end of this context, or before SIGTERM ends the process within it.
 
-    The signal may come while the main thread waits for other ranks, where Python handles none;
-    another thread hears of it. For the main thread.
+    The main thread must enter it. It may be waiting for other ranks when the signal comes, where
+    Python runs no handler, so another thread acts on the signal.
     """
     try:
         if not loggers:
             yield
             return
-        with _heard_by(loggers.close):
+        with _close_on_sigterm(loggers.close):
             yield
     finally:
         loggers.close()
 
 
 @contextmanager
-def _heard_by(close: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM ends this process as ever, after ``close``."""
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
+def _close_on_sigterm(close: Callable[[], None]) -> Iterator[None]:
+    """Call ``close`` on SIGTERM, and then let the signal end this process as usual."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
 
     def listen() -> None:
-        # Nothing is read once the other end is closed.
-        while signals := os.read(heard, 1):
+        # The loop ends when the other end of the pipe is closed.
+        while signals := os.read(read_end, 1):
             if signals[0] == signal.SIGTERM:
                 close()
-                # Python lets the main thread alone change handlers.
+                # Only the main thread may change handlers through Python's signal module.
                 ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
-    wakeup = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    wakeup = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     listener = threading.Thread(target=listen, name="loggers-end", daemon=True)
     listener.start()
     try:
@@ -194,6 +203,6 @@ def _heard_by(close: Callable[[], None]) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(wakeup)
         signal.signal(signal.SIGTERM, before)
-        os.close(told)
+        os.close(write_end)
         listener.join()
-        os.close(heard)
+        os.close(read_end)

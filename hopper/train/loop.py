@@ -1,4 +1,4 @@
-"""The training loop of one rank: epochs of one model, or of several that are trained at once."""
+"""The training loop of one rank, for one model or for several that are trained at once."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from hopper.train.trained_model import TrainedModel
 from hopper.whole_files import remove_unfinished
 
 Models = dict[int, TrainedModel]
-"""by number"""
+"""Models by number."""
 
 
 class Trainer:
     """Runs a configuration's epochs on one rank.
 
-    A model that runs out of patience is trained no more; the others go on. Files are written by
-    rank 0, into ``run_dir``: a line per epoch, the best models, checkpoints, recorded gradients and
-    summaries. Every rank writes its own spans.
+    A model that runs out of patience stops, and the others go on. Rank 0 writes these files into
+    ``run_dir``: a line per epoch, the best models, checkpoints, recorded gradients and summaries.
+    Every rank writes its own spans.
 
     Parameters
     ----------
     schedule: the roots of every iteration.
-    identity: what a checkpoint must agree with to be resumed (``run_identity``).
+    identity: the facts that a checkpoint must agree with to be resumed (``run_identity``).
 
     Attributes
     ----------
-    models: those of the engine, by number. All that are still trained are at the same iteration.
-    progress: what has been trained by this process.
+    models: the engine's models, by number. All unfinished ones are at the same iteration.
+    progress: how far this process has trained.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Trainer:
             for state in engine.models
         ]
         self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
-        """called after training, before the summary is written; every rank calls it"""
+        """Called on every rank after training, before the summary is written."""
         self.on_epoch: Callable[[EpochRecord], None] = lambda _record: None
-        """called with every finished epoch's record"""
+        """Called with the record of every finished epoch."""
         self._run_dir = run_dir
         self._objective = evaluator.objective
-        self._told_baseline = evaluator.told_baseline
+        self._baseline_text = evaluator.baseline_text
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
         self._files = RunFiles(engine, self.models, run_dir, evaluator.objective)
         self._recorder = GradientRecorder(engine, run_dir)
@@ -90,19 +90,22 @@ class Trainer:
         self._replay = read_decisions(state.config, state.cluster.world)
 
     def run(self) -> None:
-        """Train to the end; see :func:`hopper.train.rank.run_rank` for errors."""
+        """Train to the end.
+
+        It raises the same errors as :func:`hopper.train.rank.run_rank`.
+        """
         self._run_dir.mkdir(parents=True, exist_ok=True)
         self._resume_or_start()
         is_shown = self.engine.state.cluster.rank == 0
         with RunConsole(is_shown, self._objective.metric) as console:
             self._introduce(console)
-            place = _place_of(dict(enumerate(self.models)))
-            self._callbacks.start(place.epoch, place.iteration)
-            if not self._unfinished():
-                # Nothing is left to train; this may be why.
-                self._tell_stopped(dict(enumerate(self.models)), console)
-            with self._pipeline() as pipeline:
-                while training := self._unfinished():
+            progress = _progress_of(dict(enumerate(self.models)))
+            self._callbacks.start(progress.epoch, progress.iteration)
+            if not self._unfinished_models():
+                # A resumed run may have nothing left to train: say why.
+                self._say_out_of_patience(dict(enumerate(self.models)), console)
+            with self._make_pipeline() as pipeline:
+                while training := self._unfinished_models():
                     self.engine.training = list(training)
                     record = self._train_epoch(training, pipeline, console)
                     with pipeline.resting():
@@ -111,47 +114,48 @@ class Trainer:
             self._checkpoints.finish()
             self._conclude(console)
 
-    def _unfinished(self) -> Models:
+    def _unfinished_models(self) -> Models:
         return {number: model for number, model in enumerate(self.models) if not model.is_finished}
 
-    def _pipeline(self) -> Pipeline:
-        """What is left to train; nothing where no model is."""
-        place = _place_of(self._unfinished() or dict(enumerate(self.models)))
-        epochs = self._config.epochs if self._unfinished() else 0
-        return Pipeline(self.engine, self.schedule, place.epoch, place.iteration, epochs)
+    def _make_pipeline(self) -> Pipeline:
+        """A pipeline of all iterations that are left to train."""
+        unfinished = self._unfinished_models()
+        progress = _progress_of(unfinished or dict(enumerate(self.models)))
+        epochs = self._config.epochs if unfinished else 0
+        return Pipeline(self.engine, self.schedule, progress.epoch, progress.iteration, epochs)
 
     def _train_epoch(
         self, training: Models, pipeline: Pipeline, console: RunConsole
     ) -> EpochRecord:
-        engine, state, place = self.engine, self.engine.state, _place_of(training)
+        engine, state, progress = self.engine, self.engine.state, _progress_of(training)
         schedule, self._gradient_norms = self.schedule, list[float]()
         batch = schedule.count(0, 1)
-        console.start_epoch(place.epoch, place.iteration, schedule.iterations, batch)
-        state.cluster.arrive(f"starting epoch {place.epoch}")
+        console.start_epoch(progress.epoch, progress.iteration, schedule.iterations, batch)
+        state.cluster.arrive(f"starting epoch {progress.epoch}")
         for model in self.models:
             model.state.packed.module.train()
-        engine.replayed = decisions_of(self._replay, place.epoch)
-        self.progress.epoch, self.progress.iteration = place.epoch, place.iteration
-        self._meter.start(place.epoch)
-        pipeline.start_epoch(place.epoch)
-        # Their rows are read while the checkpoint is written, so their times tell less.
+        engine.replayed = decisions_of(self._replay, progress.epoch)
+        self.progress.epoch, self.progress.iteration = progress.epoch, progress.iteration
+        self._meter.start(progress.epoch)
+        pipeline.start_epoch(progress.epoch)
+        # Writing a checkpoint slows the next iteration down, so its time is not compared.
         after_checkpoint = set()
-        while place.iteration < self.schedule.iterations:
-            self._train_iteration(training, pipeline, place)
-            console.step(place.losses[-1], state.cluster.traffic.total)
-            if self._checkpoint_if_due(training, place):
-                after_checkpoint.add(place.iteration)
+        while progress.iteration < self.schedule.iterations:
+            self._train_iteration(training, pipeline, progress)
+            console.step(progress.losses[-1], state.cluster.traffic.total)
+            if self._checkpoint_if_due(training, progress):
+                after_checkpoint.add(progress.iteration)
         self._spread_losses(training)
         losses = zip(*(model.progress.losses for model in training.values()), strict=True)
         # The loss of an iteration is the mean over models.
-        record = self._meter.finish([sum(each) / len(each) for each in losses])
+        record = self._meter.finish([sum(of_models) / len(of_models) for of_models in losses])
         record.engine, record.ranks = engine.name, state.cluster.world
         record.decisions = engine.decisions(record.epoch)
         first = record.iterations - record.measured_iterations
         record.roots = schedule.count(first, record.iterations)
         record.gradient_norms = self._gradient_norms
         seconds = dict(enumerate(record.iteration_seconds, first))
-        comparable = {each: seconds[each] for each in seconds.keys() - after_checkpoint}
+        comparable = {number: seconds[number] for number in seconds.keys() - after_checkpoint}
         engine.end_epoch(record.epoch, comparable)
         state.log.flush()
         return record
@@ -171,24 +175,29 @@ class Trainer:
             model.end_iteration(report.losses.get(number, math.nan))
 
     def _spread_losses(self, training: Models) -> None:
-        """Let every rank know the losses of the epoch so far."""
+        """Give every rank the losses of the epoch so far."""
         known = {number: model.progress.losses for number, model in training.items()}
         for number, losses in self.engine.spread_losses(known).items():
             training[number].progress.losses = losses
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
-        """Score the models that were trained, if it is time; the best one's scores are told."""
+        """Score the trained models if it is time, and put the best scores into the record.
+
+        Returns
+        -------
+        By model, its score; empty if it is not time.
+        """
         scores: dict[int, float] = {}
         if not next(iter(training.values())).is_due(record.epoch):
             return scores
         with self._meter.evaluation(record):
-            found = {}
+            by_metric = {}
             for number, model in training.items():
                 self.engine.hand_out(number)
-                found[number] = model.validate(record.epoch)
-                scores[number] = found[number][self._objective.metric]
+                by_metric[number] = model.validate(record.epoch)
+                scores[number] = by_metric[number][self._objective.metric]
             best = best_first(scores, self._objective.higher_is_better)[0]
-            record.val, record.scores = scores[best], found[best]
+            record.val, record.scores = scores[best], by_metric[best]
             if self._config.score_training:
                 self.engine.hand_out(best)
                 record.train = training[best].scores("train")[self._objective.metric]
@@ -202,28 +211,30 @@ class Trainer:
         console: RunConsole,
     ) -> None:
         console.end_epoch(record)
-        records = {number: each.end_epoch(scores.get(number)) for number, each in training.items()}
+        records = {
+            number: model.end_epoch(scores.get(number)) for number, model in training.items()
+        }
         self._files.add_epoch(record, records)
         self.on_epoch(record)
         if self._callbacks.epoch(record):
             console.say(f"a callback ended the training after epoch {record.epoch}")
             for model in training.values():
                 model.is_stopped = True
-        self._tell_stopped(training, console)
+        self._say_out_of_patience(training, console)
         if self._config.checkpoint_every:
             self._checkpoints.save()
 
-    def _tell_stopped(self, models: Models, console: RunConsole) -> None:
+    def _say_out_of_patience(self, models: Models, console: RunConsole) -> None:
         for number, model in models.items():
             if model.out_of_patience:
                 whose = f"trial {number}: " if model.state.name else ""
                 patience = self._config.patience
                 console.say(f"{whose}no better score in {patience} epochs: stopped")
 
-    def _checkpoint_if_due(self, training: Models, place: Progress) -> bool:
+    def _checkpoint_if_due(self, training: Models, progress: Progress) -> bool:
         every = self._config.checkpoint_every
-        has_more = place.iteration < self.schedule.iterations
-        is_due = every > 0 and has_more and place.step % every == 0
+        has_more = progress.iteration < self.schedule.iterations
+        is_due = every > 0 and has_more and progress.step % every == 0
         if is_due:
             self._spread_losses(training)
             self._checkpoints.save()
@@ -238,7 +249,7 @@ class Trainer:
         else:
             self._files.start()
             self._recorder.forget()
-            # The checkpoint of an unfinished run, too, will be replaced.
+            # This run will also replace the checkpoints of an unfinished run.
             self._checkpoints.forget()
         self._files.go_on()
 
@@ -250,13 +261,13 @@ class Trainer:
             test = model.test()
             tests.append(test)
             if test and not model.state.name:
-                told = ", ".join(
+                scores = ", ".join(
                     f"{name} {score:.4f} ({baselines['test'][name]:.4f})"
                     for name, score in test.items()
                 )
                 console.say(
-                    f"test {told}, best epoch {model.progress.best_epoch}; in brackets "
-                    f"{self._told_baseline}"
+                    f"test {scores}, best epoch {model.progress.best_epoch}; in brackets "
+                    f"{self._baseline_text}"
                 )
         self._callbacks.finish()
         self.on_trained(console.say)
@@ -267,6 +278,7 @@ class Trainer:
         console.say(f"results in {self._run_dir}")
 
     def _introduce(self, console: RunConsole) -> None:
+        """Print what is trained, how and where."""
         state, count = self.engine.state, len(self.models)
         who = f"engine {self.engine.name}:"
         model = f"model {state.config.model.name} with {state.packed.parameters.numel()} parameters"
@@ -284,6 +296,6 @@ class Trainer:
             console.say(line)
 
 
-def _place_of(training: Models) -> Progress:
-    """Where all models that are trained are."""
+def _progress_of(training: Models) -> Progress:
+    """The progress of models that are all at the same iteration."""
     return next(iter(training.values())).progress

@@ -1,8 +1,7 @@
-"""``python -m hopper.train.machine_agent GIVEN ...``: the ranks of one of several machines under
-torchrun's agent.
+"""``python -m hopper.train.machine_agent GIVEN ...``: runs one machine's ranks under torchrun.
 
-How ranks failed goes to a file, for the process that sees all machines to judge which failure came
-first.
+It writes its ranks' failures to a file. The process that sees all machines reads these files and
+finds out which failure came first.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from hopper.train.rank_failures import Failure
 from hopper.train.rank_processes import (
     Machine,
     RanksFailed,
+    ending_signal,
     run_ranks,
     signals_as_exceptions,
-    told_signal,
 )
 from hopper.whole_files import write_text
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the machine's ranks; 0 if all of them ended well, 1 otherwise."""
+    """Run the machine's ranks; return 0 if all of them ended well, and 1 otherwise."""
     parser = argparse.ArgumentParser(prog="machine_agent")
     parser.add_argument("given", type=Path, help="what ranks are given")
     parser.add_argument("--module", required=True, help="what a rank runs")
@@ -51,26 +50,26 @@ def main(arguments: Sequence[str]) -> int:
             )
         return 0
     except RanksFailed as error:
-        write_text(options.failures, json.dumps([asdict(each) for each in error.failures]))
+        write_text(options.failures, json.dumps([asdict(failure) for failure in error.failures]))
     except DeadlineExceeded as error:
         print(f"error: {error}", file=sys.stderr)
     except SignalException as error:
-        print(f"ended by {told_signal(error).name}", file=sys.stderr)
+        print(f"ended by {ending_signal(error).name}", file=sys.stderr)
     return 1
 
 
 def agent_words(
     given: Path, module: str, ranks: int, machine: Machine, end_limit: float, failures: Path
 ) -> list[str]:
-    """The command of a machine's agent.
+    """The command that starts a machine's agent.
 
     Parameters
     ----------
-    given, module, ranks, machine, end_limit: as of :func:`run_ranks`.
-    failures: the file that is to tell how ranks failed, for :func:`read_failures`.
+    given, module, ranks, machine, end_limit: the arguments of :func:`run_ranks`.
+    failures: the file for the ranks' failures, which :func:`read_failures` reads.
     """
     return [
-        # -P: nothing is imported from the folder that this process happens to be in.
+        # -P keeps modules in the current folder from being imported.
         *(sys.executable, "-P", "-m", "hopper.train.machine_agent", str(given)),
         *(f"--module={module}", "--ranks", str(ranks)),
         *("--machine", str(machine.index), "--machines", str(machine.count)),
@@ -80,15 +79,15 @@ def agent_words(
 
 
 def read_failures(path: Path) -> list[Failure]:
-    """What an agent wrote of its ranks; none where they ended well or it could not write."""
+    """The failures that an agent wrote; empty if all ranks ended well or it could not write."""
     if not path.exists():
         return []
-    return [Failure(**each) for each in json.loads(path.read_text())]
+    return [Failure(**facts) for facts in json.loads(path.read_text())]
 
 
 if __name__ == "__main__":
     follow_parent()
-    # A signal may have ended torchrun's agent anywhere: its threads are not waited for.
+    # A signal may have ended torchrun's agent at any point, so do not wait for its threads.
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

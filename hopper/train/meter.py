@@ -1,4 +1,4 @@
-"""What an epoch cost: seconds, bytes and rows, agreed on by all ranks."""
+"""Measuring an epoch on all ranks: seconds, bytes and rows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class EpochMeter:
 
     Parameters
     ----------
-    interface: a network interface whose counters are read around every epoch; "" = none.
-    learnable: rows of which some may be held in memory.
-    progress: told of every iteration.
+    interface: the network interface whose counters are read around every epoch; "" = none.
+    learnable: learnable rows, some of which may be cached.
+    progress: gets the seconds and lookups of every iteration.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EpochMeter:
         self._iteration_seconds: list[float] = []
 
     def start(self, epoch: int) -> None:
-        """Begin an epoch; every rank must have arrived."""
+        """Begin an epoch, after all ranks have arrived."""
         self._epoch = epoch
         self._reset()
         self._sent_before = self._cluster.traffic.total
@@ -59,7 +59,7 @@ class EpochMeter:
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """Time an iteration, and count what it has read."""
+        """Time an iteration and count the rows that it reads."""
         began = time.perf_counter()
         yield
         seconds = self._progress.iteration_seconds = time.perf_counter() - began
@@ -67,7 +67,12 @@ class EpochMeter:
         self._take_counts()
 
     def finish(self, losses: list[float]) -> EpochRecord:
-        """The epoch's record; ``losses`` of all its iterations, those before a resumption too."""
+        """End an epoch and return its record; every rank must call it.
+
+        Parameters
+        ----------
+        losses: losses of all iterations of the epoch, with those before a resumption.
+        """
         seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
         self._take_counts()
         rows, lookups = self._counted, self._lookups
@@ -90,7 +95,7 @@ class EpochMeter:
 
     @contextmanager
     def evaluation(self, record: EpochRecord) -> Iterator[None]:
-        """Add the time and traffic of what is evaluated after an epoch to its record."""
+        """Add the time and traffic of the evaluation within this context to an epoch's record."""
         start = time.perf_counter()
         self._reset()
         yield
@@ -101,10 +106,10 @@ class EpochMeter:
 
     def _take_counts(self) -> None:
         rows = self._rows.take_rows()
-        found = rows.lookups | self._learnable.take_lookups()
+        lookups = rows.lookups | self._learnable.take_lookups()
         self._counted.add(rows)
-        self._lookups = add_lookups(self._lookups, found)
-        self._progress.add_lookups(found)
+        self._lookups = add_lookups(self._lookups, lookups)
+        self._progress.add_lookups(lookups)
 
     def _reset(self) -> None:
         self._counted, self._lookups = RowCounts(), {}

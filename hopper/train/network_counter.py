@@ -1,4 +1,4 @@
-"""Bytes that this machine's network interface sent, to hold the counted traffic against."""
+"""Bytes that this machine's network interface sent, to compare with the counted traffic."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from pathlib import Path
 from hopper.cluster import Cluster
 from hopper.errors import ConfigError
 
-# The interfaces of the network namespace that the process is in, whatever /sys shows.
+# Unlike /sys, this file always shows the network namespace of the process.
 _COUNTERS = Path("/proc/self/net/dev")
 _SENT_FIELD = 8
 
 
 class NetworkCounter:
-    """Reads an interface around a period, on the first rank of each server.
+    """Reads an interface's counters around a period, on the first rank of each server.
 
-    What the interface counts includes headers, acknowledgements and the traffic of every other
-    process that uses it.
+    The counters include headers, acknowledgements and the traffic of all other processes.
 
     Parameters
     ----------
-    interface: its name; "" = none is read.
+    interface: the interface's name; "" = read nothing.
 
     Raises
     ------
@@ -35,23 +34,23 @@ class NetworkCounter:
             sent_bytes(interface)
 
     def start(self, period: str) -> None:
-        """Begin a period, once every rank has come to it and before any goes on."""
+        """Begin a period, before which all counters are read; every rank must call it."""
         if not self._interface:
             return
         if self._cluster.rank % self._cluster.ranks_per_server == 0:
             self._before = sent_bytes(self._interface)
-        # A rank that went on sooner would have this server send rows before it has read.
+        # A rank that went on earlier could make a server send rows before it reads its counters.
         self._cluster.arrive(f"counting from the start of {period}")
 
     def stop(self, period: str) -> int | None:
-        """Bytes sent since :meth:`start`, once no rank needs this server any more.
+        """End a period after all ranks have reached its end; every rank must call it.
 
         Returns
         -------
-        None on ranks that do not read, and without an interface.
+        Bytes sent since :meth:`start`; None on ranks that do not read counters.
         """
         if self._interface:
-            # A rank that is done may still be asked for rows, or have its last bytes in a queue.
+            # Until then this machine may still send rows to other ranks, or have bytes in a queue.
             self._cluster.arrive(f"ending {period}")
         if self._before is None:
             return None
@@ -59,11 +58,11 @@ class NetworkCounter:
 
 
 def sent_bytes(interface: str) -> int:
-    """What an interface has sent since it was made.
+    """Bytes that an interface has sent since it exists.
 
     Raises
     ------
-    ConfigError: there is no such interface; names those there are.
+    ConfigError: there is no such interface; lists the existing ones.
     """
     try:
         lines = _COUNTERS.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Rows of nodes that stay with their owners, and are handed round where edges are judged."""
+"""Rows of nodes that stay with their owners and are sent to all ranks to predict edges."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OwnedRows:
-    """The rows of a type that this rank has.
+    """This rank's rows of a type.
 
     Attributes
     ----------
-    ids: [n] int64, ascending: global ids, or versions. rows: [n, width], in host memory.
+    ids: [n] int64, ascending: global ids or versions.
+    rows: [n, width], in host memory.
     """
 
     ids: Ids
     rows: Tensor
 
     def spread(self, cluster: Cluster, ids: Ids, operation: str) -> Tensor:
-        """[k, width]: the rows of some nodes, which every rank asks for; collective."""
-        found = self.rows.new_zeros(ids.size, self.rows.shape[1])
+        """[k, width]: give every rank the rows of some nodes; every rank must name the same."""
+        rows = self.rows.new_zeros(ids.size, self.rows.shape[1])
         places = torch.from_numpy(places_among(self.ids, ids))
-        here = places >= 0
-        found[here] = self.rows.index_select(0, places[here])
-        # Every node has one owner, so nothing is rounded.
-        cluster.all_reduce(found, "partial", operation)
-        return found
+        is_here = places >= 0
+        rows[is_here] = self.rows.index_select(0, places[is_here])
+        # Every node has one owner, so the sum adds zeros and rounds nothing.
+        cluster.all_reduce(rows, "partial", operation)
+        return rows
 
 
 def part_of(cluster: Cluster, count: int) -> slice:
-    """This rank's part of so many edges that all ranks know."""
+    """This rank's part of ``count`` edges that all ranks know."""
     return slice(*(count * (cluster.rank + step) // cluster.world for step in (0, 1)))
 
 
 def blocks_of(table: LinkTable, size: int) -> list[Ids]:
-    """Places in a table, so many at a time, each time of one relation: ids ascend from one to the
-    next."""
+    """Divide the rows of a table into blocks of at most ``size``, each of one relation.
+
+    The blocks are row numbers, in ascending order.
+    """
     ends = np.searchsorted(table.relations, np.arange(len(table.targets) + 1))
     return [
         np.arange(first, min(first + size, stop))
@@ -64,26 +67,31 @@ def judge(
     cluster: Cluster,
     operation: str,
 ) -> Tensor:
-    """[k, outputs]: what a decoder makes of this rank's part of a block; collective.
+    """Run a decoder on this rank's part of a block of edges; every rank must call it.
 
     Parameters
     ----------
-    decoder: in host memory. table: with versions of ends.
-    block: places in the table, as of :func:`blocks_of`.
+    decoder: a decoder in host memory.
+    table: a table with versions of both ends.
+    block: row numbers in the table, from :func:`blocks_of`.
     owned: by type, the rows of ends.
+
+    Returns
+    -------
+    [k, outputs].
     """
     number = int(table.relations[block[0]]) if block.size else 0
     relation = table.targets[number]
     heads = owned[relation.src].spread(cluster, table.src[block], operation)
     tails = owned[relation.dst].spread(cluster, table.dst[block], operation)
     mine = part_of(cluster, block.size)
-    of = torch.full((len(heads[mine]),), number)
-    found: Tensor = decoder(heads[mine], of, tails[mine])
-    return found
+    relations = torch.full((len(heads[mine]),), number)
+    outputs: Tensor = decoder(heads[mine], relations, tails[mine])
+    return outputs
 
 
 def places_among(known: Ids, wanted: Ids) -> Ids:
-    """[m] int64: places of ids among ascending ones; -1 of those that are not there."""
+    """[m] int64: the indices of wanted ids among ascending known ones; -1 for unknown ids."""
     if not known.size:
         return np.full(wanted.size, -1, np.int64)
     places = np.searchsorted(known, wanted)

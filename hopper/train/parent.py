@@ -1,4 +1,4 @@
-"""Ranks that must not outlive the process that started them."""
+"""Ending a rank together with the process that started it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 from cache_server.parent import end_with_parent
 
 DIE_WITH_PARENT: Final = "HOPPER_DIE_WITH_PARENT"
-"""the variable that names the process that a rank is to end with"""
+"""The environment variable with the id of the process that a rank must end with."""
 
 
 def follow_parent() -> None:
-    """End with the process that ``HOPPER_DIE_WITH_PARENT`` names, if it names one.
+    """Let this process end with the process that ``HOPPER_DIE_WITH_PARENT`` names, if any.
 
-    Ends this process at once where that is not a process id, or its parent has another.
+    The call ends this process if the value is no process id, or not that of its parent.
     """
     parent = os.environ.get(DIE_WITH_PARENT)
     if parent is None:

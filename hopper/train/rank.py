@@ -54,44 +54,45 @@ from hopper.train.warm_cache import CacheMaker
 
 
 def run_rank(config: Config) -> None:
-    """Train as the rank that torchrun's environment names (a lone process is the only rank).
+    """Train as the rank that torchrun's environment names. Without torchrun there is one rank.
 
-    After an error the process has to end with ``os._exit``: leaving the other ranks in good order
-    would wait, without a deadline, for one that hangs.
+    After an error the caller must end the process with ``os._exit``. An orderly exit would wait for
+    the other ranks, without a deadline, even if one of them hangs.
 
     Raises
     ------
     ConfigError, RequestError, GraphError: before any training.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
-    # A port that is taken ends the run before ranks meet.
+    # The registry binds its port first, so that a port in use ends the run before ranks meet.
     with (
-        ExitStack() as held,
-        RankRegistry(config) as told,
-        joined(config) as (request, cluster, rows),
+        ExitStack() as exits,
+        RankRegistry(config) as registry,
+        join_cluster(config) as (request, cluster, rows),
     ):
         if cluster.rank == 0:
-            held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
+            exits.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
         check = start_row_check(config, request.graph, cluster)
         if check is not None:
-            held.callback(check.stop)
+            exits.callback(check.stop)
         say = RunConsole(cluster.rank == 0, "").say
         loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
-        held.enter_context(closing(loggers))
+        exits.enter_context(closing(loggers))
         trainer = make_trainer(request, cluster, rows)
-        told.tell(RunMetrics(trainer.engine.name, trainer.engine.state, trainer.progress))
+        registry.register(RunMetrics(trainer.engine.name, trainer.engine.state, trainer.progress))
 
         def conclude(say: Callable[[str], None]) -> None:
             await_row_checks(check, cluster, say)
             if cluster.rank == 0:
-                # Not before: a folder with a finished run, which is refused, keeps its own.
+                # Written last, so that the folder of a finished run, which is refused, keeps its
+                # own description.
                 describe_run(config, request.graph)
 
         trainer.on_trained = conclude
         trainer.on_epoch = loggers.epoch
         run_dir = Path(config.train.run_dir)
         if loggers and not trainer.engine.state.config.train.resume:
-            # Before they write into the folder.
+            # Check the folder before a logger writes into it.
             refuse_finished(run_dir)
         loggers.start(trainer.engine.state.config)
         try:
@@ -103,7 +104,7 @@ def run_rank(config: Config) -> None:
 
 
 def check_training(request: Request) -> None:
-    """Refuse what cannot be trained, as a rank finds it.
+    """Refuse a request that this rank cannot train.
 
     Raises
     ------
@@ -117,18 +118,22 @@ def check_training(request: Request) -> None:
 
 
 @contextmanager
-def joined(
+def join_cluster(
     config: Config, check: Callable[[Request], None] = check_training
 ) -> Iterator[tuple[Request, Cluster, PartitionedRows]]:
-    """What is trained, the cluster that this rank has joined, and the rows that it can read.
+    """Open the graph, join the cluster as one of its ranks, and connect to the feature servers.
 
     Parameters
     ----------
-    check: refuses what cannot be done, before ranks meet.
+    check: refuses impossible requests before ranks meet.
+
+    Yields
+    ------
+    The request, the cluster, and the rows that this rank can read.
 
     Raises
     ------
-    As :func:`run_rank`.
+    ConfigError, RequestError, GraphError, ClusterError: as :func:`run_rank` does.
     """
     use_threads(config.train.threads)
     make_deterministic()
@@ -173,15 +178,15 @@ def joined(
 
 
 def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.device:
-    """The device that a rank trains on, if it can do there what the configuration wants.
+    """The device that a rank trains on.
 
     Parameters
     ----------
-    local_ranks: as of :func:`hopper.cluster.choose_device`.
+    local_ranks: ranks on this machine; None = as :func:`hopper.cluster.choose_device` finds them.
 
     Raises
     ------
-    ConfigError: names the key.
+    ConfigError: the device cannot do what the configuration asks for; names the key.
     """
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, local_ranks, share_gpus=shares)
@@ -191,13 +196,13 @@ def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.devi
             "expected cpu"
         )
     if config.cache.policy != "none" and config.cache.memory == "device":
-        # Said before ranks meet, and not after an hour of presampling.
+        # Fails now if a module is missing, not after an hour of presampling.
         array_module(device.type)
     return device
 
 
 def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> Trainer:
-    """Assemble everything that one rank needs."""
+    """Assemble the engine, the evaluator and the loop of one rank."""
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
     check_labels(graph, [rows])
@@ -207,10 +212,10 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     learnable = make_learnable(request, cluster)
     engine = make_engine(request, cluster, rows, log, learnable)
     if not config.train.resume:
-        begin_with(config, (each.packed.module for each in engine.models), learnable)
+        begin_with(config, (model.packed.module for model in engine.models), learnable)
     CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
     identity = run_identity(config, graph, cluster)
-    # What was sampled to make a cache is not training's.
+    # The log opens only now, without the sampling that filled the cache.
     log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
     objective, dtype = engine.state.trainer.objective, DTYPES[config.train.dtype]
     target = find_target(config, graph.schema)
@@ -225,14 +230,16 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
 
 
 def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
-    """The request with an engine instead of "auto"."""
+    """Replace "auto" in a request by an engine."""
     schedule = make_schedule(request)
     settled = settle_engine(
         request,
         cluster,
-        # Where an epoch has one iteration, the next epoch's is the second.
+        # If an epoch has one iteration, the second batch is the next epoch's.
         [schedule.batch(*divmod(number, schedule.iterations)) for number in range(2)],
-        lambda own: make_engine(own, cluster, rows, RunLog(), make_learnable(own, cluster)),
+        lambda attempt: make_engine(
+            attempt, cluster, rows, RunLog(), make_learnable(attempt, cluster)
+        ),
         RunConsole(cluster.rank == 0, "").say,
     )
     rows.take_rows()
@@ -241,16 +248,16 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
 
 
 def use_threads(threads: int) -> None:
-    """Use that many CPU threads; 0 = the machine's cores divided by the ranks on it."""
+    """Set the number of CPU threads; 0 = the machine's cores divided by the ranks on it."""
     threads = threads_of_a_rank(threads, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
 
 
 def make_deterministic() -> None:
-    """Same configuration, same bits (design.md, invariant 6)."""
+    """Let equal configurations give equal bits."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # The same as use_deterministic_algorithms(True), which also imports torch's compiler.
     torch.set_deterministic_debug_mode("error")
-    # Reading uninitialised memory would be a bug elsewhere; filling it costs a pass over it.
+    # Filling uninitialised memory costs a pass over it, and nothing here reads such memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Ranks that fail: what they leave for torchrun's agent to read, and which of them failed first."""
+"""Failures of ranks: recording them for torchrun's agent, and finding the one that came first."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 RECORD_FILE: Final = "error.json"
-"""the name that torchrun's agent gives a rank's record"""
+"""The name that torchrun's agent gives a rank's record."""
 _FILE_VARIABLE: Final = "TORCHELASTIC_ERROR_FILE"
 _MOMENT, _KIND = "moment", "kind"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank ended that did not end well.
+    """How a rank failed.
 
     Attributes
     ----------
-    exit_code: negative where a signal ended it.
+    rank, pid: the rank and its process id.
+    exit_code: the exit code; the negative number of a signal that ended the rank.
     message: the last line of its error.
-    moment: when, in seconds since the epoch.
-    kind: the name of its error; "" where it left no record.
+    moment: the time of its failure, in seconds since 1970.
+    kind: the name of its error class; "" if it left no record.
     """
 
     rank: int
@@ -45,10 +46,10 @@ class Failure:
 
 
 def record_failure(error: BaseException) -> None:
-    """Write why this rank fails, where torchrun's agent looks for it, in the form that it reads.
+    """Write this rank's error to the file that torchrun's agent reads.
 
-    torch's own writer tells the moment in whole seconds, which does not say which of two ranks
-    failed first, and leaves half a file on a full disk, which the agent then trips over.
+    torch's own writer gives the time in whole seconds, too coarse to tell which of two ranks failed
+    first. On a full disk it leaves half a file, at which the agent fails.
     """
     name = os.environ.get(_FILE_VARIABLE)
     if not name:
@@ -60,7 +61,7 @@ def record_failure(error: BaseException) -> None:
         _MOMENT: moment,
         _KIND: type(error).__name__,
     }
-    # The text of Hopper's own errors is meant for the user as it is.
+    # Hopper's own errors have texts for users, which need no class name.
     text = str(error) if isinstance(error, HopperError) else f"{type(error).__name__}: {error}"
     record = {"message": {"message": text, "extraInfo": extra}}
     unfinished = Path(f"{name}.unfinished")
@@ -74,8 +75,8 @@ def record_failure(error: BaseException) -> None:
 
 
 def read_failure(rank: int, failure: ProcessFailure) -> Failure:
-    """What torchrun's agent has learned of a rank that failed."""
-    # torch declares a string; of a recorded exception it is a dictionary.
+    """The failure of a rank, from what torchrun's agent knows."""
+    # torch declares a string, but a recorded exception has a dictionary here.
     recorded: Any = failure.message
     if not isinstance(recorded, dict):
         message = f"{how_it_ended(failure.exitcode)} and left no record; its output tells more"
@@ -92,33 +93,34 @@ def read_failure(rank: int, failure: ProcessFailure) -> Failure:
 
 
 def find_first(failures: Sequence[Failure]) -> Failure:
-    """The failure that came first; the others are its consequence.
+    """Find the failure that caused the others.
 
     Parameters
     ----------
-    failures: in the order in which torchrun's agent met them.
+    failures: the failures in the order in which torchrun's agent saw them.
     """
-    ended = [each for each in failures if was_killed(each)]
-    crashed = [each for each in ended if each.exit_code != -signal.SIGKILL]
-    told = [each for each in failures if each.exit_code > 0]
-    # The others failed for want of another rank.
-    own = [each for each in told if each.kind not in (RankLost.__name__, RankSilent.__name__)]
-    # A rank that hangs is killed too, by torchrun's agent, once one that waited for it gives up.
-    hung = any(each.kind == RankSilent.__name__ for each in told)
-    killed = [] if hung else ended
-    candidates = crashed or own or killed or told or failures
-    # Those that left no record have moments in whole seconds: of equal ones the first stays first.
-    return min(candidates, key=lambda each: each.moment)
+    by_signal = [failure for failure in failures if was_killed(failure)]
+    crashed = [failure for failure in by_signal if failure.exit_code != -signal.SIGKILL]
+    by_error = [failure for failure in failures if failure.exit_code > 0]
+    # A rank with one of these errors failed because another rank was gone or silent.
+    consequences = (RankLost.__name__, RankSilent.__name__)
+    causes = [failure for failure in by_error if failure.kind not in consequences]
+    # After a rank gives up waiting for one that hangs, torchrun's agent kills the latter.
+    hung = any(failure.kind == RankSilent.__name__ for failure in by_error)
+    killed = [] if hung else by_signal
+    candidates = crashed or causes or killed or by_error or failures
+    # Failures without a record have times in whole seconds: among equal times, the order decides.
+    return min(candidates, key=lambda failure: failure.moment)
 
 
 def explain(
     failures: Sequence[Failure], place_of: Callable[[int], str] = lambda rank: ""
 ) -> ClusterError:
-    """The rank that failed first, and why.
+    """Make an error that names the rank that failed first, and says why.
 
     Parameters
     ----------
-    place_of: names a rank's machine, in front of the rank.
+    place_of: returns the text about a rank's machine that precedes the rank.
     """
     first = find_first(failures)
     who = f"{place_of(first.rank)}rank {first.rank} (pid {first.pid})"
@@ -128,7 +130,7 @@ def explain(
 
 
 def was_killed(failure: Failure) -> bool:
-    """Whether a signal ended the rank other than that by which torchrun's agent ends ranks."""
+    """Whether a signal ended the rank, other than SIGTERM, with which torchrun ends ranks."""
     return failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM
 
 

@@ -1,4 +1,4 @@
-"""One rank as a process: what it runs, how it tells of an error, and how it ends."""
+"""One rank as a process: how it runs, reports an error and ends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ def main(
     work: Callable[[Config], None] = run_rank,
     module: str = "hopper.train",
 ) -> int:
-    """Run this process's rank to its end; 0 if it did its work, 1 on an error, 2 on misuse.
+    """Run this process's rank to its end.
 
     Parameters
     ----------
-    module: that torchrun was given.
+    arguments: the configuration file and overrides.
+    work: the work of the rank.
+    module: the module's name in the usage text.
+
+    Returns
+    -------
+    The exit code: 0 on success, 1 on an error, 2 on wrong usage.
     """
     if not arguments or arguments[0].startswith("-"):
         usage = f"usage: torchrun ... -m {module} CONFIG [--section.key VALUE ...]"
@@ -37,10 +43,10 @@ def main(
         events.set_format(config.cluster.log_format, process="rank", rank=_rank())
         work(config)
     except Exception as error:
-        told = _explain(error)
-        record_failure(told)
-        if isinstance(told, HopperError):
-            events.fail("error", f"rank {_rank()}: error: {told}")
+        explained = _explain(error)
+        record_failure(explained)
+        if isinstance(explained, HopperError):
+            events.fail("error", f"rank {_rank()}: error: {explained}")
         else:
             traceback.print_exc()
         return 1
@@ -52,14 +58,14 @@ def _rank() -> int:
 
 
 def _explain(error: Exception) -> Exception:
-    """The error, or, where the system refused a file, one that says so in a line."""
-    told = explain_os_error(error, "train.run_dir") if isinstance(error, OSError) else None
-    return error if told is None else StorageError(told)
+    """Turn an error of the file system into one with a clear line; return others unchanged."""
+    text = explain_os_error(error, "train.run_dir") if isinstance(error, OSError) else None
+    return error if text is None else StorageError(text)
 
 
 def run(work: Callable[[Config], None] = run_rank, module: str = "hopper.train") -> None:
-    """:func:`main`, and the process's end."""
-    # A failed rank must not wait at exit for others that hang or are gone: leave at once.
+    """Run :func:`main` and, on an error, end the process."""
+    # A failed rank leaves at once: at a normal exit it would wait for ranks that hang or are gone.
     code = main(sys.argv[1:], work, module)
     sys.stdout.flush()
     sys.stderr.flush()

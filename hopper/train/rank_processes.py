@@ -1,4 +1,4 @@
-"""The ranks of one machine under torchrun's own agent, and what is told of ranks that failed."""
+"""Running the ranks of one machine under torchrun's own agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from hopper import rendezvous
 from hopper.errors import DeadlineExceeded
 from hopper.scratch import scratch_folder
-from hopper.signal_handlers import TO_END, handled
+from hopper.signal_handlers import TO_END, handle_signals
 from hopper.torchrun import loopback_rendezvous
 from hopper.train.parent import DIE_WITH_PARENT
 from hopper.train.rank_failures import RECORD_FILE, Failure, read_failure
@@ -33,19 +33,18 @@ from hopper.train.watching import watching
 
 POLL_SECONDS: Final = 0.1
 _SHUTDOWN_SECONDS: Final = 1
-"""how long a rank that is told to end may take, before it is killed: one that is stopped does not
-react"""
+"""How long a rank may take to end before it is killed. A suspended rank never reacts."""
 _LOOK_SECONDS: Final = 1.0
 _LOOPBACK: Final = "lo"
-# Otherwise the agent would hand Ctrl-C on to the ranks, and each would print where it was. Older
-# versions of torch cannot be told.
+# The agent must not pass Ctrl-C on to the ranks, which would each print a traceback. Older versions
+# of torch lack this setting.
 _SIGNALS: Final[dict[str, Any]] = (
     {"signals_to_handle": "SIGTERM"}
     if "signals_to_handle" in LaunchConfig.__dataclass_fields__
     else {}
 )
 
-# Where Hopper is not installed, torch does not find the entry point.
+# torch finds the entry point only if Hopper is installed, so register the backend here too.
 rendezvous_handler_registry.register(rendezvous.BACKEND, loopback_rendezvous())
 
 
@@ -55,8 +54,9 @@ class Machine:
 
     Attributes
     ----------
-    index, count: its place in the order of servers, and how many there are.
-    endpoint: "host:port" where the ranks of several machines meet: an address of the first.
+    index: its number, in the order of servers.
+    count: how many machines there are.
+    endpoint: "host:port" of the first machine, where the ranks of several machines meet.
     """
 
     index: int = 0
@@ -65,11 +65,11 @@ class Machine:
 
 
 class ToldToEnd(SignalException):
-    """This process was told to end, by ``told``; its ranks get SIGTERM, whatever that was."""
+    """A signal, ``received``, told this process to end. Its ranks always get SIGTERM."""
 
-    def __init__(self, told: signal.Signals) -> None:
-        super().__init__(f"process {os.getpid()} got {told.name}", signal.SIGTERM)
-        self.told = told
+    def __init__(self, received: signal.Signals) -> None:
+        super().__init__(f"process {os.getpid()} got {received.name}", signal.SIGTERM)
+        self.received = received
 
 
 class RanksFailed(Exception):
@@ -89,19 +89,20 @@ def run_ranks(
     end_limit: float,
     threads: int = 0,
 ) -> None:
-    """Run this machine's ranks to their end; needs :func:`signals_as_exceptions` around it.
+    """Run this machine's ranks to their end, within :func:`signals_as_exceptions`.
 
     Parameters
     ----------
-    given: the file or folder that ranks are given. module: what a rank runs.
-    end_limit: seconds within which ranks end after one has.
-    threads: as of :func:`threads_of_a_rank`.
+    given: the file or folder that each rank gets as its argument.
+    module: the Python module that each rank runs.
+    end_limit: seconds within which all ranks must end after one has.
+    threads: CPU threads of each rank; 0 = the machine's cores divided by its ranks.
 
     Raises
     ------
-    RanksFailed: some did not end well; all others of this machine have been ended.
-    DeadlineExceeded: a rank did not end after the others; it was killed.
-    SignalException: this process was told to end; its ranks have ended.
+    RanksFailed: some ranks failed. All other ranks of this machine have been ended.
+    DeadlineExceeded: a rank did not end after the others, and was killed.
+    SignalException: a signal told this process to end. Its ranks have ended.
     """
     alone = machine.count == 1
     settings = thread_settings(ranks, threads) | {
@@ -120,7 +121,7 @@ def run_ranks(
             scratch_folder("hopper-rank-records-") as folder,
             watching("rank-watch", (stragglers := _Stragglers(ranks, folder, end_limit)).watch),
         ):
-            # -P: nothing is imported from the folder that this process happens to be in.
+            # -P keeps modules in the current folder from being imported.
             elastic_launch(_launch_config(ranks, machine, folder), sys.executable)(
                 *("-P", "-m", module, str(given))
             )
@@ -129,19 +130,25 @@ def run_ranks(
             who = ", ".join(stragglers.late)
             raise DeadlineExceeded(who, "ending after the other ranks", end_limit) from error
         failures: dict[int, ProcessFailure] = error.failures
-        raise RanksFailed([read_failure(rank, each) for rank, each in failures.items()]) from error
+        raise RanksFailed(
+            [read_failure(rank, failure) for rank, failure in failures.items()]
+        ) from error
 
 
 def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:
-    """What torchrun's agent is told; ``folder`` takes the records of ranks that fail."""
+    """The settings of torchrun's agent.
+
+    Parameters
+    ----------
+    folder: where failing ranks write their records.
+    """
     alone = machine.count == 1
     return LaunchConfig(
         min_nodes=machine.count,
         max_nodes=machine.count,
         nproc_per_node=ranks,
         run_id=f"hopper-{os.getpid()}" if alone else "hopper",
-        # Of those for several machines only the static one numbers them in their own order, and
-        # unpickles nothing.
+        # For several machines, only the static rendezvous keeps their order and unpickles nothing.
         rdzv_backend=rendezvous.BACKEND if alone else "static",
         rdzv_endpoint=machine.endpoint,
         rdzv_configs={} if alone else {"rank": machine.index},
@@ -154,59 +161,62 @@ def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:
 
 
 def threads_of_a_rank(threads: int, ranks: int) -> int:
-    """The CPU threads asked for; 0 = the machine's cores divided by the ranks on it."""
-    return threads or max(1, cores() // ranks)
+    """The number of CPU threads of a rank; ``threads`` 0 = the machine's cores divided by ranks."""
+    return threads or max(1, count_cores() // ranks)
 
 
 def thread_settings(ranks: int, threads: int) -> dict[str, str]:
-    """OpenMP's settings for a machine's ranks; those that the environment has stay.
+    """OpenMP's environment variables for a machine's ranks. Values in the environment win.
 
     Parameters
     ----------
-    threads: as of :func:`threads_of_a_rank`.
+    threads: CPU threads of each rank; 0 = the machine's cores divided by its ranks.
     """
     threads = threads_of_a_rank(threads, ranks)
     settings = {"OMP_NUM_THREADS": str(threads)}
-    # By themselves threads that wait spin for a moment, and many short operations are the faster
-    # for it; but not on a core that another rank's thread could use.
-    if ranks * threads > cores():
+    # Waiting threads spin for a moment by default, which speeds up many short operations. It is
+    # harmful on a core that another rank's thread could use.
+    if ranks * threads > count_cores():
         settings["OMP_WAIT_POLICY"] = "PASSIVE"
     return {name: os.environ.get(name, value) for name, value in settings.items()}
 
 
-def cores() -> int:
-    """How many this process may use."""
+def count_cores() -> int:
+    """How many CPU cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
 def signals_as_exceptions() -> Iterator[None]:
-    """Raise on a signal to end, before torchrun's agent does so too; the caller's handlers return.
+    """Raise :class:`ToldToEnd` on a signal to end, while the context lasts.
 
-    torch installs its own when it starts the ranks, and leaves them there. For the main thread.
+    torch installs handlers of its own when it starts ranks and does not remove them. This context
+    restores the caller's handlers. The main thread must enter it.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise ToldToEnd(signal.Signals(number))
 
-    with handled(TO_END, end):
+    with handle_signals(TO_END, end):
         yield
 
 
 class _Stragglers:
-    """Ranks that do not end: killed a moment after one has failed, since the agent, which tells
-    them to end, gives them half a minute, and one that is stopped would use it up; and long after
-    one has ended well, since the agent would wait for ever.
+    """Kills ranks that do not end.
+
+    After a rank has failed, the others are killed a moment later: the agent gives them half a
+    minute, which a suspended rank would use up. After a rank has ended well, the others are killed
+    after a limit: the agent would wait for ever.
 
     Parameters
     ----------
-    ranks: how many there are on this machine.
-    folder: of the records of ranks that fail.
-    limit: seconds that a rank may live after another has ended.
+    ranks: number of ranks on this machine.
+    folder: where failing ranks write their records.
+    limit: seconds that a rank may live after another has ended well.
 
     Attributes
     ----------
-    late: "rank R (pid P)" of those that were killed after the limit.
+    late: "rank R (pid P)" of each rank that was killed after the limit.
     """
 
     def __init__(self, ranks: int, folder: Path, limit: float) -> None:
@@ -216,7 +226,7 @@ class _Stragglers:
         self.late: list[str] = []
 
     def watch(self, done: threading.Event) -> None:
-        """See :func:`watching`."""
+        """Watch the ranks until ``done`` is set."""
         looked_at = whole_at = time.monotonic()
         while not done.wait(POLL_SECONDS):
             if any(self._folder.rglob(RECORD_FILE)):
@@ -230,19 +240,20 @@ class _Stragglers:
             if len(living) in (0, self._ranks):
                 whole_at = now
             elif now - whole_at > self._limit:
-                self.late = [f"rank {rank} (pid {each.pid})" for rank, each in living.items()]
+                self.late = [f"rank {rank} (pid {process.pid})" for rank, process in living.items()]
                 _kill(living)
                 return
 
 
 def _living_ranks() -> dict[int, psutil.Process]:
-    found = {}
+    """The processes of ranks that have not ended, by rank."""
+    processes = {}
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             environment = child.environ()
             if child.status() != psutil.STATUS_ZOMBIE and "RANK" in environment:
-                found[int(environment["RANK"])] = child
-    return dict(sorted(found.items()))
+                processes[int(environment["RANK"])] = child
+    return dict(sorted(processes.items()))
 
 
 def _kill(ranks: Mapping[int, psutil.Process]) -> None:
@@ -253,11 +264,10 @@ def _kill(ranks: Mapping[int, psutil.Process]) -> None:
 
 @contextmanager
 def _quiet_agent() -> Iterator[None]:
-    """Let torchrun's agent log nothing: what ended a run is told in one line."""
-    known = logging.root.manager.loggerDict.items()
+    """Silence the logs of torchrun's agent: the launcher's error says in one line what happened."""
     logs = [
         log
-        for name, log in known
+        for name, log in logging.root.manager.loggerDict.items()
         if name.startswith("torch.distributed.elastic") and isinstance(log, logging.Logger)
     ]
     before = [log.disabled for log in logs]
@@ -270,15 +280,14 @@ def _quiet_agent() -> Iterator[None]:
             log.disabled = disabled
 
 
-def told_signal(error: SignalException) -> signal.Signals:
-    """The signal by which this process was told to end."""
-    return error.told if isinstance(error, ToldToEnd) else error.sigval
+def ending_signal(error: SignalException) -> signal.Signals:
+    """The signal that told this process to end."""
+    return error.received if isinstance(error, ToldToEnd) else error.sigval
 
 
 @contextmanager
 def set_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set what processes that are started meanwhile inherit, and put this process's own environment
-    back."""
+    """Set environment variables while the context lasts, for processes that it starts."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,7 +1,7 @@
-"""One machine of a Ray cluster: its feature server and the agent of its ranks.
+"""One machine of a Ray cluster, as a Ray actor: its feature server and the agent of its ranks.
 
-Runs as an actor of Ray. Ray pickles what its methods take and return, which is why only strings and
-numbers do so: numbers, names and JSON.
+Ray pickles the arguments and results of an actor's methods. They are therefore only numbers, names
+and JSON texts.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from hopper.train.parent import DIE_WITH_PARENT
 from hopper.train.rank_processes import Machine, thread_settings
 
 _THREADS: Final = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
-HANDED_ON: Final = (*_THREADS, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH")
-"""variables that a launcher gives to the machines' processes, where it has them itself"""
+PASSED_VARIABLES: Final = (*_THREADS, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH")
+"""Environment variables that the launcher passes on to the machines' processes if it has them."""
 SERVERS_FOLDER: Final = "servers"
 
 
 class RayMachine:
-    """A feature server and the agent of its ranks, where Ray has placed this actor.
+    """Runs a feature server and the agent of its ranks on the node of this actor.
 
     Parameters
     ----------
-    index: the server's, from 0.
-    environment: JSON of variables that servers and ranks get.
+    index: number of the server, from 0.
+    environment: JSON of environment variables for servers and ranks.
     """
 
     def __init__(self, index: int, environment: str) -> None:
-        # Ray sets the first for its own workers.
+        # Ray sets the first of these for its own workers.
         for name in _THREADS:
             os.environ.pop(name, None)
         os.environ.update(json.loads(environment))
@@ -55,18 +55,28 @@ class RayMachine:
         self._printed: list[IO[bytes]] = []
 
     def place(self, config_file: str) -> str:
-        """JSON: ``address``, ``port`` (a free one, where ranks may meet), ``node`` (its id),
-        ``cores``, ``sees`` (whether it finds the file)."""
+        """Describe this machine.
+
+        Returns
+        -------
+        JSON with ``address``, ``port`` (a free one, where ranks may meet), ``node`` (the id of
+        Ray's node), ``cores`` and ``sees`` (whether the file exists here).
+        """
         with socket.socket() as probe:
             probe.bind((self._address, 0))
             port = probe.getsockname()[1]
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
-        found = Path(config_file).is_file()
-        told = {"node": node, "cores": len(os.sched_getaffinity(0)), "sees": found}
-        return json.dumps({"address": self._address, "port": port} | told)
+        facts = {
+            "address": self._address,
+            "port": port,
+            "node": node,
+            "cores": len(os.sched_getaffinity(0)),
+            "sees": Path(config_file).is_file(),
+        }
+        return json.dumps(facts)
 
     def start_server(self, config_file: str) -> str:
-        """Start the feature server; JSON: ``error``, "" if there was none."""
+        """Start the feature server. The JSON result has ``error``, "" if there was none."""
         try:
             config, folder = load_config(config_file), Path(config_file).parent / SERVERS_FOLDER
             folder.mkdir(exist_ok=True)
@@ -76,7 +86,12 @@ class RayMachine:
         return json.dumps({"error": ""})
 
     def find_server(self, config_file: str) -> str:
-        """JSON: ``error``, and ``address`` where it listens, "" before it serves."""
+        """Ask whether the feature server listens.
+
+        Returns
+        -------
+        JSON with ``error`` and ``address``; both may be "", the latter until the server serves.
+        """
         assert self._server is not None
         try:
             folder = Path(config_file).parent / SERVERS_FOLDER
@@ -92,9 +107,10 @@ class RayMachine:
 
         Parameters
         ----------
-        module: what a rank runs. machines: how many take part.
+        module: the Python module that each rank runs.
+        machines: number of machines of the run.
         endpoint: "host:port" where ranks meet.
-        ranks_on_node: those of all machines that share this node of Ray's.
+        ranks_on_node: number of ranks of all machines that share this node of Ray's.
         """
         config = load_config(config_file)
         interface = _interface_of(self._address)
@@ -120,19 +136,30 @@ class RayMachine:
         self._printed = [self._exits.enter_context(file.open("rb")) for file in outputs]
 
     def look(self) -> str:
-        """JSON: exit codes of ``server`` and ``agent`` (null while they run), the server's ``pid``,
-        what ranks have printed since (``out``, ``err``), and ``failures`` of ranks."""
+        """Report the state of this machine's processes.
+
+        Returns
+        -------
+        JSON with the exit codes of ``server`` and ``agent`` (null while they run), the server's
+        ``pid``, the ranks' output since the last call (``out``, ``err``), and the ranks'
+        ``failures``.
+        """
         assert self._server is not None
         assert self._agent is not None
-        # In this order: what an ended agent has printed and told is complete.
+        # The agent comes first: once it has ended, its output and its failures are complete.
         agent = self._agent.poll()
         out, err = (file.read().decode(errors="replace") for file in self._printed)
-        failures = [asdict(each) for each in read_failures(self._failures)] if agent else []
+        failures = [asdict(failure) for failure in read_failures(self._failures)] if agent else []
         server = {"server": self._server.poll(), "pid": self._server.pid}
         return json.dumps(server | {"agent": agent, "out": out, "err": err, "failures": failures})
 
     def stop(self, ranks: float, server: float) -> None:
-        """End the ranks, or the server, which is killed after as many seconds; 0 = not now."""
+        """End the ranks, the server or both.
+
+        Parameters
+        ----------
+        ranks, server: seconds after which the processes are killed; 0 = leave them alone.
+        """
         for process, limit in ((self._agent, ranks), (self._server, server)):
             if process is not None and limit:
                 stop_processes([process], limit)
@@ -145,8 +172,8 @@ class RayMachine:
 
 
 def _interface_of(address: str) -> str:
-    """The network interface that has an address, for gloo and NCCL to take."""
-    for name, found in psutil.net_if_addrs().items():
-        if any(each.address == address for each in found):
+    """The name of the network interface that has an address; "" if none has."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
             return name
     return ""

@@ -1,4 +1,4 @@
-"""Where a run's servers go on a Ray cluster: one bundle of resources a server."""
+"""Reserving resources for a run on a Ray cluster: one bundle for each server."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ _LOOK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class Placement:
-    """A placement group of Ray that is there.
+    """A placement group that Ray has reserved.
 
     Attributes
     ----------
-    servers: how many bundles it has. bundle: the resources of each.
+    ray: the module ``ray``.
+    group: the placement group.
+    servers: number of its bundles.
+    bundle: the resources of each bundle.
     """
 
     ray: Any
@@ -31,7 +34,7 @@ class Placement:
     bundle: dict[str, float]
 
     def start(self, index: int, environment: str) -> Any:
-        """Start the actor of a server in its bundle; see :class:`RayMachine`."""
+        """Start the :class:`RayMachine` of a server in its bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         actor = self.ray.remote(max_restarts=0, max_task_retries=0)(RayMachine)
@@ -45,8 +48,15 @@ class Placement:
 
 
 def bundle_of(config: Config, gpus: float) -> dict[str, float]:
-    """What Ray reserves for a server: a CPU for each thread of its ranks that ``train.threads``
-    names, or each rank; a GPU for each rank, where ``gpus`` a server are there."""
+    """The resources that Ray reserves for a server.
+
+    They are a CPU for each thread of its ranks (for each rank, if ``train.threads`` is 0), and a
+    GPU for each rank (for all together, if they share one) if the run trains on GPUs.
+
+    Parameters
+    ----------
+    gpus: number of GPUs that the cluster has for each server.
+    """
     ranks = config.cluster.ranks_per_server
     bundle = {"CPU": float(ranks * max(1, config.train.threads))}
     wanted = 1 if config.cluster.share_gpus else ranks
@@ -56,19 +66,20 @@ def bundle_of(config: Config, gpus: float) -> dict[str, float]:
 
 
 @contextmanager
-def placed(
+def reserve_bundles(
     ray: Any, config: Config, servers: int, limit: float, check: Callable[[], None]
 ) -> Iterator[Placement]:
-    """Reserve a bundle a server, each on a node of its own where there are enough nodes.
+    """Reserve a bundle for each server, each on a node of its own if there are enough nodes.
 
     Parameters
     ----------
-    limit: seconds that Ray may take. check: raises when this process was told to end.
+    limit: seconds that Ray may take.
+    check: called while waiting; raises if a signal told this process to end.
 
     Raises
     ------
     RequestError: the cluster has too little of a resource.
-    DeadlineExceeded: others have what is needed.
+    DeadlineExceeded: other users of the cluster hold the resources.
     """
     from ray.util import placement_group, remove_placement_group
 
@@ -95,10 +106,11 @@ def placed(
 
 
 def _check_resources(nodes: list[dict[str, float]], bundle: dict[str, float], servers: int) -> None:
-    for name, each in bundle.items():
-        there = sum(node.get(name, 0) // each for node in nodes)
-        if there < servers:
+    """Refuse a cluster whose nodes together have too little of a resource."""
+    for name, needed in bundle.items():
+        room = sum(node.get(name, 0) // needed for node in nodes)
+        if room < servers:
             raise RequestError(
-                f"launch ray: the cluster has room for {there:g} of {servers} servers; expected "
-                f"nodes with {each:g} {name} for each of them"
+                f"launch ray: the cluster has room for {room:g} of {servers} servers; expected "
+                f"nodes with {needed:g} {name} for each of them"
             )

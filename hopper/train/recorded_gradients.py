@@ -1,4 +1,4 @@
-"""Parameters and gradients of the iterations that ``train.record_gradients`` names."""
+"""Recording parameters and gradients of the iterations that ``train.record_gradients`` names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRADIENTS_FOLDER = "gradients"
 
 
 class GradientRecorder:
-    """Has an engine's gradients written by rank 0, into the run's folder."""
+    """Lets rank 0 write an engine's gradients into the run's folder."""
 
     def __init__(self, engine: Engine, run_dir: Path) -> None:
         self._engine = engine
@@ -23,12 +23,12 @@ class GradientRecorder:
         engine.on_gradient.append(self._write)
 
     def forget(self) -> None:
-        """Remove what an unfinished run has recorded."""
+        """Remove the records of an unfinished run."""
         if self._engine.state.cluster.rank == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, step: int) -> None:
-        """An iteration begins, the ``step``-th of the run."""
+        """Begin the ``step``-th iteration of the run."""
         self._step = step
         self._engine.records = step in self._engine.state.config.train.record_gradients
 

@@ -1,7 +1,7 @@
-"""Taking another run's decisions again (design.md, invariant 6).
+"""Replaying the decisions of another run.
 
-Decisions that depend on clocks, such as how many time steps are merged, are recorded with every
-epoch. Replaying them makes a second run equal to the first, bit for bit.
+Every epoch's record has the decisions that depend on clocks, such as the number of merged time
+steps. A run that replays them equals the first run, bit for bit.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from hopper.errors import RequestError
 from hopper.train.results import EPOCHS_FILE
 
 Decisions = Sequence[Mapping[str, Any]]
-"""by epoch"""
+"""Decisions by epoch."""
 
 
 def read_decisions(config: Config, ranks: int) -> Decisions:
-    """The decisions of the run that ``train.replay`` names; none where it names none.
+    """Read the decisions of the run that ``train.replay`` names; empty if it names none.
 
     Raises
     ------
-    RequestError: there is no such run, or it is of another engine or number of ranks.
+    RequestError: there is no such run, or it has another engine or number of ranks.
     """
     if not config.train.replay:
         return []
-    folder, found = _read(config)
+    folder, epochs = _read(config)
     engine = config.train.engine
     if engine == AUTO:
-        engine = found[0][1]
-    if {each[1:] for each in found} != {(engine, ranks)}:
+        engine = epochs[0][1]
+    if {epoch[1:] for epoch in epochs} != {(engine, ranks)}:
         raise RequestError(
             f"train.replay: {folder}: expected epochs of engine {engine} on {ranks} ranks, found "
-            f"{sorted({each[1:] for each in found})}"
+            f"{sorted({epoch[1:] for epoch in epochs})}"
         )
-    return [each[0] for each in found]
+    return [epoch[0] for epoch in epochs]
 
 
-def replayed_engine(config: Config) -> str:
+def read_replayed_engine(config: Config) -> str:
     """The engine of the run that ``train.replay`` names.
 
     Raises
@@ -52,22 +52,22 @@ def replayed_engine(config: Config) -> str:
 
 
 def _read(config: Config) -> tuple[Path, list[tuple[Mapping[str, Any], str, int]]]:
-    """The run's folder, and the decisions, engine and ranks of its epochs; one at least."""
+    """The run's folder, and the decisions, engine and number of ranks of each of its epochs."""
     folder = Path(config.train.replay)
     try:
         lines = (folder / EPOCHS_FILE).read_text().splitlines()
-        epochs = [json.loads(line) for line in lines]
-        found = [(epoch["decisions"], epoch["engine"], epoch["ranks"]) for epoch in epochs]
+        records = [json.loads(line) for line in lines]
+        epochs = [(record["decisions"], record["engine"], record["ranks"]) for record in records]
     except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise RequestError(
             f"train.replay: {folder}: expected a training run with epochs in {EPOCHS_FILE} "
             f"({type(error).__name__}: {error})"
         ) from error
-    if not found:
+    if not epochs:
         raise RequestError(f"train.replay: {folder}: {EPOCHS_FILE} has no epoch")
-    return folder, found
+    return folder, epochs
 
 
 def decisions_of(decisions: Decisions, epoch: int) -> Mapping[str, Any]:
-    """Those of one epoch; beyond the last recorded epoch, its decisions stay."""
+    """The decisions of one epoch. Epochs after the last recorded one take its decisions."""
     return decisions[min(epoch, len(decisions) - 1)] if decisions else {}

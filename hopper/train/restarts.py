@@ -1,4 +1,4 @@
-"""A run that lost a rank or a server, started again where it was."""
+"""Restarting a run that lost a rank or a server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from hopper.train.run_progress import RESTARTS
 def run_again_where_lost(
     run: Callable[[Config], None], config: Config, run_dir: Path, restarts: int
 ) -> None:
-    """Run, and start again what ends early, from its newest checkpoint or from the beginning.
+    """Run, and restart a run that ends early, from its newest checkpoint or from the beginning.
 
-    What would come again is not tried again: a signal that told this process to end, and a rank
-    that found its own configuration or graph to be wrong.
+    Errors that a restart would meet again are raised at once: a signal to end, and a wrong
+    configuration or graph.
 
     Parameters
     ----------
-    run: starts everything for a configuration, waits for it, and takes it down.
-    config: of the first start. run_dir: of the run.
-    restarts: how many times, at most.
+    run: starts all processes for a configuration, waits for them, and ends them.
+    config: the configuration of the first start.
+    run_dir: the folder of the run.
+    restarts: the maximum number of restarts.
 
     Raises
     ------
@@ -39,9 +40,9 @@ def run_again_where_lost(
             with set_environment({RESTARTS: str(number)}):
                 run(config)
         except ClusterError as error:
-            if number == restarts or _comes_again(error):
+            if number == restarts or _would_recur(error):
                 raise
-            # Those of an earlier run that this one was to replace are not gone on from.
+            # Do not continue from checkpoints of an earlier run that this one replaces.
             goes_on = bool(config.train.resume) or _stamps(files) != before
             config = _with_resume(config, run_dir, "auto" if goes_on else False)
             newest = files.newest if will_resume(config) else None
@@ -53,7 +54,7 @@ def run_again_where_lost(
 
 
 def check_restarts(restarts: int) -> None:
-    """Refuse a number of restarts that is none.
+    """Refuse a negative number of restarts.
 
     Raises
     ------
@@ -63,13 +64,15 @@ def check_restarts(restarts: int) -> None:
         raise RequestError(f"--restarts: expected 0 or more, given {restarts}")
 
 
-def _comes_again(error: ClusterError) -> bool:
+def _would_recur(error: ClusterError) -> bool:
+    """Whether a restart would end with the same error."""
     return isinstance(error, RunEnded) or (
         isinstance(error, RankFailed) and error.is_of_the_request
     )
 
 
 def _stamps(files: CheckpointFiles) -> dict[str, int]:
+    """The times at which the checkpoints were written, by step."""
     return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
 
 

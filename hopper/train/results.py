@@ -1,4 +1,4 @@
-"""What a run reports, per epoch and at its end, agreed by all ranks."""
+"""The records of a run's epochs, combined from all ranks, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,34 @@ ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
 class EpochRecord:
     """One epoch over all ranks.
 
-    seconds: the slowest rank's training time, evaluation left out. loss: mean over the epoch's
-    iterations. measured_iterations: those that seconds, bytes, rows and stage_seconds cover, fewer
-    than all where the run was resumed within the epoch. iteration_seconds: theirs, of the slowest
-    rank in each: what decisions go by. bytes, rows: summed over ranks. lookups: by
-    node type, or table of learnable rows, [hits, misses] of rows that were looked for in a cache,
-    summed over ranks.
-    val: the validation score; of several models, that of the best. train: the training nodes' score
-    of the same model, where ``train.score_training`` asks for it. scores: those of validation by
-    metric, the one that selects first.
-    stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
-    decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
-    ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
-    threads, in the same time. nic_bytes: what each server's network interface sent, in order of
-    server; None where none is read. sent_bytes: of all causes, summed over ranks, that were sent in
-    the same time, some of them for epochs to come. roots: that the measured iterations trained.
-    gradient_norms: of theirs, before clipping; none where nobody asked.
+    Attributes
+    ----------
+    epoch: number of the epoch, from 0.
+    seconds: training time of the slowest rank, without evaluation.
+    loss: mean loss over the epoch's iterations.
+    iterations: number of iterations of the epoch.
+    measured_iterations: number of iterations that the measurements cover; fewer than all if the run
+        was resumed within the epoch.
+    iteration_losses: loss of every iteration.
+    bytes: bytes by cause, summed over ranks.
+    rows: input rows by kind (:data:`ROW_KINDS`), summed over ranks.
+    lookups: by node type or table of learnable rows, [hits, misses] in caches, summed over ranks.
+    stage_seconds: seconds by stage, mean over ranks.
+    val: validation score; of several models, that of the best.
+    train: score of the training nodes with the same model, if ``train.score_training`` is set.
+    scores: validation scores by metric. The metric that selects the best model comes first.
+    evaluation_seconds: time of the evaluation.
+    evaluation_bytes: bytes of the evaluation, all causes, summed over ranks.
+    engine, ranks: the engine and the number of ranks, for which ``decisions`` hold.
+    decisions: what the engine decided for the epoch, such as merging's number of steps.
+    cpu_seconds: by rank, processor seconds of all threads during training.
+    nic_bytes: by server, bytes that its network interface sent; None if none is read.
+    sent_bytes: bytes sent during training, all causes, summed over ranks. Some are for later
+        epochs.
+    iteration_seconds: time of every measured iteration on its slowest rank. Decisions use it.
+    roots: number of roots that the measured iterations trained.
+    gradient_norms: norm of every measured iteration's gradient before clipping; empty unless
+        ``train.gradient_norms`` is set.
     """
 
     epoch: int
@@ -85,9 +97,12 @@ def agree_on_epoch(
     sent_bytes: int,
     nic_bytes: int | None = None,
 ) -> EpochRecord:
-    """Combine every rank's counters into one record; takes the rank's traffic counters."""
+    """Combine all ranks' measurements into one record, and reset the traffic counters.
+
+    Every rank must call it with its own measurements.
+    """
     sent = cluster.traffic.take()
-    found = [count for each in lookups.values() for count in each]
+    lookup_counts = [count for hits_and_misses in lookups.values() for count in hits_and_misses]
     mine = torch.tensor(
         [
             *iteration_seconds,
@@ -95,7 +110,7 @@ def agree_on_epoch(
             *(float(sent[cause]) for cause in CAUSES),
             *(float(getattr(rows, kind)) for kind in ROW_KINDS),
             *(stage_seconds[stage] for stage in STAGES),
-            *map(float, found),
+            *map(float, lookup_counts),
             float(sent_bytes),
             cpu_seconds,
             -1.0 if nic_bytes is None else float(nic_bytes),
@@ -119,7 +134,7 @@ def agree_on_epoch(
         iteration_losses=losses,
         bytes={cause: int(sums[1 + i]) for i, cause in enumerate(CAUSES)},
         rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
-        lookups={each: counts[2 * i : 2 * i + 2] for i, each in enumerate(lookups)},
+        lookups={name: counts[2 * i : 2 * i + 2] for i, name in enumerate(lookups)},
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
         cpu_seconds=everyone[:, -2].tolist(),
         nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,
@@ -129,20 +144,22 @@ def agree_on_epoch(
 
 
 def peak_rss_mib(cluster: Cluster) -> list[float]:
-    """Every rank's peak resident memory, MiB."""
-    own = _peak_rss_kib() / 1024
-    everyone = cluster.all_gather(
-        torch.tensor([own], dtype=torch.float64), "control", "adding up memory"
-    )
-    return [round(value, 1) for value in everyone[:, 0].tolist()]
+    """By rank, the peak resident memory in MiB; every rank must call it."""
+    mine = torch.tensor([_peak_rss_kib() / 1024], dtype=torch.float64)
+    by_rank = cluster.all_gather(mine, "control", "adding up memory")
+    return [round(value, 1) for value in by_rank[:, 0].tolist()]
 
 
 @dataclass
 class TrialRecord:
-    """One epoch of one trial, of several that are trained at once.
+    """One epoch of one of several trials.
 
-    What an epoch cost is known for all trials together, and stands in the run's own epochs. loss:
-    mean over the epoch's iterations.
+    What the epoch cost is known only for all trials together, and is in the run's own record.
+
+    Attributes
+    ----------
+    epoch, loss, iterations, iteration_losses, val: the fields of :class:`EpochRecord`, for this
+        trial.
     """
 
     epoch: int
@@ -153,25 +170,29 @@ class TrialRecord:
 
 
 def spans_file(run_dir: Path, rank: int) -> Path:
-    """What a rank did when, a line of JSON a span."""
+    """The file of a rank's spans, each a line of JSON."""
     return run_dir / SPANS_FOLDER / f"rank-{rank}.jsonl"
 
 
 def learned_rows_file(run_dir: Path, rank: int) -> Path:
-    """The learnable rows that a rank owns, as a run ended with them."""
+    """The file of the learnable rows that a rank owned at the end of a run."""
     return run_dir / f"learnable-rank-{rank}.safetensors"
 
 
 def append_epoch(run_dir: Path, record: EpochRecord | TrialRecord) -> None:
-    """Add one line to the run's epochs."""
+    """Append an epoch's line to the run's file of epochs."""
     with (run_dir / EPOCHS_FILE).open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")
 
 
 def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
-    """Drop the lines of ``epoch`` and later (a resumed run writes them anew); returns the rest.
+    """Remove the lines of ``epoch`` and later, which a resumed run writes again.
 
-    A last line that a crash left half written is of such an epoch, and dropped with them.
+    A last line that a crash left half written belongs to such an epoch and is removed too.
+
+    Returns
+    -------
+    The records that remain.
     """
     path = run_dir / EPOCHS_FILE
     kept: list[dict[str, Any]] = []
@@ -187,7 +208,7 @@ def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What a finished run wrote of itself."""
+    """Read the summary of a finished run."""
     summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
     return summary
 
@@ -197,7 +218,7 @@ def refuse_finished(run_dir: Path) -> None:
 
     Raises
     ------
-    RequestError: there is a summary.
+    RequestError: the folder has a summary.
     """
     if (run_dir / SUMMARY_FILE).exists():
         raise RequestError(
@@ -206,7 +227,10 @@ def refuse_finished(run_dir: Path) -> None:
 
 
 def _peak_rss_kib() -> int:
-    """From /proc: what getrusage tells includes the process that this one was started from."""
+    """The peak resident memory of this process, from /proc.
+
+    getrusage would include the process that this one was forked from.
+    """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1])

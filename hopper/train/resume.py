@@ -1,4 +1,4 @@
-"""Whether a run goes on from a checkpoint, where ``train.resume`` leaves that to what is there."""
+"""Deciding ``train.resume = "auto"``: whether a run continues from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from hopper.train.checkpoint_files import CheckpointFiles, warn
 
 
 def will_resume(config: Config, say: Callable[[str], None] = warn) -> bool:
-    """Whether a run of this configuration goes on from a checkpoint: as ``train.resume`` says, or
-    with "auto" if the run's folder has a whole one.
+    """Whether a run continues from a checkpoint.
+
+    With "auto" it does if the run's folder has a checkpoint that passes its checksum.
 
     Parameters
     ----------
-    say: told if there are some, and none is whole.
+    say: prints a line if there are checkpoints but none passes.
     """
     train = config.train
     if train.resume == "auto":
@@ -26,14 +27,14 @@ def will_resume(config: Config, say: Callable[[str], None] = warn) -> bool:
 
 
 def settle_resume(config: Config, cluster: Cluster) -> Config:
-    """The configuration with yes or no instead of "auto"; every rank calls it.
+    """Replace "auto" by true or false; every rank must call it.
 
-    What rank 0 finds decides for all ranks: checkpoints are written by it.
+    Rank 0 decides for all ranks, because it writes the checkpoints.
     """
     if config.train.resume != "auto":
         return config
-    own = torch.tensor([int(will_resume(config, warn if cluster.rank == 0 else lambda _: None))])
-    everyone = cluster.all_gather(own, "control", "agreeing on where to go on")
+    mine = torch.tensor([int(will_resume(config, warn if cluster.rank == 0 else lambda _: None))])
+    by_rank = cluster.all_gather(mine, "control", "agreeing on where to go on")
     values = config.model_dump()
-    values["train"]["resume"] = bool(everyone[0])
+    values["train"]["resume"] = bool(by_rank[0])
     return Config.model_validate(values)

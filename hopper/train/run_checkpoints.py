@@ -1,4 +1,4 @@
-"""Checkpoints of a run: of all its models, its learnable rows and its engine's decisions."""
+"""Checkpoints of a run: its models, its learnable rows and its engine's decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopper.train.background_writer import BackgroundWriter
 from hopper.train.checkpoint import (
     RANKS,
     Progress,
-    differences,
+    find_differences,
     find_moves,
     load_training,
     save_training,
@@ -30,16 +30,16 @@ from hopper.train.trained_model import TrainedModel
 
 
 class RunCheckpoints:
-    """Saves what a run goes on from, and restores it; every rank calls every method.
+    """Saves and restores a run. Every rank must call every method.
 
-    Rank 0 writes one file for all models. A lone model's tensors and progress stand in it as they
-    are; of several models, names stand before those of the tensors, and progress is a list. What is
-    saved is copied, and written while training goes on.
+    Rank 0 writes one file for all models. With several models, the tensors' names begin with the
+    model's name, and the progress is a list. A checkpoint is copied in memory, and written while
+    training goes on.
 
     Parameters
     ----------
-    models: those of the engine; their progress is saved and replaced.
-    identity: what a checkpoint must agree with to be resumed (``run_identity``).
+    models: the engine's models, whose progress is saved and restored.
+    identity: the facts that a checkpoint must agree with to be resumed (``run_identity``).
     """
 
     def __init__(
@@ -63,26 +63,27 @@ class RunCheckpoints:
         )
 
     def load(self) -> None:
-        """Restore the models, and where each of them goes on, from the newest checkpoint that every
-        rank finds whole; those that are not are told.
+        """Restore all models and their progress from the newest checkpoint that is whole.
 
-        Under other ranks, servers or another engine an exact run goes on too, the same but for
-        rounding; what its engine had decided is forgotten then.
+        Checkpoints that are not whole for every rank cause a warning. An exact run can continue on
+        other ranks or servers, or under another engine: it stays the same except for rounding, and
+        its engine's earlier decisions are dropped.
 
         Raises
         ------
-        RequestError: there is none, or it is of a run with another configuration (names the key).
+        RequestError: there is no such checkpoint, or its run has another configuration (names the
+            key).
         """
         step = self._find_whole()
         file = self._files.model(step)
-        found = read_facts(file)["identity"]
-        moves = find_moves(file, found, self._identity)
+        saved_identity = read_facts(file)["identity"]
+        moves = find_moves(file, saved_identity, self._identity)
         saved = load_training(file, self._identity, self._tensors())
-        places = [saved] if isinstance(saved, dict) else saved
-        for model, place in zip(self._models, places, strict=True):
-            model.progress = Progress(**place)
+        saved_progress = [saved] if isinstance(saved, dict) else saved
+        for model, progress in zip(self._models, saved_progress, strict=True):
+            model.progress = Progress(**progress)
         if moves:
-            self._learnable.load_of(step, self._has_best, found[RANKS])
+            self._learnable.load_of(step, self._has_best, saved_identity[RANKS])
             if self._engine.state.cluster.rank == 0:
                 warn(f"going on elsewhere, the same but for rounding: {'; '.join(moves)}")
         else:
@@ -93,11 +94,11 @@ class RunCheckpoints:
         self._engine.state.log.event("resumed", step=step)
 
     def save(self) -> None:
-        """Take the models as they are after the last iteration, and begin to write them.
+        """Copy the models as they are after the last iteration, and begin to write the copy.
 
         Raises
         ------
-        OSError: the checkpoint before could not be written.
+        OSError: the previous checkpoint could not be written.
         """
         with self._engine.state.log.stage("sync", operation="taking a checkpoint"):
             self._writer.wait()
@@ -117,22 +118,22 @@ class RunCheckpoints:
             self._writer.begin(write)
 
     def finish(self) -> None:
-        """Wait until all that was begun is written; raises as :meth:`save`."""
+        """Wait until the last checkpoint is written; raises the same errors as :meth:`save`."""
         self._writer.wait()
 
     def forget(self) -> None:
-        """Remove what an unfinished run has left, which will be replaced."""
+        """Remove the checkpoints of an unfinished run, which this run replaces."""
         self._learnable.forget_all()
         if self._engine.state.cluster.rank == 0:
             self._files.forget_models()
 
     def _collect(self, step: int) -> Callable[[], None]:
-        """What writes the models as they are, and removes the oldest file of them."""
+        """Copy the models; return a function that writes the copy and removes the oldest file."""
         if self._engine.state.cluster.rank:
             return lambda: None
-        places = [asdict(model.progress) for model in self._models]
-        progress = places if self._models[0].state.name else places[0]
-        tensors = {name: each.to("cpu", copy=True) for name, each in self._tensors().items()}
+        by_model = [asdict(model.progress) for model in self._models]
+        progress = by_model if self._models[0].state.name else by_model[0]
+        tensors = {name: tensor.to("cpu", copy=True) for name, tensor in self._tensors().items()}
         file = self._files.model(step)
 
         def write() -> None:
@@ -147,17 +148,17 @@ class RunCheckpoints:
 
         Raises
         ------
-        RequestError: there is none; says why not.
+        RequestError: there is none; gives a reason.
         """
         cluster, reasons = self._engine.state.cluster, list[str]()
         steps = self._files.steps
-        # Rank 0 has written them; others may see its folder later.
-        known = cluster.all_gather(torch.tensor([len(steps)]), "control", "counting checkpoints")
-        mine = torch.tensor((steps + [-1] * int(known.max()))[: int(known.max())])
+        # Rank 0 wrote the files, and other machines may see them later. So its list decides.
+        counts = cluster.all_gather(torch.tensor([len(steps)]), "control", "counting checkpoints")
+        mine = torch.tensor((steps + [-1] * int(counts.max()))[: int(counts.max())])
         if not mine.numel():
             raise RequestError(f"{self._files.folder}: no checkpoint to resume from")
-        everyone = cluster.all_gather(mine, "control", "naming checkpoints")
-        for step in everyone[0].tolist():
+        by_rank = cluster.all_gather(mine, "control", "naming checkpoints")
+        for step in by_rank[0].tolist():
             reason = self._why_not(step) if step >= 0 else ""
             failed = torch.tensor([int(bool(reason))])
             if not cluster.all_gather(failed, "control", "looking at a checkpoint").any():
@@ -172,12 +173,12 @@ class RunCheckpoints:
         raise RequestError(f"{self._files.folder}: no checkpoint that every rank finds")
 
     def _why_not(self, step: int) -> str:
-        """Why this rank cannot go on from a step; "" where it can."""
+        """Why this rank cannot continue from a step; "" if it can."""
         try:
             file = self._files.model(step)
-            found = read_facts(file)["identity"]
-            if differences(found, self._identity):
-                self._learnable.check_of(step, found[RANKS])
+            saved_identity = read_facts(file)["identity"]
+            if find_differences(saved_identity, self._identity):
+                self._learnable.check_of(step, saved_identity[RANKS])
             else:
                 self._learnable.check(step)
         except RequestError as error:
@@ -186,7 +187,7 @@ class RunCheckpoints:
 
     @property
     def _step(self) -> int:
-        """Iterations over the whole run, of the model that was trained longest."""
+        """Iterations of the whole run, of the model that was trained longest."""
         return max(model.progress.step for model in self._models)
 
     @property

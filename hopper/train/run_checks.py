@@ -1,4 +1,4 @@
-"""What a run is refused for before anything is started, one look after another."""
+"""The checks of a run before any process starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers
 from hopper.train.network_counter import sent_bytes
-from hopper.train.replay import read_decisions, replayed_engine
+from hopper.train.replay import read_decisions, read_replayed_engine
 from hopper.train.run_metrics import check_metrics
 from hopper.train.security import check_security
 from hopper.train.verify import verify_data
@@ -27,13 +27,13 @@ from hopper.train.verify import verify_data
 
 @dataclass(frozen=True)
 class RunCheck:
-    """One look at what a run needs; it starts nothing, and writes nothing.
+    """One check of what a run needs. It starts no process and writes no file.
 
     Attributes
     ----------
-    subject: what is looked at.
+    subject: names what is checked.
     run: raises a :class:`hopper.errors.HopperError` that names what is wrong.
-    relies: whether it is made for what all looks before it have passed.
+    relies: whether the check assumes that all checks before it have passed.
     """
 
     subject: str
@@ -42,7 +42,7 @@ class RunCheck:
 
 
 def checks_without_graph(config: Config) -> list[RunCheck]:
-    """What the configuration alone tells."""
+    """The checks that need only the configuration."""
     return [
         RunCheck("cluster.interface", lambda: _check_interface(config)),
         RunCheck("certificates and token", lambda: check_security(config)),
@@ -53,14 +53,14 @@ def checks_without_graph(config: Config) -> list[RunCheck]:
 
 
 def checks_of_graph(request: Request, servers: Sequence[int]) -> Iterator[RunCheck]:
-    """What the configuration and its graph tell, in the order in which it has to be looked at.
+    """The checks that need the graph too, in the order in which they must run.
 
     Parameters
     ----------
-    servers: whose folders are read.
+    servers: the servers whose folders are read.
     """
     config, graph = request.config, request.graph
-    rows = (PartitionedRows(graph, each, None) for each in servers)
+    rows = (PartitionedRows(graph, server, None) for server in servers)
     yield RunCheck("configuration and graph", lambda: check_request(request))
     yield RunCheck("files of the graph", lambda: verify_data(config, graph, servers))
     yield RunCheck("ports of metrics", lambda: check_metrics(config, len(servers)))
@@ -77,12 +77,12 @@ def _check_interface(config: Config) -> None:
 def _check_replay(request: Request) -> None:
     config = request.config
     if config.train.engine == AUTO and config.train.replay:
-        check_request(request.under(with_engine(config, replayed_engine(config))))
+        check_request(request.under(with_engine(config, read_replayed_engine(config))))
     read_decisions(config, request.ranks)
 
 
 def _check_models(request: Request) -> None:
-    for each in all_configs(request.config, request.ranks):
-        own = request.under(each)
-        begin_with(each, [make_model(own)], ())
-        check_training_parts(each, request.schema, make_schedule(own).iterations)
+    for config in all_configs(request.config, request.ranks):
+        model_request = request.under(config)
+        begin_with(config, [make_model(model_request)], ())
+        check_training_parts(config, request.schema, make_schedule(model_request).iterations)

@@ -1,4 +1,4 @@
-"""What a run's models are made from, in its folder: the configuration and the graph's schema.
+"""The description of a run's models in its folder: the configuration and the graph's schema.
 
 With both, a trained model can be loaded on a machine that has no part of the graph.
 """
@@ -22,8 +22,7 @@ _LABEL_NAMES: Final = "label_names.json"
 
 
 def describe_run(config: Config, graph: PartitionedGraph) -> None:
-    """Write the configuration, the schema and, where they have any, the names of classes into
-    ``train.run_dir``."""
+    """Write the configuration, the schema and the names of classes into ``train.run_dir``."""
     run_dir, schema = Path(config.train.run_dir), graph.schema
     partitioned = str(Path(config.data.partitioned).absolute())
     data = config.data.model_copy(update={"partitioned": partitioned})
@@ -36,8 +35,11 @@ def describe_run(config: Config, graph: PartitionedGraph) -> None:
 
 
 def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
-    """What the graph that a run was trained on called classes, by task ("" where there is one);
-    None of a run of an earlier version, which did not keep them.
+    """Read the names of classes in the graph that a run was trained on.
+
+    Returns
+    -------
+    By task, "" if there is only one; None if the run's version of Hopper did not write them.
 
     Raises
     ------
@@ -46,14 +48,14 @@ def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
     file = run_dir / _LABEL_NAMES
     if not file.is_file():
         return None
-    found: dict[str, list[str]] = read_json(file, "no such file")
-    return found
+    names: dict[str, list[str]] = read_json(file, "no such file")
+    return names
 
 
 def read_run_schema(run_dir: Path, config: Config) -> GraphSchema:
-    """The schema that a run's models are made from.
+    """Read the schema that a run's models are made from.
 
-    A run of an earlier version has none in its folder. It is then read from the partitioned graph.
+    A run of an earlier version has no schema in its folder. Its partitioned graph has one.
 
     Raises
     ------

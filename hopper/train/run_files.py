@@ -1,4 +1,4 @@
-"""What a run's folder tells of epochs and scores: a line per epoch, and a summary at the end."""
+"""The files of a run's epochs and scores: a line for each epoch, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CONFIG_FILE = "config.json"
 
 
 class RunFiles:
-    """Writes these files on rank 0, and nothing elsewhere.
+    """Writes the files of epochs and scores on rank 0, and nothing on other ranks.
 
-    Where several models are trained, each has a folder too, with its losses and scores and the
+    If several models are trained, each of them also has a folder, with its losses, its scores and a
     configuration that trains it alone (docs/sweeps.md).
 
     Parameters
     ----------
-    models: those of the engine.
+    models: the engine's models.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RunFiles:
                 write_text(trial.folder / CONFIG_FILE, config)
 
     def go_on(self) -> None:
-        """Drop what is written of epochs that come again, and keep what is before them."""
+        """Remove the lines of epochs that will be trained again, and keep the earlier ones."""
         if self._is_written:
             epoch = max(model.progress.epoch for model in self._models)
             self._epochs[self._run_dir] = keep_epochs_before(self._run_dir, epoch)
@@ -78,7 +78,12 @@ class RunFiles:
                 self._epochs[trial.folder] = kept
 
     def add_epoch(self, record: EpochRecord, trials: Mapping[int, TrialRecord]) -> None:
-        """Write an epoch's line, and those of the models that were trained, by number."""
+        """Write an epoch's line, and a line in the folder of each trial that was trained.
+
+        Parameters
+        ----------
+        trials: by number of the model, its record.
+        """
         if self._is_written:
             self._add(self._run_dir, record)
             for number, trial in self._trials.items():
@@ -95,9 +100,9 @@ class RunFiles:
 
         Parameters
         ----------
-        tests: by model, the best parameters' scores on the test split by metric, if it is scored.
-        baselines: by split, the scores of one answer for all nodes.
-        memory: by rank, MiB at most.
+        tests: by model, the test scores of its best parameters by metric; empty if not scored.
+        baselines: by split, the scores of a single answer for all nodes.
+        memory: by rank, the peak resident memory in MiB.
         """
         if not self._is_written:
             return
@@ -113,12 +118,12 @@ class RunFiles:
         ]
         trials = []
         for number, trial in self._trials.items():
-            own = {
+            description = {
                 "trial": number,
                 "overrides": dict(trial.state.overrides),
                 "parameters": trial.state.packed.parameters.numel(),
             }
-            trials.append(own | scores[number])
+            trials.append(description | scores[number])
             self._summarise(trial.folder, facts | trials[-1])
         validated = {number: model.progress.best_score for number, model in enumerate(self._models)}
         ranking = best_first(validated, self._objective.higher_is_better)
@@ -126,7 +131,7 @@ class RunFiles:
         self._summarise(self._run_dir, facts | scores[ranking[0]] | of_all)
 
     def _facts(self, memory: list[float]) -> dict[str, Any]:
-        """What holds for all models of the run."""
+        """The part of a summary that is the same for all models of the run."""
         engine, config = self._engine, self._engine.state.config
         facts = {"engine": engine.name, "exact": engine.is_exact(config)}
         if self._trials:
@@ -148,7 +153,10 @@ class RunFiles:
 
 
 def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
-    """Models by score; equal ones in order of their numbers, those without a score last."""
+    """Model numbers by score, the best first.
+
+    Models with equal scores are in order of number. Models without a score come last.
+    """
 
     def key(model: int) -> float:
         score = scores[model]

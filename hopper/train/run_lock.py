@@ -1,8 +1,8 @@
-"""One run, one folder: locks that tell whether a run's folder is in use.
+"""Locks that keep two runs out of one folder.
 
-The launching process holds one lock and rank 0 another, each for as long as it lives: runs that are
-started by ``hopper train`` and by torchrun keep each other out, and so do the ranks that a killed
-launcher has left for a moment. The kernel gives a lock back when its process ends, however it ends.
+The launching process holds one lock and rank 0 another, each for as long as it lives. A run of
+``hopper train`` and one of torchrun thus exclude each other. Ranks that a killed launcher has left
+behind for a moment exclude a new run too. The kernel releases a lock when its process ends.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Holder = Literal["launcher", "rank-0"]
 
 @contextmanager
 def lock_run_folder(run_dir: Path, holder: Holder) -> Iterator[None]:
-    """Hold a run's folder; the lock file stays, empty, when it is given back.
+    """Lock a run's folder while the context lasts. Afterwards the lock file stays, empty.
 
-    A launcher also makes sure that no rank 0 holds the folder, before it starts one.
+    A launcher also checks that no rank 0 holds the folder.
 
     Raises
     ------
@@ -39,16 +39,16 @@ def lock_run_folder(run_dir: Path, holder: Holder) -> Iterator[None]:
                 _take(other, run_dir)
         _sign(file)
         yield
-        # What a killed process leaves in it says nothing: the lock is what counts.
+        # A killed process leaves its text in the file, but only the lock counts.
         file.truncate(0)
 
 
 def make_run_folder(run_dir: Path) -> None:
-    """Make a run's folder, if it is not there.
+    """Make a run's folder, if it does not exist.
 
     Raises
     ------
-    RequestError: it cannot be made; names it and says why.
+    RequestError: the folder cannot be made; names it and says why.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def _open(run_dir: Path, holder: Holder) -> IO[str]:
     make_run_folder(run_dir)
     path = run_dir / f".{holder}.lock"
     try:
-        # Neither truncated nor read yet: it may be another run's.
+        # The file may belong to another run, so it is not truncated here.
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+")
     except OSError as error:
         raise RequestError(
@@ -95,8 +95,8 @@ def _sign(file: IO[str]) -> None:
 
 def _read_holder(file: IO[str]) -> str:
     try:
-        told = json.load(file)
-        return f"another run (process {int(told['pid'])} on {told['host']})"
+        holder = json.load(file)
+        return f"another run (process {int(holder['pid'])} on {holder['host']})"
     except (ValueError, KeyError, TypeError):
-        # It has taken the lock and not signed yet.
+        # The other run holds the lock but has not written its text yet.
         return "another run"

@@ -1,4 +1,4 @@
-"""What a rank tells Prometheus: numbers that the run keeps anyway, read when they are asked for."""
+"""A rank's metrics for Prometheus. They are read from the run's own counters when requested."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from hopper.train.security import security_of
 
 
 class RunMetrics(Collector):
-    """One rank's metrics.
+    """Collects one rank's metrics.
 
     Parameters
     ----------
-    engine: its name.
-    state: whose traffic and log are read.
-    progress: what has been trained.
+    engine: the engine's name.
+    state: the state whose traffic and log are read.
+    progress: how far the rank has trained.
     """
 
     def __init__(self, engine: str, state: TrainState, progress: RunProgress) -> None:
         self._traffic, self._log = state.cluster.traffic, state.log
         self._progress = progress
         cluster = state.cluster
-        self._named = {
+        self._labels = {
             "engine": engine,
             "rank": str(cluster.rank),
             "ranks": str(cluster.world),
@@ -49,9 +49,9 @@ class RunMetrics(Collector):
         }
 
     def collect(self) -> Iterator[Metric]:
-        """See :class:`Collector`."""
-        yield InfoMetricFamily("hopper_rank", "which rank this is", self._named)
-        yield from self._of_progress()
+        """Read all metrics."""
+        yield InfoMetricFamily("hopper_rank", "which rank this is", self._labels)
+        yield from self._collect_progress()
         yield _counter(
             "bytes_sent",
             "bytes sent to other servers, replies of feature servers to this rank among them",
@@ -62,10 +62,10 @@ class RunMetrics(Collector):
             "stage_seconds",
             "seconds by stage, of all threads",
             ["stage"],
-            (([stage], each) for stage, each in self._log.total_seconds().items()),
+            (([stage], seconds) for stage, seconds in self._log.total_seconds().items()),
         )
 
-    def _of_progress(self) -> Iterator[Metric]:
+    def _collect_progress(self) -> Iterator[Metric]:
         progress = self._progress
         gauges = {
             "epoch": ("the epoch under way, from 0", progress.epoch),
@@ -77,13 +77,13 @@ class RunMetrics(Collector):
             ),
             "restarts": ("how many times the run was started again", progress.restarts),
         }
-        for name, (told, value) in gauges.items():
-            yield GaugeMetricFamily(f"hopper_rank_{name}", told, value)
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"hopper_rank_{name}", text, value)
         loss = GaugeMetricFamily(
             "hopper_rank_loss", "of the last iteration's global batch", labels=["model"]
         )
-        for model, each in progress.losses.items():
-            loss.add_metric([str(model)], each)
+        for model, model_loss in progress.losses.items():
+            loss.add_metric([str(model)], model_loss)
         yield loss
         yield _counter(
             "roots_trained", "roots of global batches, of all ranks", [], [([], progress.roots)]
@@ -94,18 +94,18 @@ class RunMetrics(Collector):
             ["table", "result"],
             (
                 ([table, result], count)
-                for table, found in progress.lookups.items()
-                for result, count in found._asdict().items()
+                for table, lookups in progress.lookups.items()
+                for result, count in lookups._asdict().items()
             ),
         )
 
 
 class RankRegistry:
-    """Where a rank's metrics are read, if ``cluster.metrics`` says so.
+    """Serves a rank's metrics over HTTP if ``cluster.metrics`` is set.
 
     Raises
     ------
-    ConfigError: it cannot be bound, or would be open to others.
+    ConfigError: the port cannot be bound, or the connection would be unprotected.
     """
 
     def __init__(self, config: Config) -> None:
@@ -128,17 +128,17 @@ class RankRegistry:
         if self._port is not None:
             self._port.stop()
 
-    def tell(self, metrics: RunMetrics) -> None:
-        """Tell a run's metrics from now on."""
+    def register(self, metrics: RunMetrics) -> None:
+        """Serve a run's metrics from now on."""
         self._registry.register(metrics)
 
 
 def check_metrics(config: Config, servers: int) -> None:
-    """Refuse ports of metrics that cannot be had on this machine.
+    """Check that this machine's ports for metrics differ and are free.
 
     Parameters
     ----------
-    servers: how many have their ranks here.
+    servers: number of servers whose ranks run on this machine.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def check_metrics(config: Config, servers: int) -> None:
 
 
 def server_metrics(config: Config, server: int) -> Iterator[str]:
-    """What tells a feature server on the command line where its metrics are read."""
+    """The arguments that tell a feature server the address of its metrics, if there is one."""
     if config.cluster.server_metrics:
         yield f"--metrics={_shift(config.cluster.server_metrics, server)}"
 
@@ -174,9 +174,12 @@ def _shift(address: str, by: int) -> str:
 
 
 def _security_of(config: Config) -> Security:
-    own = security_of(config)
-    # Those who vouch for servers alone say nothing of who may read metrics.
-    return own if own.tls_certificate else replace(own, tls_ca="")
+    """The security of connections to metrics.
+
+    Without a certificate of its own the rank serves no TLS, and has no use for authorities.
+    """
+    security = security_of(config)
+    return security if security.tls_certificate else replace(security, tls_ca="")
 
 
 @contextmanager
@@ -188,9 +191,9 @@ def _config_errors() -> Iterator[None]:
 
 
 def _counter(
-    name: str, told: str, labels: list[str], values: Iterable[tuple[list[str], float]]
+    name: str, text: str, labels: list[str], values: Iterable[tuple[list[str], float]]
 ) -> Metric:
-    family = CounterMetricFamily(f"hopper_rank_{name}", told, labels=labels)
-    for names, value in values:
-        family.add_metric(names, value)
+    family = CounterMetricFamily(f"hopper_rank_{name}", text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
     return family

@@ -1,4 +1,4 @@
-"""What a rank's training has done since its process was started, for whoever looks on."""
+"""How far a rank has trained since its process started, for metrics."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Final
 from hopper.features.cached import Lookups
 
 RESTARTS: Final = "HOPPER_RESTARTS"
-"""variable: how many times the launcher has started the run again"""
+"""Environment variable: how many times the launcher has restarted the run."""
 _OF_TORCHRUN: Final = "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclass
 class RunProgress:
-    """Written by the thread that trains and read by others, so whatever changes is replaced.
+    """How far a rank has trained.
+
+    One thread trains and other threads read, so values are replaced and never changed in place.
 
     Attributes
     ----------
     epoch, iteration: the next iteration that will be trained.
-    roots: of the global batches that were trained.
-    losses: of the last iteration, by the number of the model.
-    iteration_seconds: of the last iteration.
-    lookups: by node type or table, rows that were looked for in a cache.
-    resumed_step: of the checkpoint that training went on from; 0 = it began anew.
-    restarts: how many times the run was started again.
+    roots: number of roots of all global batches that were trained.
+    losses: by number of the model, its loss in the last iteration.
+    iteration_seconds: seconds of the last iteration.
+    lookups: by node type or table, lookups of rows in a cache.
+    resumed_step: the step of the checkpoint that training continued from; 0 = none.
+    restarts: how many times the run was restarted.
     """
 
     epoch: int = 0
@@ -43,13 +45,13 @@ class RunProgress:
     )
 
     def add_lookups(self, lookups: Mapping[str, Lookups]) -> None:
-        """Count rows that were looked for."""
+        """Add lookups to the counts so far."""
         self.lookups = add_lookups(self.lookups, lookups)
 
 
 def add_lookups(before: Mapping[str, Lookups], more: Mapping[str, Lookups]) -> dict[str, Lookups]:
-    """The sums, by name; names that come anew stand last."""
-    found = dict(before)
-    for name, each in more.items():
-        found[name] = found.get(name, Lookups()).plus(each)
-    return found
+    """Add lookups by name. New names come last."""
+    sums = dict(before)
+    for name, lookups in more.items():
+        sums[name] = sums.get(name, Lookups()).plus(lookups)
+    return sums

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, as values: epochs, scores, files, and the trained model."""
+"""The results of a run, read from its folder: epochs, scores, files and the trained model."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _Record = TypeVar("_Record", EpochRecord, TrialRecord)
 
 @dataclass(frozen=True)
 class _Trained:
-    """What runs and trials have in common: a folder with one summary.
+    """Base of runs and trials: a folder with one summary.
 
     Attributes
     ----------
     run_dir: the folder.
-    summary: ``summary.json`` of the folder, as it stands.
+    summary: the content of the folder's ``summary.json``.
     """
 
     run_dir: Path
@@ -49,21 +49,28 @@ class _Trained:
 
     @property
     def metric(self) -> str:
-        """The name of what was scored: "accuracy", "micro_f1", "rmse", or that of a
-        :class:`~hopper.Metric` of one's own."""
+        """The name of the metric that selects the best model.
+
+        It is "accuracy", "micro_f1", "rmse", or the name of a user-defined
+        :class:`~hopper.Metric`.
+        """
         return str(self.summary["metric"])
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """By metric, the one that selected the model first, the score of each split, "val" and
-        "test", of the model that :meth:`load_model` returns. A split that was not scored is left
-        out."""
+        """By metric and split ("val", "test"), the scores of the model of :meth:`load_model`.
+
+        The metric that selects the best model comes first. Splits that were not scored are absent.
+        """
         return self._by_metric("scores")
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The same of one answer for all nodes: the largest class of training nodes, for each of
-        several labels what most of them have, or their mean."""
+        """By metric and split, the scores of a single answer for all nodes.
+
+        That answer is the largest class of training nodes, for each of several labels what most of
+        them have, or their mean.
+        """
         return self._by_metric("baselines")
 
     def _by_metric(self, key: str) -> dict[str, dict[str, float]]:
@@ -71,32 +78,34 @@ class _Trained:
             raise RequestError(
                 f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: no {key!r}"
             )
-        found: dict[str, dict[str, float]] = {self.metric: {}}
+        by_metric: dict[str, dict[str, float]] = {self.metric: {}}
         for split, scores in self.summary[key].items():
             for name, score in scores.items():
-                found.setdefault(name, {})[split] = score
-        return found
+                by_metric.setdefault(name, {})[split] = score
+        return by_metric
 
     @property
     def best_epoch(self) -> int | None:
-        """The epoch with the best validation score, counted from 0; None where none was scored."""
+        """The epoch with the best validation score, from 0; None if no epoch was scored."""
         best: int | None = self.summary["best_epoch"]
         return best
 
     @property
     def config(self) -> Config:
-        """The configuration as the ranks read it: with addresses of servers, which are gone.
+        """The configuration as the ranks read it, with the addresses of the run's servers.
 
         Raises
         ------
-        ConfigError: the folder has none, or one of another version of Hopper.
+        ConfigError: the folder has no configuration, or one of another version of Hopper.
         """
         return load_config(self.run_dir / CONFIG_FILE)
 
     @property
     def model_file(self) -> Path:
-        """The parameters of the best model by validation score, or of the last one where no epoch
-        was scored: safetensors."""
+        """The safetensors file with the parameters of the best model by validation score.
+
+        If no epoch was scored, it has the parameters after the last epoch.
+        """
         return self.run_dir / BEST_MODEL_FILE
 
     def _load_model(self, schema: GraphSchema) -> nn.Module:
@@ -124,21 +133,21 @@ class TrialResult(_Trained):
     Attributes
     ----------
     run_dir: the folder of the trial.
-    summary: ``summary.json`` of that folder, as it stands.
+    summary: the content of that folder's ``summary.json``.
     """
 
     @property
     def overrides(self) -> dict[str, str | int | float]:
-        """What the trial replaces in the run's configuration, by "section.key"."""
+        """By "section.key", the values that the trial replaces in the run's configuration."""
         return dict(self.summary["overrides"])
 
     @property
     def epochs(self) -> list[TrialRecord]:
-        """The losses and scores of each epoch. What epochs cost is known for the run alone."""
+        """The losses and scores of each epoch. Only the run's epochs say what they cost."""
         return self._records(TrialRecord)
 
     def load_model(self) -> nn.Module:
-        """The trained model of this trial; as :meth:`RunResult.load_model`."""
+        """Load the trained model of this trial, as :meth:`RunResult.load_model` does."""
         return self._load_model(read_run_schema(self.run_dir.parent, self.config))
 
 
@@ -149,7 +158,7 @@ class RunResult(_Trained):
     Attributes
     ----------
     run_dir: the folder of the run.
-    summary: ``summary.json`` of that folder, as it stands.
+    summary: the content of that folder's ``summary.json``.
     """
 
     @classmethod
@@ -158,7 +167,7 @@ class RunResult(_Trained):
 
         Raises
         ------
-        RequestError: there is no summary: the run has not finished, or it is not a run's folder.
+        RequestError: the folder has no summary, so its run has not finished or it is not a run's.
         GraphError: the summary is not readable.
         """
         folder = Path(run_dir)
@@ -169,12 +178,12 @@ class RunResult(_Trained):
 
     @property
     def engine(self) -> str:
-        """The engine that trained; with ``train.engine = "auto"``, the one that was chosen."""
+        """The name of the engine that trained; with "auto", of the engine that was chosen."""
         return str(self.summary["engine"])
 
     @property
     def is_exact(self) -> bool:
-        """Whether the gradient of each iteration was the one that a single process computes."""
+        """Whether each iteration's gradient equals that of a single process."""
         return bool(self.summary["exact"])
 
     @property
@@ -184,26 +193,29 @@ class RunResult(_Trained):
 
     @property
     def peak_rss_mib(self) -> list[float]:
-        """By rank, the most memory that it had resident, in MiB."""
+        """By rank, the peak resident memory in MiB."""
         return list(self.summary["peak_rss_mib"])
 
     @property
     def epochs(self) -> list[EpochRecord]:
-        """Seconds, loss, bytes by cause and more of each epoch; of all trials together where
-        several were trained.
+        """The records of all epochs: seconds, loss, bytes by cause and more.
+
+        With several trials, a record covers all of them.
 
         Raises
         ------
-        RequestError: another version of Hopper wrote them.
+        RequestError: another version of Hopper wrote the records.
         """
         return self._records(EpochRecord)
 
     @property
     def trials(self) -> list[TrialResult]:
-        """The models of the run where it trained several at once, in order of trial; else empty."""
+        """The trials of the run, in order; empty if it trained a single model."""
         count = len(self.summary.get("trials", []))
         folders = [self.run_dir / trial_name(index) for index in range(count)]
-        return [TrialResult(each, read_json(each / SUMMARY_FILE, "missing")) for each in folders]
+        return [
+            TrialResult(folder, read_json(folder / SUMMARY_FILE, "missing")) for folder in folders
+        ]
 
     @property
     def ranking(self) -> list[int]:
@@ -212,44 +224,49 @@ class RunResult(_Trained):
 
     @property
     def chosen(self) -> RunResult | TrialResult:
-        """The run itself or, where it trained several models at once, the best trial."""
+        """The best trial, or the run itself if it trained a single model."""
         return self.trials[self.ranking[0]] if self.ranking else self
 
     @property
     def model_file(self) -> Path:
-        """The parameters of the best model by validation score, or of the last one where no epoch
-        was scored, as safetensors; of several trials, the first of :attr:`ranking`."""
+        """The safetensors file with the parameters of the best model by validation score.
+
+        If no epoch was scored, it has the parameters after the last epoch. With several trials, it
+        is the file of the first in :attr:`ranking`.
+        """
         chosen = self.chosen
         return super().model_file if chosen is self else chosen.model_file
 
     @property
     def checkpoint_file(self) -> Path | None:
-        """The newest one that the run can be continued from; None where ``train.checkpoint_every``
-        was 0."""
+        """The newest checkpoint; None if ``train.checkpoint_every`` was 0."""
         return CheckpointFiles(self.run_dir).newest
 
     @property
     def epochs_file(self) -> Path:
-        """A line of JSON an epoch, written while the run goes on."""
+        """The file with a line of JSON for each epoch, written during the run."""
         return self.run_dir / EPOCHS_FILE
 
     @property
     def span_files(self) -> list[Path]:
-        """Of each rank whose files are on this machine, what it did when: a line of JSON a span.
-        ``hopper report RUN_DIR`` draws them."""
+        """The files of spans, one for each rank whose files are on this machine.
+
+        They say what a rank did when, with a line of JSON for each span. ``hopper report RUN_DIR``
+        draws them.
+        """
         files = [spans_file(self.run_dir, rank) for rank in range(self.ranks)]
         return [file for file in files if file.is_file()]
 
     def load_model(self) -> nn.Module:
-        """The trained model: a module that needs neither servers nor ranks.
+        """Load the trained model, a module that needs neither servers nor ranks.
 
-        It is the model that :attr:`metrics` tell about: the best by validation score, the last
-        where no epoch was scored, and of several trials the best one's. It is in evaluation mode,
-        in host memory, in the dtype of ``train.dtype``. Called with the blocks and input rows of a
-        :class:`~hopper.Subgraph` it returns logits, [roots, classes].
+        It is the model that :attr:`metrics` describe: the best by validation score, or the last if
+        no epoch was scored; with several trials, the best trial's. It is in evaluation mode, in
+        host memory, in the dtype of ``train.dtype``. Called with the blocks and input rows of a
+        :class:`~hopper.Subgraph`, it returns logits, [roots, classes].
 
-        Only the run's folder is read, and nothing in it is unpickled. A model or layer of one's own
-        (``package.module:Class``) has to be importable.
+        Only the run's folder is read, and nothing in it is unpickled. A user-defined model or layer
+        (``package.module:Class``) must be importable.
 
         Raises
         ------
@@ -262,18 +279,17 @@ class RunResult(_Trained):
         return self._load_model(read_run_schema(self.run_dir, self.config))
 
     def load_learnable_rows(self) -> dict[str, Tensor]:
-        """The rows that were learned with the model, as they were when that of :meth:`load_model`
-        was scored.
+        """Load the learnable rows that belong to the model of :meth:`load_model`.
 
         Returns
         -------
-        By table (the node type, unless ``learnable.tables`` tells tables apart), [nodes, dim] by
-        original id. Empty where the model reads features alone.
+        By table, [nodes, dim] in order of original id. A table is named by its node type, unless
+        ``learnable.tables`` gives a type several tables. Empty if the model reads only features.
 
         Raises
         ------
-        RequestError: the file of a rank is missing (each machine has those of its ranks) or
-            altered.
+        RequestError: the file of a rank is altered or missing. Each machine has only the files of
+            its own ranks.
         """
         files = [learned_rows_file(self.run_dir, rank) for rank in range(self.ranks)]
         if not any(file.is_file() for file in files):

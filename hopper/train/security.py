@@ -1,4 +1,4 @@
-"""What protects a run's connections, as ``[cluster]`` has it."""
+"""The security of a run's connections, from the section ``[cluster]``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hopper.config import Config
 from hopper.errors import ConfigError
 
 FILES: Final = ("tls_ca", "tls_certificate", "tls_key", "token_file")
-"""keys of ``[cluster]``, and words of ``python -m cache_server``"""
+"""Keys of ``[cluster]`` that name files, and options of ``python -m cache_server``."""
 
 
 def security_of(config: Config) -> Security:
-    """That of both ends of a run's connections to feature servers."""
-    own = config.cluster
-    return Security(**{key: getattr(own, key) for key in FILES}, insecure=own.insecure)
+    """The security of a run's connections to feature servers, the same at both ends."""
+    cluster = config.cluster
+    return Security(**{key: getattr(cluster, key) for key in FILES}, insecure=cluster.insecure)
 
 
 def security_words(config: Config) -> Iterator[str]:
-    """What tells a feature server of it on the command line."""
+    """The command-line arguments that tell a feature server its security."""
     for key in FILES:
         value = getattr(config.cluster, key)
         if value:
@@ -36,34 +36,35 @@ def security_words(config: Config) -> Iterator[str]:
 
 
 def absolute_files(config: Config) -> dict[str, str]:
-    """Keys of ``[cluster]`` that name files, with absolute paths, as ranks read them."""
-    found = {key: getattr(config.cluster, key) for key in FILES}
-    return {key: value and os.path.abspath(value) for key, value in found.items()}
+    """The keys of ``[cluster]`` that name files, with absolute paths."""
+    files = {key: getattr(config.cluster, key) for key in FILES}
+    return {key: value and os.path.abspath(value) for key, value in files.items()}
 
 
 def check_security(config: Config) -> None:
-    """Refuse files that cannot be used, and feature servers that would be asked in the open.
+    """Refuse unusable files and unprotected connections to feature servers.
 
     Raises
     ------
     ConfigError: names the key, what was expected and what came.
     """
-    own = security_of(config)
+    security = security_of(config)
     try:
         if not config.cluster.servers:
-            own.check_server("127.0.0.1:0")
-        own.check_client(config.cluster.servers)
+            security.check_server("127.0.0.1:0")
+        security.check_client(config.cluster.servers)
     except SecurityError as error:
         raise ConfigError(f"cluster.{error}") from error
 
 
 def check_network_of_ranks(config: Config, ranks: int | None = None) -> None:
-    """Refuse that this rank talks to others from an address that the whole world can reach: what
-    travels between ranks is neither encrypted nor told from what others send.
+    """Refuse that this rank talks to other ranks through a public address.
+
+    Messages between ranks are neither encrypted nor authenticated.
 
     Parameters
     ----------
-    ranks: how many there are; None = as torchrun says.
+    ranks: number of ranks; None = the value in torchrun's environment.
 
     Raises
     ------
@@ -84,15 +85,16 @@ def check_network_of_ranks(config: Config, ranks: int | None = None) -> None:
 
 
 def _addresses(interface: str) -> list[str]:
-    """Of an interface; of none, those of this machine's name, as gloo takes them."""
+    """The addresses of an interface. For "", those of this machine's name, which gloo uses."""
     if interface:
-        own = [each.address for each in psutil.net_if_addrs().get(interface, [])]
+        texts = [entry.address for entry in psutil.net_if_addrs().get(interface, [])]
     else:
         try:
-            own = [str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)]
+            texts = [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)]
         except OSError:
-            own = []
-    return [each.partition("%")[0] for each in own if _is_address(each.partition("%")[0])]
+            texts = []
+    addresses = [text.partition("%")[0] for text in texts]
+    return [address for address in addresses if _is_address(address)]
 
 
 def _is_address(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""From lists in a configuration to trials of all their combinations (docs/sweeps.md)."""
+"""Turning lists in a configuration into trials of all their combinations (docs/sweeps.md)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ _LISTS: Final = ("train.record_gradients",)
 
 
 def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Config:
-    """The run of a grid: one trial for each combination of the listed values.
+    """Make the configuration of a grid: one trial for each combination of the listed values.
 
-    Trials are in the order of :data:`TRIAL_KEYS`, the last key varying fastest, each key's values
-    as they are listed. Where sampling is shared, a list at ``train.seed`` gives each trial its own
-    ``train.model_seed``; data order and draws stay those of the first seed.
+    Trials are in the order of :data:`TRIAL_KEYS`. The last key varies fastest, and the values of a
+    key keep their order. If sampling is shared, a list at ``train.seed`` gives each trial its own
+    ``train.model_seed``, while data order and draws come from the first seed.
 
     Parameters
     ----------
-    values: nested values as in the TOML file, with lists where scalars are expected.
+    values: nested values as in the TOML file, with lists in place of scalars.
+    where: names the origin of the values in errors.
 
     Raises
     ------
-    ConfigError: nothing is listed, or what is cannot differ between trials; names the key.
+    ConfigError: there are no lists, or a list at a key that cannot differ between trials; names
+        the key.
     """
-    listed = _listed(values, where)
+    listed = _find_lists(values, where)
     sections = {name: dict(keys) if isinstance(keys, Mapping) else keys
                 for name, keys in values.items()}  # fmt: skip
     hop = sections.setdefault("hop", {})
@@ -54,15 +56,15 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
     return make_config(sections, where=where)
 
 
-def _listed(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
+def _find_lists(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     """The lists that make trials, in order of :data:`TRIAL_KEYS`."""
-    found = {}
+    lists = {}
     for section in ("model", "task", "train"):
         keys = values.get(section, {})
         for key, value in keys.items() if isinstance(keys, Mapping) else ():
             if isinstance(value, list) and f"{section}.{key}" not in _LISTS:
-                found[f"{section}.{key}"] = value
-    for name, choices in found.items():
+                lists[f"{section}.{key}"] = value
+    for name, choices in lists.items():
         if name not in TRIAL_KEYS:
             raise ConfigError(
                 f"{where}: {name}: trials cannot differ in it (they are sampled together and end "
@@ -70,7 +72,7 @@ def _listed(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
             )
         if not choices or len({repr(choice) for choice in choices}) != len(choices):
             raise ConfigError(f"{where}: {name}: expected distinct values, got {choices}")
-    return {name: found[name] for name in TRIAL_KEYS if name in found}
+    return {name: lists[name] for name in TRIAL_KEYS if name in lists}
 
 
 def _grid(listed: Mapping[str, list[Any]], shared: bool, where: str) -> list[dict[str, Any]]:
@@ -80,4 +82,5 @@ def _grid(listed: Mapping[str, list[Any]], shared: bool, where: str) -> list[dic
             f"{where}: train.seed: with train.model_seed listed too, one value is expected here: "
             "data order and draws are shared"
         )
-    return [dict(zip(names, each, strict=True)) for each in itertools.product(*listed.values())]
+    combinations = itertools.product(*listed.values())
+    return [dict(zip(names, values, strict=True)) for values in combinations]

@@ -1,9 +1,8 @@
 """Files of tensors: checkpoints, models and recorded gradients.
 
-The format is safetensors', with facts as JSON and a checksum of the whole file among its metadata:
-the XXH3 of 128 bits of the file with zeros in the checksum's place. Files are written under a
-temporary name and renamed; nothing in them is executable, and nothing is read from one that was
-altered.
+The format is that of safetensors. The metadata hold facts as JSON and a checksum of the whole file:
+the 128-bit XXH3 of the file with zeros in place of the checksum. A file is written under a
+temporary name and then renamed. It contains no code, and an altered file is not read.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ PLACES: Final = ".places"
 _VALUES_AT_ONCE: Final = 1 << 22
 _BYTES_AT_ONCE: Final = 1 << 22
 _NO_CHECKSUM: Final = "0" * 32
-"""what stands in place of a file's checksum while that is computed"""
+"""The placeholder of a file's checksum while it is computed."""
 _CHECKSUM_FIELD: Final = b'"checksum": "'
 _checked: dict[Path, tuple[int, int, int]] = {}
-"""files that were compared with their checksums, and what they were then"""
+"""Files that passed their checksums, and their inode, size and time of change then."""
 _FORMAT_NAMES: Final = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -52,12 +51,13 @@ def save_tensors(
     tensors: Mapping[str, Tensor | PickedRows],
     facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write tensors, with facts about them as JSON; an older file stays whole until this one is.
-    Picked rows are written as a tensor, and beside it, with :data:`PLACES` behind its name, where
-    they belong.
+    """Write tensors, with facts about them as JSON.
 
-    The library's own writer makes copies of all tensors before it writes any; this one copies a
-    piece at a time, for tables that are larger than memory.
+    An older file is replaced only once the new one is complete. Picked rows become two tensors: the
+    rows, and their row numbers under the same name followed by :data:`PLACES`.
+
+    The safetensors library copies all tensors before it writes any. This function copies a piece at
+    a time, so that tables may be larger than memory.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"facts": json.dumps(dict(facts)), "checksum": _NO_CHECKSUM}
@@ -83,23 +83,22 @@ def save_tensors(
         for value in written.values():
             rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
             for part in rows.split(_rows_at_once(rows.shape)):
-                # A tensor of one number may have any stride, which a view would trip over.
+                # A tensor of one number may have any stride, and such a tensor has no byte view.
                 piece = torch.empty(part.shape, dtype=part.dtype).copy_(part.detach())
                 data = piece.view(-1).view(torch.uint8).numpy().data
                 digest.update(data)
                 file.write(data)
-        # The facts come first, and cannot hold the field's own words: quotes in them are escaped.
+        # The facts precede the checksum. Their quotes are escaped, so the first match is the field.
         file.seek(start_of_file.index(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD))
         file.write(digest.hexdigest().encode())
 
 
 def check_file(path: Path) -> None:
-    """Compare a file that :func:`save_tensors` wrote with its checksum; once, as long as it stays
-    the same file.
+    """Compare a file of :func:`save_tensors` with its checksum, unless it has passed already.
 
     Raises
     ------
-    RequestError: it is missing, altered, or was written without a checksum.
+    RequestError: the file is missing, altered, or has no checksum.
     """
     if not path.is_file():
         raise RequestError(f"{path}: no such file")
@@ -113,12 +112,12 @@ def check_file(path: Path) -> None:
         place = words.find(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD)
         if len(words) < size or place < len(_CHECKSUM_FIELD):
             raise RequestError(f"{path}: altered since it was written, or written without checksum")
-        told = words[place : place + len(_NO_CHECKSUM)]
+        checksum = words[place : place + len(_NO_CHECKSUM)]
         blank = words[:place] + _NO_CHECKSUM.encode() + words[place + len(_NO_CHECKSUM) :]
         digest = xxhash.xxh3_128(struct.pack("<Q", size) + blank)
         while piece := file.read(_BYTES_AT_ONCE):
             digest.update(piece)
-    if told != digest.hexdigest().encode():
+    if checksum != digest.hexdigest().encode():
         raise RequestError(
             f"{path}: altered since it was written: its checksum is of other content"
         )
@@ -136,17 +135,17 @@ def fill_tensors(state: Mapping[str, Tensor], path: Path, *, partly: bool = Fals
     ------
     RequestError: the file is missing, altered or of another model.
     """
-    with _opened(path) as file, torch.no_grad():
-        found = set(file.keys())
-        named = {each for each in found if not each.endswith(PLACES)}
-        if named - state.keys() or (state.keys() - named and not partly):
+    with _open(path) as file, torch.no_grad():
+        all_names = set(file.keys())
+        names = {name for name in all_names if not name.endswith(PLACES)}
+        if names - state.keys() or (state.keys() - names and not partly):
             raise RequestError(
-                f"{path}: of another model: has {sorted(named)}, expected {sorted(state)}"
+                f"{path}: of another model: has {sorted(names)}, expected {sorted(state)}"
             )
-        for name in sorted(named):
+        for name in sorted(names):
             target, stored = state[name], file.get_slice(name)
             shape, places = list(target.shape), None
-            if f"{name}{PLACES}" in found:
+            if f"{name}{PLACES}" in all_names:
                 places = file.get_tensor(f"{name}{PLACES}").to(target.device)
                 shape[0] = len(places)
             if shape != stored.get_shape():
@@ -177,13 +176,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     ------
     RequestError: the file is missing or altered.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def tensor_names(path: Path) -> set[str]:
-    """The names of a file's tensors; raises as :func:`read_tensor`."""
-    with _opened(path) as file:
+    """The names of a file's tensors.
+
+    Raises
+    ------
+    RequestError: the file is missing or altered.
+    """
+    with _open(path) as file:
         return set(file.keys())
 
 
@@ -192,26 +196,26 @@ def read_tensor(path: Path, name: str) -> Tensor:
 
     Raises
     ------
-    RequestError: the file is missing or altered, or lacks it.
+    RequestError: the file is missing or altered, or lacks the tensor.
     """
-    with _opened(path) as file:
-        found: Tensor = file.get_tensor(name)
-        return found
+    with _open(path) as file:
+        tensor: Tensor = file.get_tensor(name)
+        return tensor
 
 
 def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
-    """Rows of tensors of equally many rows, some at a time, in host memory.
+    """Read tensors with equal numbers of rows, some rows at a time, into host memory.
 
     Raises
     ------
-    RequestError: the file is missing or altered, or lacks one of them.
+    RequestError: the file is missing or altered, or lacks one of the tensors.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         stored = [file.get_slice(name) for name in names]
-        shapes = [torch.Size(each.get_shape()) for each in stored]
+        shapes = [torch.Size(tensor.get_shape()) for tensor in stored]
         step = min(_rows_at_once(shape) for shape in shapes)
         for start in range(0, shapes[0][0], step):
-            yield [each[start : start + step] for each in stored]
+            yield [tensor[start : start + step] for tensor in stored]
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -221,14 +225,14 @@ def read_facts(path: Path) -> dict[str, Any]:
     ------
     RequestError: the file is missing or altered.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
         return facts
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A file of tensors; what is wrong with it is told as such."""
+def _open(path: Path) -> Iterator[Any]:
+    """Open a file of tensors that passes its checksum; turn the library's errors into our own."""
     check_file(path)
     try:
         with safe_open(str(path), framework="pt") as file:

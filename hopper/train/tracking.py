@@ -1,6 +1,6 @@
 """Loggers for experiment trackers: TensorBoard, MLflow and Weights & Biases.
 
-All are told the same numbers of an epoch. Their libraries are imported when a run names them.
+All of them log the same numbers. Their libraries are imported only if a run names them.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ _NUMBERS: Final = ("loss", "train", "seconds", "evaluation_seconds", "sent_bytes
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """What is told of an epoch: loss, seconds, iterations, roots and bytes a second, bytes, the
-    mean norm of gradients where it is known, and the validation scores as ``val/<metric>``.
+    """The numbers to log for an epoch, by name.
+
+    They are loss, seconds, bytes, the rates of iterations, roots and bytes, the mean norm of
+    gradients if it is known, and the validation scores as ``val/<metric>``.
 
     Parameters
     ----------
-    record: as of :meth:`hopper.train.loggers.Logger.epoch`.
+    record: the epoch's line in epochs.jsonl.
     """
-    found = {name: float(record[name]) for name in _NUMBERS if record[name] is not None}
-    found |= {f"val/{name}": float(score) for name, score in record["scores"].items()}
-    found |= {f"bytes/{cause}": float(count) for cause, count in record["bytes"].items()}
+    numbers = {name: float(record[name]) for name in _NUMBERS if record[name] is not None}
+    numbers |= {f"val/{name}": float(score) for name, score in record["scores"].items()}
+    numbers |= {f"bytes/{cause}": float(count) for cause, count in record["bytes"].items()}
     if record["seconds"]:
-        found["iterations_per_second"] = record["measured_iterations"] / record["seconds"]
-        found["roots_per_second"] = record["roots"] / record["seconds"]
-        found["sent_bytes_per_second"] = record["sent_bytes"] / record["seconds"]
+        numbers["iterations_per_second"] = record["measured_iterations"] / record["seconds"]
+        numbers["roots_per_second"] = record["roots"] / record["seconds"]
+        numbers["sent_bytes_per_second"] = record["sent_bytes"] / record["seconds"]
     if record["gradient_norms"]:
-        found["gradient_norm"] = sum(record["gradient_norms"]) / len(record["gradient_norms"])
-    return found
+        numbers["gradient_norm"] = sum(record["gradient_norms"]) / len(record["gradient_norms"])
+    return numbers
 
 
 class Tracker(ABC):
-    """A logger that hands numbers on.
+    """Base class of loggers that send numbers to a tracker.
 
     Parameters
     ----------
@@ -45,9 +47,9 @@ class Tracker(ABC):
     """
 
     package: ClassVar[str]
-    """that it needs"""
+    """Name of the package that the tracker needs."""
     library: ClassVar[str]
-    """the module of it that is used"""
+    """Name of the module that it uses."""
 
     def __init__(self, *, run_dir: Path) -> None:
         self.check()
@@ -56,11 +58,11 @@ class Tracker(ABC):
 
     @classmethod
     def check(cls) -> None:
-        """Refuse to log without the library, before a run starts.
+        """Check that the package is installed.
 
         Raises
         ------
-        ConfigError: says what to install.
+        ConfigError: it is not; says what to install.
         """
         if importlib.util.find_spec(cls.package) is None:
             raise ConfigError(
@@ -69,56 +71,56 @@ class Tracker(ABC):
 
     @abstractmethod
     def start(self, config: Mapping[str, Any]) -> None:
-        """See :class:`hopper.train.loggers.Logger`."""
+        """Begin a run in the tracker and log the configuration."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """See :class:`hopper.train.loggers.Logger`."""
-        self._tell(numbers_of(record), int(record["epoch"]))
+        """Log an epoch's numbers."""
+        self._log(numbers_of(record), int(record["epoch"]))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """See :class:`hopper.train.loggers.Logger`: the test scores of the best model."""
+        """Log the test scores of the best model."""
         epoch = summary["best_epoch"] or 0
         scores = {f"test/{name}": score for name, score in summary["scores"]["test"].items()}
-        self._tell(scores, epoch)
+        self._log(scores, epoch)
 
     @abstractmethod
     def close(self) -> None:
-        """See :class:`hopper.train.loggers.Logger`."""
+        """End the tracker's run, if it has begun."""
 
     @abstractmethod
-    def _tell(self, numbers: Mapping[str, float], epoch: int) -> None:
-        """Hand numbers of an epoch on."""
+    def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
+        """Log some numbers of an epoch."""
 
 
 class TensorBoard(Tracker):
-    """Event files in the folder ``tensorboard`` of the run, for ``tensorboard --logdir``."""
+    """Writes event files into the run's folder ``tensorboard``, for ``tensorboard --logdir``."""
 
     package: ClassVar[str] = "tensorboard"
     library: ClassVar[str] = "torch.utils.tensorboard"
 
     def start(self, config: Mapping[str, Any]) -> None:
-        """See :class:`Tracker`: the configuration is a text."""
+        """Open the event file and log the configuration as a text."""
         self._writer = self._library.SummaryWriter(str(self._run_dir / "tensorboard"))
-        lines = [f"    {name} = {value}" for name, value in _flat(config).items()]
+        lines = [f"    {name} = {value}" for name, value in _flatten(config).items()]
         self._writer.add_text("configuration", "\n".join(lines))
 
     def close(self) -> None:
-        """See :class:`Tracker`."""
+        """Close the event file."""
         if hasattr(self, "_writer"):
             self._writer.close()
 
-    def _tell(self, numbers: Mapping[str, float], epoch: int) -> None:
+    def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, epoch)
         self._writer.flush()
 
 
 class MLflow(Tracker):
-    """A run of MLflow, where ``MLFLOW_TRACKING_URI`` says.
+    """Logs to MLflow, at the address in ``MLFLOW_TRACKING_URI``.
 
     Parameters
     ----------
-    experiment: that it belongs to.
+    experiment: name of the experiment that the run belongs to.
     """
 
     package: ClassVar[str] = "mlflow"
@@ -129,26 +131,26 @@ class MLflow(Tracker):
         self._experiment = experiment
 
     def start(self, config: Mapping[str, Any]) -> None:
-        """See :class:`Tracker`: configuration keys are parameters."""
+        """Start a run and log the configuration keys as parameters."""
         self._library.set_experiment(self._experiment)
         self._run = self._library.start_run(run_name=self._run_dir.name)
-        self._library.log_params({name: str(value) for name, value in _flat(config).items()})
+        self._library.log_params({name: str(value) for name, value in _flatten(config).items()})
 
     def close(self) -> None:
-        """See :class:`Tracker`."""
+        """End the run."""
         if hasattr(self, "_run"):
             self._library.end_run()
 
-    def _tell(self, numbers: Mapping[str, float], epoch: int) -> None:
+    def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         self._library.log_metrics(dict(numbers), step=epoch)
 
 
 class WeightsAndBiases(Tracker):
-    """A run of Weights & Biases, kept in the run's folder: ``wandb sync`` sends it.
+    """Logs to Weights & Biases, by default into the run's folder; ``wandb sync`` then sends it.
 
     Parameters
     ----------
-    project: that it belongs to.
+    project: name of the project that the run belongs to.
     mode: "offline", or "online", which needs an account and the network.
     """
 
@@ -160,7 +162,7 @@ class WeightsAndBiases(Tracker):
         self._project, self._mode = project, mode
 
     def start(self, config: Mapping[str, Any]) -> None:
-        """See :class:`Tracker`."""
+        """Start a run with the configuration."""
         self._run = self._library.init(
             project=self._project,
             name=self._run_dir.name,
@@ -170,11 +172,11 @@ class WeightsAndBiases(Tracker):
         )
 
     def close(self) -> None:
-        """See :class:`Tracker`."""
+        """Finish the run."""
         if hasattr(self, "_run"):
             self._run.finish()
 
-    def _tell(self, numbers: Mapping[str, float], epoch: int) -> None:
+    def _log(self, numbers: Mapping[str, float], epoch: int) -> None:
         self._run.log({**numbers, "epoch": epoch})
 
 
@@ -185,12 +187,12 @@ TRACKERS: Final[Mapping[str, Callable[..., Tracker]]] = {
 }
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by "section.key"."""
-    found: dict[str, Any] = {}
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested mapping by "section.key"."""
+    values: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            values |= _flatten(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            values[f"{prefix}{name}"] = value
+    return values

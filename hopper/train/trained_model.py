@@ -1,4 +1,4 @@
-"""A model of a run: how far it is trained, its validation scores, the best of its parameters."""
+"""A model of a run: its progress, its validation scores and its best parameters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hopper.train.results import TrialRecord
 
 
 class TrainedModel:
-    """One model of a run: its place in it, and its best parameters, kept in a file by rank 0.
+    """One model of a run. Rank 0 keeps its best parameters in a file.
 
     Parameters
     ----------
-    state: every rank has the parameters that it computes with when the model is scored.
-    folder: of the model's files.
-    complete: gives every rank all parameters, before they are saved; told the moment.
+    state: the model's training state.
+    folder: the folder of the model's files.
+    complete: gives every rank all parameters before they are saved; called with a text for errors.
 
     Attributes
     ----------
-    progress: the next iteration, and the scores so far; may be replaced by that of a checkpoint.
-    is_stopped: whether somebody said that it is trained enough.
+    progress: the next iteration, and the losses and scores so far. A checkpoint may replace it.
+    is_stopped: whether a callback has ended its training.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TrainedModel:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to train: all epochs are over, patience is, or it was stopped."""
+        """Whether training is over: after the last epoch, out of patience, or stopped."""
         is_over = self.progress.epoch >= self._config.epochs
         return is_over or self.out_of_patience or self.is_stopped
 
@@ -56,22 +56,22 @@ class TrainedModel:
         return patience > 0 and self.progress.epochs_without_gain >= patience
 
     def is_due(self, epoch: int) -> bool:
-        """Whether the model is to be scored after an epoch."""
+        """Whether the model must be scored after an epoch."""
         every = self._config.evaluate_every
         return every > 0 and (epoch + 1) % every == 0 and self._evaluator.has_split("val")
 
     def end_iteration(self, loss: float) -> None:
-        """Note an iteration's loss, which is NaN where another rank knows it."""
+        """Record an iteration's loss, which is NaN if another rank knows it."""
         self.progress.losses.append(loss)
         self.progress.iteration += 1
         self.progress.step += 1
 
     def end_epoch(self, score: float | None) -> TrialRecord:
-        """Go on to the next epoch; returns what this one came to.
+        """Go on to the next epoch, and return the record of this one.
 
         Parameters
         ----------
-        score: on validation, if the model was scored.
+        score: the validation score, if the model was scored.
         """
         progress = self.progress
         losses = progress.losses
@@ -82,11 +82,16 @@ class TrainedModel:
         return record
 
     def scores(self, split: str) -> dict[str, float]:
-        """The scores of a split by metric, with the parameters as they are now; collective."""
+        """By metric, score the present parameters on a split; every rank must call it."""
         return self._evaluator.scores(self.state.packed.module, split)
 
     def validate(self, epoch: int) -> dict[str, float]:
-        """The validation scores after an epoch; the first selects the best model."""
+        """Score the model after an epoch, and save it if it is the best so far.
+
+        Returns
+        -------
+        By metric, the validation scores. The first metric selects the best model.
+        """
         progress = self.progress
         scores = self.scores("val")
         score = scores[self._evaluator.objective.metric]
@@ -104,9 +109,13 @@ class TrainedModel:
         return scores
 
     def test(self) -> dict[str, float]:
-        """Go back to the best model, and score it on the test split; empty if it is not scored.
+        """Go back to the best model and score it on the test split.
 
-        Where no epoch was scored, the model is what it is now, and is written to the file.
+        If no epoch was scored, the present model counts as the best, and is saved.
+
+        Returns
+        -------
+        By metric, the test scores; empty if there is no evaluation.
         """
         if self.progress.best_epoch is None:
             self._complete("after the last epoch")
@@ -114,8 +123,7 @@ class TrainedModel:
                 last = self.progress.epoch - 1
                 save_model(self._file, self.state.packed.module, epoch=last, val=None)
         else:
-            # Rank 0 wrote it before the last collective; on other machines the file may not
-            # be visible, so rank 0's parameters are handed to everyone.
+            # Other machines may not see the file, so rank 0 reads it and sends the parameters.
             if self.state.cluster.rank == 0:
                 load_model(self._file, self.state.packed.module)
             hand_out(
@@ -128,7 +136,7 @@ class TrainedModel:
         return self.scores("test")
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By split that is scored, what one answer for all nodes reaches; collective."""
+        """By split, the scores of a single answer for all nodes; every rank must call it."""
         return self._evaluator.baselines() if self._config.evaluate_every else {}
 
     def _is_better(self, score: float) -> bool:

@@ -1,8 +1,8 @@
-"""Nothing that was altered on disk is trained from: ``data.verify``, carried out.
+"""Checking files against their checksums, as ``data.verify`` asks for.
 
-Structure is checked before a run starts, since kernels walk it without looking. Features may be
-larger than memory; by default they are checked while the run trains, and it does not end well
-before that is done.
+Structure is checked before a run starts, because kernels read it without bounds checks. Features
+may be larger than memory. By default they are checked during training, and a run ends well only
+after that check.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from hopper.partition.checksums import check_rows, check_structure, read_divisio
 from hopper.train.rank_failures import record_failure
 
 _BYTES_A_SECOND: Final = 500e6
-"""of features checked while the run trains: less than what memory gives in passing"""
+"""Rate at which features are checked during training, low enough to leave memory bandwidth."""
 _LOOK_SECONDS: Final = 1.0
 
 
 def verify_data(config: Config, graph: PartitionedGraph, servers: Sequence[int]) -> None:
-    """Check what ``data.verify`` wants checked before a run starts.
+    """Run the checks of ``data.verify`` that come before training.
 
     Parameters
     ----------
-    servers: whose folders this machine needs.
+    servers: the servers whose folders this machine needs.
 
     Raises
     ------
-    GraphError: a file was altered, is missing, or has ids that lead nowhere; names it.
+    GraphError: a file is altered, missing, or has ids that do not exist; names it.
     """
     if config.data.verify == "off":
         return
@@ -50,28 +50,28 @@ def verify_data(config: Config, graph: PartitionedGraph, servers: Sequence[int])
 
 
 def verify_as_rank(config: Config, graph: PartitionedGraph) -> None:
-    """Check this machine's files, in the first of its ranks; the others meet it afterwards.
+    """Check this machine's files in the first of its ranks. Its other ranks go on at once.
 
     Raises
     ------
-    As :func:`verify_data`.
+    GraphError: as :func:`verify_data` does.
     """
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         here = range(rank, rank + ranks)
-        servers = sorted({each // config.cluster.ranks_per_server for each in here})
-        verify_data(config, graph, [each for each in servers if each < graph.book.servers])
+        servers = sorted({rank_here // config.cluster.ranks_per_server for rank_here in here})
+        verify_data(config, graph, [server for server in servers if server < graph.book.servers])
 
 
 def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
-    """Make sure that all ranks read the same division of the graph; every rank calls it.
+    """Check that all ranks read the same division of the graph; every rank must call it.
 
     Raises
     ------
-    RequestError: some read another one; names them.
+    RequestError: some ranks read another division; names them.
     """
     division = read_division(graph.path)
-    # Eight bytes of it: enough to tell two divisions apart.
+    # Eight bytes of the fingerprint are enough to tell two divisions apart.
     mine = int.from_bytes(bytes.fromhex(division or "00" * 16)[:8], "little", signed=True)
     everyone = cluster.all_gather(
         torch.tensor([mine], dtype=torch.int64), "control", "agreeing on the division"
@@ -86,12 +86,7 @@ def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
 
 
 class RowCheck:
-    """Checks features while a run trains; what it finds ends the process at once.
-
-    Parameters
-    ----------
-    server: whose features.
-    """
+    """Checks a server's features in a thread during training, and ends the process on an error."""
 
     def __init__(self, path: Path, server: int) -> None:
         self._path, self._server = path, server
@@ -100,11 +95,11 @@ class RowCheck:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether everything has been checked, after so many seconds at most."""
+        """Wait for at most some seconds; return whether everything has been checked."""
         return self._done.wait(seconds)
 
     def stop(self) -> None:
-        """Leave off."""
+        """End the check early."""
         self._stopped.set()
         self._thread.join()
 
@@ -114,25 +109,25 @@ class RowCheck:
         except GraphError as error:
             record_failure(error)
             events.fail("error", f"rank {os.environ.get('RANK', '0')}: error: {error}")
-            # The main thread may be waiting for other ranks, which end on missing this one.
+            # The main thread may be waiting for other ranks. They end once this process is gone.
             os._exit(1)
         self._done.set()
 
 
 def start_row_check(config: Config, graph: PartitionedGraph, cluster: Cluster) -> RowCheck | None:
-    """Begin to check a server's features, in the first of its ranks."""
+    """Begin to check a server's features, in its first rank; None on its other ranks."""
     if config.data.verify != "quick" or cluster.rank % cluster.ranks_per_server:
         return None
     return RowCheck(graph.path, cluster.server)
 
 
 def await_row_checks(check: RowCheck | None, cluster: Cluster, say: Callable[[str], None]) -> None:
-    """Return once all servers' features have been checked; every rank calls it."""
+    """Wait until the features of all servers have been checked; every rank must call it."""
     has_said = False
     while True:
         is_done = check is None or check.wait(_LOOK_SECONDS if has_said else 0.0)
-        own = torch.tensor([int(is_done)])
-        if cluster.all_gather(own, "control", "comparing features with their checksums").all():
+        mine = torch.tensor([int(is_done)])
+        if cluster.all_gather(mine, "control", "comparing features with their checksums").all():
             return
         if not has_said:
             say("waiting for features to be compared with their checksums (data.verify)")

@@ -1,9 +1,9 @@
-"""A rank's cache: profiled, planned and filled before the first iteration."""
+"""Making a rank's cache before the first iteration: profiling, planning and filling it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,11 +37,11 @@ from hopper.train.cache_sources import (
 )
 
 _TOGETHER: Final = 16
-"""iterations between two moments at which presampling ranks wait for each other"""
+"""Number of iterations after which presampling ranks wait for each other."""
 
 
 def check_profile(request: Request) -> None:
-    """Refuse to profile what reads neither rows of other servers nor records that are stored apart.
+    """Refuse to profile a run that has nothing to cache.
 
     Raises
     ------
@@ -65,8 +65,8 @@ def check_profile(request: Request) -> None:
         raise RequestError(f"data.partitioned: {graph.path} has one server, so no row is remote")
 
 
-def made_for(request: Request) -> dict[str, Any]:
-    """All that visits depend on besides the partition."""
+def profile_key(request: Request) -> dict[str, Any]:
+    """All facts, besides the partition, that visit counts depend on."""
     config = request.config
     train, model = config.train, config.model
     (engine,) = engines_of(request)
@@ -91,9 +91,12 @@ def made_for(request: Request) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CacheMaker:
-    """Makes the cache of a rank, of what its engine's plans say that it reads.
+    """Makes the cache of a rank, for the rows that its engine's plans read.
 
-    say: prints a line, on rank 0.
+    Attributes
+    ----------
+    engine: the engine whose plans are counted.
+    say: prints a line on rank 0.
     """
 
     engine: Engine
@@ -101,57 +104,57 @@ class CacheMaker:
 
     @property
     def request(self) -> Request:
-        """What is trained."""
+        """The run's configuration and graph."""
         return self.engine.state.request
 
     @property
     def config(self) -> Config:
-        """The run's."""
+        """The run's configuration."""
         return self.request.config
 
     @property
     def cluster(self) -> Cluster:
-        """The ranks."""
+        """The run's cluster."""
         return self.engine.state.cluster
 
     @property
     def rows(self) -> PartitionedRows:
-        """What the rank reads from."""
+        """The rows that the rank can read."""
         return self.engine.state.rows
 
     @property
     def _file(self) -> Path:
         path = self.request.graph.path
-        return profile_file(path, made_for(self.request), self.cluster.rank)
+        return profile_file(path, profile_key(self.request), self.cluster.rank)
 
     @cached_property
     def _sources(self) -> dict[str, CacheSource]:
-        """By node type or table, in an order that is the same on every rank."""
+        """The source of each node type's or table's rows, in the same order on every rank."""
         config = self.config
-        found: dict[str, CacheSource] = {}
+        sources: dict[str, CacheSource] = {}
         features = cached_features(self.request)
         stored_as = self.request.reads.types
         if features and config.cache.memory == "device":
             device, fetching = self.cluster.device, is_fetching(self.request)
-            own: Features = DeviceFeatures(
+            source: Features = DeviceFeatures(
                 features, self.rows, stored_as, device, fetching=fetching
             )
-            found |= dict.fromkeys(features, own)
+            sources |= dict.fromkeys(features, source)
         elif features and self.rows.remote is not None:
-            found |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
+            sources |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
         tables = cached_tables(self.request)
         if tables:
             kind = RecordsOnDisk if config.learnable.storage == "mmap" else StoredRecords
-            found |= dict.fromkeys(tables, kind(self.engine.state.learnable))
-        return found
+            sources |= dict.fromkeys(tables, kind(self.engine.state.learnable))
+        return sources
 
-    def _each_source(self) -> list[CacheSource]:
+    def _distinct_sources(self) -> list[CacheSource]:
         return list(dict.fromkeys(self._sources.values()))
 
     def warm(self) -> None:
-        """Let rows be looked for in a cache first, as the configuration says; collective."""
-        own = self.config.cache
-        if own.policy == "none":
+        """Make the cache that the configuration asks for; every rank must call it."""
+        cache_config = self.config.cache
+        if cache_config.policy == "none":
             return
         if not self._sources:
             self.say(
@@ -159,65 +162,69 @@ class CacheMaker:
                 "that may be held where it trains: not made"
             )
             return
-        sources = [each for each in self._each_source() if not self._decline(each)]
+        sources = [source for source in self._distinct_sources() if not self._decline(source)]
         if not sources:
             return
-        known = self._known() if own.policy == "lru" else self.profile().types
-        profile = {each: known[each] for each in known if self._sources[each] in sources}
-        plan = plan_cache(profile, own.policy, cache_bytes(own.size, profile))
+        needs_visits = cache_config.policy != "lru"
+        types = self.profile().types if needs_visits else self._describe_types()
+        profile = {name: types[name] for name in types if self._sources[name] in sources}
+        room = cache_bytes(cache_config.size, profile)
+        plan = plan_cache(profile, cache_config.policy, room)
         for source in sources:
             source.fill(plan)
         for model in self.engine.models:
             model.trainer.on_device = self.rows.on_device
         self.cluster.arrive("filling caches")
-        self.say(
-            f"cache: {_told(plan.room)} rows in {format_bytes(plan.used_bytes(profile))} a rank"
-        )
+        counts = ", ".join(f"{rows:,} {name}" for name, rows in plan.room.items())
+        self.say(f"cache: {counts} rows in {format_bytes(plan.used(profile))} a rank")
 
     def _decline(self, source: CacheSource) -> bool:
-        """Whether to hold nothing of a source, since that would cost more than it saves;
-        collective."""
+        """Whether a cache of a source would cost more than it saves; every rank must call it."""
         reason = source.why_decline(self.cluster) if self.config.cache.decline else ""
         if reason:
             self.say(f"cache: declined for learnable rows: {reason}")
         return bool(reason)
 
     def profile(self) -> CacheProfile:
-        """The rank's profile: a saved one's visits where every rank has one, with penalties as they
-        are now; collective."""
-        found = self._load()
-        if found is None:
-            found = self._presample()
-        # How wide a record is depends on the optimiser too, and visits do not.
-        sizes = self._known()
+        """Make the rank's profile and save it; every rank must call it.
+
+        Visits are taken from a saved profile if every rank has one. Penalties are always measured.
+        """
+        profile = self._load()
+        if profile is None:
+            profile = self._presample()
+        # Visits do not depend on the optimiser, but the size of a record does.
+        sizes = self._describe_types()
         types = {
-            each: replace(known, row_bytes=sizes[each].row_bytes)
-            for each, known in found.types.items()
+            name: replace(type_profile, row_bytes=sizes[name].row_bytes)
+            for name, type_profile in profile.types.items()
         }
-        found = replace(found, types=types)
-        found = replace(found, types=self._measured(found))
+        profile = replace(profile, types=types)
+        profile = replace(profile, types=self._measure_penalties(profile))
         try:
-            save_profile(found, self._file)
+            save_profile(profile, self._file)
         except OSError as error:
             self.say(f"cache: the profile is not kept: {error}")
-        return found
+        return profile
 
     def _load(self) -> CacheProfile | None:
-        found = None
+        """This rank's saved profile, if every rank has one."""
+        profile = None
         if self._file.exists():
             try:
-                found = load_profile(self._file)
+                profile = load_profile(self._file)
             except GraphError as error:
                 self.say(f"cache: sampling anew: {error}")
-        everyone = torch.tensor([int(found is not None)])
-        self.cluster.all_reduce(everyone, "control", "looking for profiles of visits")
-        return found if int(everyone) == self.cluster.world else None
+        ranks_with_one = torch.tensor([int(profile is not None)])
+        self.cluster.all_reduce(ranks_with_one, "control", "looking for profiles of visits")
+        return profile if int(ranks_with_one) == self.cluster.world else None
 
     def _presample(self) -> CacheProfile:
+        """Count visits by planning the iterations of made-up epochs."""
         config, cluster = self.config, self.cluster
         schedule = make_schedule(self.request)
         counts: dict[str, int] = {}
-        for source in self._each_source():
+        for source in self._distinct_sources():
             counts |= source.counts()
         counter = VisitCounter(counts)
         epochs = config.cache.presample_epochs
@@ -226,51 +233,48 @@ class CacheMaker:
             "to count visits"
         )
         turns = range(epochs * schedule.iterations)
-        for turn in self._shown(turns):
+        for turn in self._track(turns):
             where = f"counting visits, iteration {turn}"
             if turn % _TOGETHER == 0:
                 cluster.arrive(where)
             epoch, iteration = divmod(turn, schedule.iterations)
             nodes = self.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
             read: dict[str, NDArray[np.int64]] = {}
-            for source in self._each_source():
+            for source in self._distinct_sources():
                 read |= source.read(nodes, where)
             counter.add(read)
         cluster.arrive("counting visits")
         return CacheProfile(
-            made_for(self.request),
+            profile_key(self.request),
             counter.iterations,
             {
-                each: replace(known, **counter.list_visited(each)._asdict())
-                for each, known in self._known().items()
+                name: replace(type_profile, **counter.visited(name)._asdict())
+                for name, type_profile in self._describe_types().items()
             },
         )
 
-    def _shown(self, turns: range) -> Iterable[int]:
-        is_seen = self.cluster.rank == 0 and sys.stdout.isatty()
-        return track(turns, "counting visits", transient=True) if is_seen else turns
+    def _track(self, turns: range) -> Iterable[int]:
+        """Show a bar of progress on rank 0's terminal."""
+        is_shown = self.cluster.rank == 0 and sys.stdout.isatty()
+        return track(turns, "counting visits", transient=True) if is_shown else turns
 
-    def _known(self) -> dict[str, TypeProfile]:
-        """What is known without sampling."""
-        known: dict[str, TypeProfile] = {}
-        for source in self._each_source():
-            known |= source.known()
-        return known
+    def _describe_types(self) -> dict[str, TypeProfile]:
+        """By node type or table, a profile without visits: the facts that need no sampling."""
+        types: dict[str, TypeProfile] = {}
+        for source in self._distinct_sources():
+            types |= source.describe_types()
+        return types
 
-    def _measured(self, profile: CacheProfile) -> dict[str, TypeProfile]:
-        """The same with what a missing byte costs now. Ranks measure at once, as they train."""
+    def _measure_penalties(self, profile: CacheProfile) -> dict[str, TypeProfile]:
+        """Add what a missing byte costs to a profile. All ranks measure at once, as they train."""
         self.cluster.arrive("measuring what a missing row costs")
-        found = {}
-        for each, known in profile.types.items():
+        types = {}
+        for name, type_profile in profile.types.items():
             penalty = miss_penalty(
-                partial(self._sources[each].miss, each),
-                Visited(known.ids, known.visits),
+                partial(self._sources[name].miss, name),
+                Visited(type_profile.ids, type_profile.visits),
                 profile.iterations,
-                known.row_bytes,
+                type_profile.row_bytes,
             )
-            found[each] = replace(known, penalty=penalty)
-        return found
-
-
-def _told(room: Mapping[str, int]) -> str:
-    return ", ".join(f"{rows:,} {each}" for each, rows in room.items())
+            types[name] = replace(type_profile, penalty=penalty)
+        return types

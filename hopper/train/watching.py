@@ -1,4 +1,4 @@
-"""A thread that looks after something while something else is done."""
+"""Watching something in a thread while the main thread works."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def watching(name: str, watch: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run ``watch`` in a thread beside what this context does.
+    """Run ``watch`` in a thread while the context lasts.
 
     Parameters
     ----------
-    name: of the thread.
-    watch: is given an event that is set when the context is left, and returns soon after that.
+    name: name of the thread.
+    watch: called with an event that is set when the context is left. It must return soon after.
     """
     done = threading.Event()
     thread = threading.Thread(target=watch, args=(done,), name=name, daemon=True)

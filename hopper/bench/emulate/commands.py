@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from hopper.signal_handlers import handled
+from hopper.signal_handlers import handle_signals
 
 _LIMIT_SECONDS: Final = 30.0
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/sbin")
@@ -79,7 +79,7 @@ def signals_held() -> Iterator[None]:
         got.append(number)
 
     try:
-        with handled(ENDING_SIGNALS, hold):
+        with handle_signals(ENDING_SIGNALS, hold):
             yield
     finally:
         for number in got[:1]:
