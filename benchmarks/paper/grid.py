@@ -23,8 +23,8 @@ from hopper.bench.ab import CONFIG_FILE, Plan, make_plan, run_ab
 from hopper.bench.guest import Guest
 from hopper.bench.layer_work import read_layer_work
 from hopper.bench.machine import commit, machine, versions
-from hopper.bench.placement import placed
-from hopper.bench.results import speakable
+from hopper.bench.placement import place_plan
+from hopper.bench.results import spell_non_finite
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
@@ -153,7 +153,7 @@ class Job:
             "cell": told(cell),
             **record,
         }
-        write_text(path, json.dumps(speakable(kept), indent=1, allow_nan=False) + "\n")
+        write_text(path, json.dumps(spell_non_finite(kept), indent=1, allow_nan=False) + "\n")
         return dict(json.loads(path.read_text()))
 
 
@@ -201,7 +201,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     peers = _join_peers(job, cell, config) if options.emulated else {}
     plan = replace(plan, guests=tuple(peers.values()))
     begin = lambda name: job.progress.begin(f"{cell.name}: {name}")  # noqa: E731
-    with placed(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
+    with place_plan(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
         scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
         found = scout["dissolve"] if scout is not None else 0
         sides = {side.role: side.contender(found, divisions) for side in experiment.sides}

@@ -1,8 +1,8 @@
-"""``hopper bench ab``: engines side by side on identical seeds, roots and draws.
+"""``hopper bench ab``: compares engines on identical seeds, roots and draws.
 
-The engines run in turns, round by round, each run in processes of its own. In the first round every
-engine records gradients while its first epoch warms up, which is not timed; they are compared with
-the single-process gradient. Speed-ups are told only if all engines computed the same.
+The engines take turns, round by round, and each run has its own processes. In the first round,
+during the untimed first epoch, every engine records gradients. These are compared with the gradient
+of a single process. Speed-ups are reported only if all engines computed the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hopper.bench.parity import (
     InFloat64,
     check_engine,
     compare_losses,
-    own_rounding,
+    measure_rounding,
     read_recorded,
     worst,
 )
@@ -45,7 +45,7 @@ from hopper.whole_files import write_text
 CONFIG_FILE: Final = "config.json"
 RUNS_FOLDER: Final = "runs"
 COMPARED_ITERATIONS: Final = 8
-"""bound of the iterations, from a run's start, among which gradients are compared"""
+"""Gradients are compared within at most this many iterations from a run's start."""
 
 Say = Callable[[str], None]
 TrainRun = Callable[[str, Path, Path, Sequence[str], float], dict[str, Any]]
@@ -54,10 +54,20 @@ Losses = list[float]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared, and where everything is written.
+    """What to compare, and where to write the results.
 
+    Attributes
+    ----------
+    config: the configuration that all contenders share.
+    contenders: the engines, with their options.
+    out: the folder of all files.
+    rounds: number of rounds.
     limit: seconds that a run may take.
-    guests: other systems that are trained in the same rounds, where there are hosts.
+    graph: the partitioned graph.
+    iterations: iterations of an epoch in timed runs.
+    train: makes a run, in processes of this machine or over emulated hosts.
+    guests: other systems that are trained in the same rounds. They need emulated hosts.
+    cluster: the emulated hosts; None = loopback.
     """
 
     config: Config
@@ -67,12 +77,9 @@ class Plan:
     limit: float
     graph: PartitionedGraph = field(repr=False)
     iterations: int
-    """an epoch's, in timed runs"""
     train: TrainRun = field(default=train_in_process, repr=False)
-    """how a run is made: in processes of this machine, or over emulated hosts"""
     guests: tuple[Guest, ...] = ()
     cluster: EmulatedCluster | None = field(default=None, repr=False)
-    """the emulated hosts; None = loopback"""
 
     @property
     def world(self) -> int:
@@ -81,35 +88,36 @@ class Plan:
 
     @property
     def total_runs(self) -> int:
-        """Of all rounds."""
+        """Number of runs of all rounds."""
         return (len(self.contenders) + len(self.guests)) * self.rounds
 
     @cached_property
     def compared(self) -> int:
-        """How many iterations, from a run's start, gradients are compared among: as many as every
-        contender has. Of full batches an epoch is one iteration."""
+        """Within how many iterations from a run's start gradients are compared.
+
+        Every contender has at least as many. With full batches an epoch has one iteration.
+        """
         epochs = self.config.train.epochs
-        whole = [epochs * self.epoch_iterations(each) for each in self.contenders]
-        return min(self.iterations, COMPARED_ITERATIONS, *whole)
+        totals = [epochs * self.epoch_iterations(contender) for contender in self.contenders]
+        return min(self.iterations, COMPARED_ITERATIONS, *totals)
 
     @property
     def recorded(self) -> list[int]:
-        """Iterations whose gradients the first round records: the first, a middle and the last of
-        those that are looked at."""
+        """The iterations whose gradients the first round records: first, middle and last."""
         last = self.compared - 1
         return sorted({0, last // 2, last})
 
     def epoch_iterations(self, contender: Contender) -> int:
         """How many iterations an epoch of a contender has."""
-        own = contender.configure(self.config)
-        return make_schedule(Request(own, contender.graph(self.config)), self.world).iterations
+        config = contender.configure(self.config)
+        return make_schedule(Request(config, contender.graph(self.config)), self.world).iterations
 
     def run_dir(self, side: Contender | Guest, round_index: int) -> Path:
-        """Where a run's files are."""
+        """The folder of a run's files."""
         return self.out / RUNS_FOLDER / f"{side.folder}-round-{round_index}"
 
     def order(self, round_index: int) -> list[Contender | Guest]:
-        """Contenders and guests in a round's order: each round another one begins."""
+        """The order of contenders and guests in a round. Another one begins in each round."""
         sides: list[Contender | Guest] = [*self.contenders, *self.guests]
         first = round_index % len(sides)
         return [*sides[first:], *sides[:first]]
@@ -117,28 +125,34 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an A/B found."""
+    """What an A/B found.
+
+    Attributes
+    ----------
+    results: the content of results.json.
+    parity: the comparison of gradients and losses, by contender.
+    guests: the runs of guests, by round.
+    """
 
     results: dict[str, Any]
-    """the content of results.json"""
     parity: tuple[EngineParity, ...]
     guests: tuple[dict[str, Any], ...] = ()
-    """the runs of guests, by round"""
 
     @property
     def problems(self) -> list[str]:
-        """Why no speed-up may be told; empty where all engines computed the same."""
-        return [problem for each in self.parity for problem in each.problems]
+        """Why no speed-up may be reported; empty if all engines computed the same."""
+        return [problem for engine in self.parity for problem in engine.problems]
 
 
 def make_plan(
     config: Config, engines: Sequence[str], out: Path, rounds: int, limit: float | None = None
 ) -> Plan:
-    """Check a request before anything is started, and lay out its folder.
+    """Check a comparison before any process starts, and make its folder.
 
     Parameters
     ----------
-    limit: seconds that a run may take. By default what the configuration's deadlines allow: those
+    engines: the contenders, each as ``ENGINE[:KEY=VALUE]...``.
+    limit: seconds that a run may take. By default the sum of the configuration's deadlines: those
         of the start, and one ``cluster.timeout_seconds`` for every iteration and evaluation.
 
     Raises
@@ -159,10 +173,10 @@ def make_plan(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")
     graph = open_graph(config)
-    for contender, each in zip(contenders, configs, strict=True):
-        own = contender.graph(config)
-        _check_same_graph(contender, graph, own)
-        check_request(Request(each, own))
+    for contender, contender_config in zip(contenders, configs, strict=True):
+        contender_graph = contender.graph(config)
+        _check_same_graph(contender, graph, contender_graph)
+        check_request(Request(contender_config, contender_graph))
     timed = _timed_config(config)
     plan = Plan(timed, contenders, out, rounds, 0.0, graph, 0)
     iterations = make_schedule(Request(timed, graph), plan.world).iterations
@@ -173,26 +187,28 @@ def make_plan(
     return replace(plan, iterations=iterations, limit=limit or deadlines)
 
 
-def _check_same_graph(contender: Contender, graph: PartitionedGraph, own: PartitionedGraph) -> None:
-    if own.schema != graph.schema or own.book.servers != graph.book.servers:
+def _check_same_graph(
+    contender: Contender, graph: PartitionedGraph, other: PartitionedGraph
+) -> None:
+    if other.schema != graph.schema or other.book.servers != graph.book.servers:
         raise RequestError(
             f"--engines: {contender.label}: expected another division of the graph "
-            f"{graph.schema.name!r} over {graph.book.servers} servers, found {own.schema.name!r} "
-            f"over {own.book.servers}"
+            f"{graph.schema.name!r} over {graph.book.servers} servers, found {other.schema.name!r} "
+            f"over {other.book.servers}"
         )
 
 
 def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
-    """Carry out a plan: rounds, after the first of which gradients are compared, and a conclusion.
+    """Carry out a plan: train all rounds, compare gradients after the first, and conclude.
 
     Parameters
     ----------
-    say: told a line about each run that ended.
-    on_run: told the name of each run that begins.
+    say: prints a line about each run that has ended.
+    on_run: called with the name of each run that begins.
 
     Raises
     ------
-    ClusterError: a run failed; names it and quotes its last words.
+    ClusterError: a run failed; names it and quotes the end of its output.
     """
     entries: list[dict[str, Any]] = []
     summaries: list[Mapping[str, Any]] = []
@@ -212,41 +228,42 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
             say(f"round {index + 1}/{plan.rounds}  {side.label}: epochs of {seconds} s")
         if index == 0:
             parity = tuple(
-                _in_float64(plan, contender, each, say) if each.needs_float64 else each
-                for contender, each in zip(plan.contenders, check_parity(plan), strict=True)
+                _rerun_in_float64(plan, contender, engine, say) if engine.needs_float64 else engine
+                for contender, engine in zip(plan.contenders, check_parity(plan), strict=True)
             )
-            _tell(parity, say)
+            _say_parity(parity, say)
     return replace(conclude(plan, parity, entries, summaries, say), guests=tuple(guests))
 
 
 def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
-    """Compare the gradients and losses that the first round recorded with the single-process ones.
+    """Compare the gradients and losses of the first round with those of a single process.
 
-    An engine that is approximate by its batches is compared on these; one that rounds is compared
-    and not judged.
+    An engine with batches of its own is compared on these batches. An engine that rounds on purpose
+    is compared but only has to be near.
     """
     references: dict[tuple[str, str], Reference] = {}
-    found = []
+    parity = []
     for contender in plan.contenders:
         rounds = contender.rounds(plan.config)
         shared = rounds or contender.exact(plan.config)
         config = contender.configure(plan.config)
-        # Another division of the graph has other global ids, which learnable rows are named by.
+        # Learnable rows are named by global ids, which differ between divisions of the graph.
         batches = "of all exact engines" if shared else contender.engine, config.data.partitioned
         if batches not in references:
-            references[batches] = _reference(plan, config)
-        parity = _check(plan, contender, plan.run_dir(contender, 0), references[batches])
-        found.append(replace(parity, judged=not rounds))
-    return tuple(found)
+            references[batches] = _make_reference(plan, config)
+        engine = _check(plan, contender, plan.run_dir(contender, 0), references[batches])
+        parity.append(replace(engine, judged=not rounds))
+    return tuple(parity)
 
 
-def _reference(plan: Plan, config: Config) -> Reference:
+def _make_reference(plan: Plan, config: Config) -> Reference:
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, local_ranks=plan.world, share_gpus=shares)
     return Reference(config, open_graph(config), plan.world, device)
 
 
 def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference) -> EngineParity:
+    """Compare a run's recorded gradients with a reference."""
     recorded = read_recorded(run_dir / GRADIENTS_FOLDER)
     if [moment.step for moment in recorded] != plan.recorded:
         raise RequestError(
@@ -256,9 +273,13 @@ def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference
     return check_engine(contender.label, reference.dtype, reference, recorded)
 
 
-def _in_float64(plan: Plan, contender: Contender, parity: EngineParity, say: Say) -> EngineParity:
-    """Run an engine once more, untimed, in a dtype whose rounding hides no error; a run that fails
-    proves nothing."""
+def _rerun_in_float64(
+    plan: Plan, contender: Contender, parity: EngineParity, say: Say
+) -> EngineParity:
+    """Run an engine again, untimed, in float64, whose rounding hides no error.
+
+    If that run fails, its differences are NaN and the engine does not pass.
+    """
     what = f"{contender.label} in float64"
     say(f"{what}: gradients differ by {parity.gradient_difference:.1e} in float32, is it rounding?")
     run_dir = plan.out / RUNS_FOLDER / f"{contender.folder}-float64"
@@ -273,23 +294,29 @@ def _in_float64(plan: Plan, contender: Contender, parity: EngineParity, say: Say
     words += ["--train.record_gradients", json.dumps(plan.recorded)]
     if _train_untimed(plan, contender, what, run_dir, words, say) is None:
         return replace(parity, again=InFloat64(math.nan, math.nan))
-    exact = _reference(plan, contender.configure(_changed(plan.config, train=changes)))
+    exact_config = _change_config(plan.config, train=changes)
+    exact = _make_reference(plan, contender.configure(exact_config))
     again = _check(plan, contender, run_dir, exact)
-    # One process rounds in more than one way: a typed model adds up by relation, or all at once.
+    # A single process has several orders of summation: a typed model adds up relation by relation,
+    # or all relations at once.
     orders = [True, False] if plan.config.model.typed else [plan.config.model.merge]
-    rounded = [
-        _reference(plan, contender.configure(_changed(plan.config, model={"merge": merge})))
-        for merge in orders
-    ]
+    configs = [_change_config(plan.config, model={"merge": merge}) for merge in orders]
+    references = [_make_reference(plan, contender.configure(config)) for config in configs]
     recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
-    rounding = worst([own_rounding(moment, each, exact) for moment in recorded for each in rounded])
+    rounding = worst(
+        [
+            measure_rounding(moment, reference, exact)
+            for moment in recorded
+            for reference in references
+        ]
+    )
     return replace(parity, again=InFloat64(again.gradient_difference, rounding))
 
 
 def _train_untimed(
     plan: Plan, contender: Contender, what: str, run_dir: Path, words: Sequence[str], say: Say
 ) -> dict[str, Any] | None:
-    """A run's summary; None, and a line about it, if it failed."""
+    """Train once; return the summary, or print a line and return None if the run failed."""
     config_file = plan.out / CONFIG_FILE
     try:
         return plan.train(what, config_file, run_dir, [*contender.words, *words], plan.limit)
@@ -298,11 +325,13 @@ def _train_untimed(
         return None
 
 
-def _losses_in_float64(
+def _compare_losses_in_float64(
     plan: Plan, parity: Sequence[EngineParity], say: Say
 ) -> Sequence[EngineParity]:
-    """Settle in float64 what losses that differ more than float32 allows are due to; as
-    :func:`_in_float64`."""
+    """Run engines again in float64 if their losses differ more than float32 allows.
+
+    If such a run fails, the difference is NaN and the engine does not pass.
+    """
     curves: dict[str, Losses | None] = {}
 
     def curve(contender: Contender) -> Losses | None:
@@ -315,29 +344,30 @@ def _losses_in_float64(
             curves[contender.label] = None if summary is None else _curve(summary)
         return curves[contender.label]
 
-    labels = {contender.label: contender for contender in plan.contenders}
-    found = []
-    for contender, each in zip(plan.contenders, parity, strict=True):
-        if each.needs_losses_in_float64:
-            own, other = curve(contender), curve(labels[_compared_with(plan, contender)])
+    by_label = {contender.label: contender for contender in plan.contenders}
+    result = []
+    for contender, engine in zip(plan.contenders, parity, strict=True):
+        if engine.needs_losses_in_float64:
+            losses = curve(contender)
+            expected = curve(by_label[_loss_reference(plan, contender)])
             again = math.nan
-            if own is not None and other is not None:
-                again = compare_losses(own, other, "float64")
-            each = replace(each, losses_again=again)
-            say(f"losses of {each.engine}: within {again:.1e} in float64")
-        found.append(each)
-    return found
+            if losses is not None and expected is not None:
+                again = compare_losses(losses, expected, "float64")
+            engine = replace(engine, losses_again=again)
+            say(f"losses of {engine.engine}: within {again:.1e} in float64")
+        result.append(engine)
+    return result
 
 
-def _tell(parity: Sequence[EngineParity], say: Say) -> None:
-    for each in parity:
-        again = each.again
+def _say_parity(parity: Sequence[EngineParity], say: Say) -> None:
+    for engine in parity:
+        again = engine.again
         more = "" if again is None else f" (in float64 {again.difference:.1e})"
         say(
-            f"parity of {each.engine}: gradients within {each.gradient_difference:.1e}{more}, "
-            f"losses within {each.loss_difference:.1e}"
+            f"parity of {engine.engine}: gradients within {engine.gradient_difference:.1e}{more}, "
+            f"losses within {engine.loss_difference:.1e}"
         )
-        for problem in each.problems:
+        for problem in engine.problems:
             say(f"NOT EQUAL: {problem}: no speed-up will be told")
 
 
@@ -348,24 +378,26 @@ def conclude(
     summaries: Sequence[Mapping[str, Any]],
     say: Say,
 ) -> Outcome:
-    """Compare the losses of all runs, those of exact engines with each other's, and assemble the
-    results."""
+    """Compare the losses of all runs and assemble the results.
+
+    Exact engines are compared with each other, any other engine with its own first run.
+    """
     curves: dict[str, list[Losses]] = {}
     for entry, summary in zip(entries, summaries, strict=True):
         curves.setdefault(entry["label"], []).append(_curve(summary))
     final: Sequence[EngineParity] = []
-    for contender, each in zip(plan.contenders, parity, strict=True):
-        expected = curves[_compared_with(plan, contender)][0]
+    for contender, engine in zip(plan.contenders, parity, strict=True):
+        expected = curves[_loss_reference(plan, contender)][0]
         for curve in curves[contender.label]:
-            each = _with_losses(each, curve, expected)
-        final = [*final, each]
-    final = _losses_in_float64(plan, final, say)
+            engine = _add_losses(engine, curve, expected)
+        final = [*final, engine]
+    final = _compare_losses_in_float64(plan, final, say)
     results = assemble(plan.config, plan.graph, entries, final, describe_reference(plan))
     return Outcome(results, tuple(final))
 
 
 def describe_reference(plan: Plan) -> str:
-    """In words: what parity was measured against."""
+    """Say in words what gradients and losses were compared with."""
     dtype = plan.config.train.dtype
     compared = COMPARED_LOSSES[dtype]
     moments = ", ".join(str(step) for step in plan.recorded)
@@ -374,29 +406,33 @@ def describe_reference(plan: Plan) -> str:
         f"gradients: one process, {dtype}, all roots of the global batch in one pass, at "
         f"iterations {moments} of the first round, and in float64 where rounding hides errors; "
         f"losses: the same, and "
-        f"{_compared_with(plan, None)}'s over {which} iterations"
+        f"{_loss_reference(plan, None)}'s over {which} iterations"
     )
 
 
 def _timed_config(config: Config) -> Config:
-    """What must not differ between engines, or would end runs early or go into their time."""
-    free: dict[str, Any] = {"patience": 0, "resume": False, "checkpoint_every": 0}
+    """The configuration of timed runs, without options that end runs early or take time."""
+    options: dict[str, Any] = {"patience": 0, "resume": False, "checkpoint_every": 0}
     data = {"partitioned": str(Path(config.data.partitioned).absolute())}
-    return _changed(config, train=free | {"record_gradients": [], "run_dir": ""}, data=data)
+    train = options | {"record_gradients": [], "run_dir": ""}
+    return _change_config(config, train=train, data=data)
 
 
-def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
+def _change_config(config: Config, **sections: Mapping[str, Any]) -> Config:
     values = config.model_dump()
     for section, changes in sections.items():
         values[section] |= changes
     return make_config(values)
 
 
-def _compared_with(plan: Plan, contender: Contender | None) -> str:
-    """Whose losses a contender's are compared with: the first exact one's, if it is exact too."""
+def _loss_reference(plan: Plan, contender: Contender | None) -> str:
+    """The label of the contender whose losses another's are compared with.
+
+    It is the first exact contender for all exact ones, and a contender itself otherwise.
+    """
     if contender is not None and not contender.exact(plan.config):
         return contender.label
-    exact = (each for each in plan.contenders if each.exact(plan.config))
+    exact = (candidate for candidate in plan.contenders if candidate.exact(plan.config))
     return next(exact, plan.contenders[0]).label
 
 
@@ -413,14 +449,14 @@ def _run(plan: Plan, contender: Contender, round_index: int) -> dict[str, Any]:
 
 def _run_guest(plan: Plan, guest: Guest, round_index: int) -> dict[str, Any]:
     assert plan.cluster is not None
-    found = guest.train(plan.cluster, round_index, plan.run_dir(guest, round_index))
-    return {"label": guest.label, "round": round_index, **found}
+    summary = guest.train(plan.cluster, round_index, plan.run_dir(guest, round_index))
+    return {"label": guest.label, "round": round_index, **summary}
 
 
 def _curve(summary: Mapping[str, Any]) -> Losses:
     return [float(loss) for epoch in summary["epochs"] for loss in epoch["iteration_losses"]]
 
 
-def _with_losses(parity: EngineParity, losses: Losses, others: Losses) -> EngineParity:
+def _add_losses(parity: EngineParity, losses: Losses, others: Losses) -> EngineParity:
     difference = compare_losses(losses, others, parity.dtype)
     return replace(parity, loss_curve=worst([parity.loss_curve, difference]))

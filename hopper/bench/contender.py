@@ -1,9 +1,9 @@
-"""What an A/B compares: an engine, perhaps with options of its own.
+"""The contenders of an A/B: engines with options.
 
-Written ``ENGINE[:KEY=VALUE]...``, as in ``hop:merge=off:pregather=false``; a key without a section
-is one of the section that has the engine's name. ``partitioned=DIR`` names another division of the
-same graph, for an engine that needs one. The text, with the last name of DIR, is also the label in
-tables and results.
+A contender is written ``ENGINE[:KEY=VALUE]...``, as in ``hop:merge=off:pregather=false``. A key
+without a section belongs to the section with the engine's name. ``partitioned=DIR`` names another
+division of the same graph, for an engine that needs one. Tables and results label a contender with
+the same text, with only the last name of DIR.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Contender:
 
     Attributes
     ----------
-    label: as it was written, folders by their last name.
+    label: the text that names it, with the last names of folders.
     engine: name of the engine.
-    words: what to add to ``hopper train CONFIG``.
+    words: arguments to add to ``hopper train CONFIG``.
     """
 
     label: str
@@ -46,10 +46,10 @@ class Contender:
         """
         engine, *options = text.split(":")
         if engine not in ENGINE_CLASSES and options and "=" not in options[0]:
-            # A class of one's own: "package.module:Class".
+            # The engine is a user-defined class: "package.module:Class".
             engine = f"{engine}:{options.pop(0)}"
         words = [f"--train.engine={engine}"]
-        shown = [engine]
+        label = [engine]
         for option in options:
             key, equals, value = option.partition("=")
             if not equals or not key:
@@ -58,25 +58,25 @@ class Contender:
                 )
             if key == "partitioned":
                 words.append(f"--data.partitioned={Path(value).absolute()}")
-                shown.append(f"{key}={Path(value).name}")
+                label.append(f"{key}={Path(value).name}")
             else:
                 words.append(f"--{key if '.' in key else f'{engine}.{key}'}={value}")
-                shown.append(option)
-        return cls(":".join(shown), engine, tuple(words))
+                label.append(option)
+        return cls(":".join(label), engine, tuple(words))
 
     def exact(self, config: Config) -> bool:
-        """Whether its gradient is that of every other exact engine."""
-        own = self.configure(config)
-        return bool(find_engine(own).kind.is_exact(own))
+        """Whether its gradient equals that of all other exact engines."""
+        configured = self.configure(config)
+        return bool(find_engine(configured).kind.is_exact(configured))
 
     def rounds(self, config: Config) -> bool:
-        """Whether its gradient is near that of the exact engines on purpose, not equal to it."""
-        own = self.configure(config)
-        return bool(find_engine(own).kind.rounds(own))
+        """Whether it rounds on purpose, so that its gradient is only near that of exact engines."""
+        configured = self.configure(config)
+        return bool(find_engine(configured).kind.rounds(configured))
 
     @property
     def folder(self) -> str:
-        """A name for its files."""
+        """The name of its folder."""
         return self.label.replace(":", "-").replace("=", "-").replace("/", "-")
 
     def configure(self, config: Config) -> Config:
@@ -86,16 +86,16 @@ class Contender:
         ------
         ConfigError, RequestError: names the key at fault.
         """
-        found = make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
-        if is_trials(found):
+        configured = make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
+        if is_trials(configured):
             raise RequestError(
                 f'--engines: {self.label}: hop.replicas = "independent" trains different models, '
                 "which no other engine does; compare sweeps with benchmarks/sweep.py"
             )
-        return found
+        return configured
 
     def graph(self, config: Config) -> PartitionedGraph:
-        """The graph, divided as it needs it.
+        """Open the division of the graph that it uses.
 
         Raises
         ------
@@ -104,17 +104,17 @@ class Contender:
         return open_graph(self.configure(config))
 
     def options(self, config: Config) -> dict[str, Any]:
-        """The options that its engine alone reads: the section of its name, if it has one."""
+        """The configuration section with the engine's name; empty if there is none."""
         section = getattr(self.configure(config), self.engine, None)
         return section.model_dump() if section is not None else {}
 
 
 def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Read what is to be compared.
+    """Read the contenders of a comparison.
 
     Raises
     ------
-    RequestError: none is named, one twice, or one is no engine.
+    RequestError: there is none, one is named twice, or one is no engine.
     """
     if len(set(texts)) != len(texts) or not texts:
         raise RequestError(f"--engines: expected distinct names, given {','.join(texts)!r}")

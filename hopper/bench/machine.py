@@ -1,4 +1,4 @@
-"""What a result was measured on: machine, versions, commit."""
+"""The machine, the versions and the commit of a measurement."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def machine() -> dict[str, Any]:
     }
 
 
-def tell_machine(told: Mapping[str, Any]) -> str:
-    """What :func:`machine` found, in words: "AMD EPYC, 2 cores, 23.5 GiB"."""
-    return f"{told['cpu']}, {told['cores']} cores, {told['memory_gib']:g} GiB"
+def tell_machine(facts: Mapping[str, Any]) -> str:
+    """Describe the result of :func:`machine` in words: "AMD EPYC, 2 cores, 23.5 GiB"."""
+    return f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:g} GiB"
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python, Hopper and of what it computes with; None for what is not installed."""
-    found: dict[str, str | None] = {
+    """Versions of Python, Hopper and its main packages; None for a package that is missing."""
+    result: dict[str, str | None] = {
         "python": platform.python_version(),
         "hopper": hopper.__version__,
     }
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            result[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            result[package] = None
+    return result
 
 
 def benchmark_header(name: str) -> dict[str, Any]:
-    """How the result of a benchmark begins: what was measured, when, where and with what."""
+    """The first entries of a benchmark's result: its name, date, commit, machine and versions."""
     return {
         "schema": 1,
         "benchmark": name,
@@ -60,7 +60,7 @@ def benchmark_header(name: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checkout's commit, with "+" where files differ from it; else the package's version."""
+    """The checkout's commit, with "+" if files differ from it; without git, Hopper's version."""
     root = Path(hopper.__file__).resolve().parent.parent
     if (root / ".git").exists():
         describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]

@@ -1,7 +1,7 @@
-"""Do engines compute the same gradient? Recorded gradients against the single-process one.
+"""Parity of engines: comparing recorded gradients with the gradient of a single process.
 
-Measures of design.md, invariant 2, and the losses of engines against each other. A value that is
-not a number counts as a difference without bound: it is shown, and nothing passes with it.
+Losses of engines are also compared with each other. A value that is not a number counts as an
+unbounded difference: it is shown, and an engine with it does not pass.
 """
 
 from __future__ import annotations
@@ -21,27 +21,33 @@ from hopper.errors import RequestError
 
 GRADIENT_LIMITS: Final = {"float32": 1e-5, "float64": 1e-10}
 LOSS_LIMITS: Final = {"float32": 1e-5, "float64": 1e-9}
-"""float64 over a whole run; updates let rounding grow from iteration to iteration"""
+"""Limits of relative differences of losses. The limit of float64 holds over a whole run, in which
+updates let rounding grow from iteration to iteration."""
 COMPARED_LOSSES: Final[dict[str, int | None]] = {"float32": 50, "float64": None}
-"""iterations of a run whose losses are compared; None = all"""
+"""Number of iterations of a run whose losses are compared; None = all."""
 ROUNDING_CEILING: Final = 5e-2
-"""of a float32 gradient that rounding alone may explain: a ReLU whose input is near zero opens in
-one order of summation and not in another, a deep network has many, and a single one can make out a
-hundredth of what a type of few nodes learns; above this it is an error"""
+"""The largest difference of a float32 gradient that rounding may explain; above it is an error.
+
+A ReLU whose input is near zero may open in one order of summation and not in another. A deep
+network has many such inputs, and one of them can be a hundredth of the gradient of a node type with
+few nodes."""
 LOSS_CEILING: Final = 1e-3
-"""the same of a loss: an optimiser makes steps of what rounding left of tiny gradients, and while a
-loss falls fast, runs whose gradients differ by 1e-6 are some 1e-4 apart after a dozen of them"""
+"""The largest difference of a float32 loss that rounding may explain.
+
+An optimiser takes steps along the rounding errors of tiny gradients. While a loss falls fast, runs
+whose gradients differ by 1e-6 are about 1e-4 apart after a dozen steps."""
 ROUNDINGS: Final = 10.0
-"""how many times one process's own rounding two float32 gradients may lie apart"""
+"""Two float32 gradients may differ by this many times a single process's own rounding."""
 ROUNDED_LIMIT: Final = 0.1
-"""of engines that round on purpose: what is further off is broken and not rounded"""
+"""The limit for engines that round on purpose. A larger difference is an error, not rounding."""
 SMALLEST_NORM: Final = 1e-6
-"""of the largest gradient norm: smaller tensors are judged by the overall measure only"""
+"""Share of the largest gradient norm. Tensors with smaller norms count only in the overall measure.
+"""
 
 
 @dataclass(frozen=True)
 class RecordedGradient:
-    """What rank 0 wrote about an iteration: parameters before the update, gradient, loss."""
+    """What rank 0 recorded of an iteration: parameters before the update, gradient and loss."""
 
     path: Path
     step: int
@@ -54,10 +60,13 @@ class RecordedGradient:
 
 @dataclass(frozen=True)
 class GradientDifference:
-    """How far a gradient is from the reference's, at one moment.
+    """The difference of a gradient from the reference's, in one iteration.
 
+    Attributes
+    ----------
+    step: number of the iteration, from the start of the run.
     overall: max |difference| / max |gradient| over all parameters.
-    by_tensor: ||difference|| / ||gradient|| per tensor, where that norm is not negligible.
+    by_tensor: ||difference|| / ||gradient|| by tensor, if that norm is not negligible.
     loss: |difference| / |loss|.
     """
 
@@ -73,10 +82,13 @@ class GradientDifference:
 
 
 class InFloat64(NamedTuple):
-    """What float64 says of a gradient that float32 cannot judge.
+    """Measurements in float64 of a gradient that float32 cannot judge.
 
-    difference: the engine's, run again in float64. rounding: of one process's float32 gradient from
-    its own in float64, at the parameters of the float32 run.
+    Attributes
+    ----------
+    difference: the difference of the engine, run again in float64.
+    rounding: the difference between a single process's gradients in float32 and in float64, at the
+        parameters of the float32 run.
     """
 
     difference: float
@@ -85,33 +97,40 @@ class InFloat64(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineParity:
-    """One engine's differences, and the limits of the run's dtype."""
+    """One engine's differences, judged by the limits of the run's dtype.
+
+    Attributes
+    ----------
+    engine: label of the contender.
+    dtype: the run's dtype.
+    gradients: differences from the reference, by recorded iteration.
+    loss_curve: largest relative difference of iteration losses from the other engine's.
+    again: measurements in float64, if float32 is not conclusive; None = not needed.
+    judged: False if the engine rounds on purpose, and only has to be near.
+    losses_again: difference of losses in float64, if float32 is not conclusive; None = not needed.
+    """
 
     engine: str
     dtype: str
     gradients: tuple[GradientDifference, ...]
     loss_curve: float
-    """largest relative difference of iteration losses to the engine compared with"""
     again: InFloat64 | None = None
-    """what float64 says, where float32 alone does not tell; None = not needed"""
     judged: bool = True
-    """False: the engine rounds on purpose; it only has to be near"""
     losses_again: float | None = None
-    """the losses' difference in float64, where float32 alone does not tell; None = not needed"""
 
     @property
     def gradient_difference(self) -> float:
-        """The largest over all recorded moments; NaN if any is."""
+        """The largest difference over all recorded iterations; NaN if any is NaN."""
         return worst([moment.largest for moment in self.gradients])
 
     @property
     def loss_difference(self) -> float:
-        """The largest to the reference's losses and to the other engine's curve; NaN if any is."""
+        """The largest difference from the losses of the reference and the other engine, or NaN."""
         return worst([self.loss_curve, *(moment.loss for moment in self.gradients)])
 
     @property
     def needs_float64(self) -> bool:
-        """Whether float32 cannot tell an error from rounding."""
+        """Whether the gradients in float32 cannot tell an error from rounding."""
         limit = GRADIENT_LIMITS[self.dtype]
         return (
             self.judged
@@ -121,67 +140,69 @@ class EngineParity:
 
     @property
     def needs_losses_in_float64(self) -> bool:
-        """Whether the losses of float32 cannot tell an error from rounding."""
+        """Whether the losses in float32 cannot tell an error from rounding."""
         limit = LOSS_LIMITS[self.dtype]
         return (
             self.judged
             and self.dtype == "float32"
-            # At equal parameters rounding does not grow: those losses have to be equal.
+            # At equal parameters rounding does not grow, so these losses must be within the limit.
             and worst(moment.loss for moment in self.gradients) <= limit
             and limit < self.loss_curve <= LOSS_CEILING
         )
 
     @property
     def problems(self) -> list[str]:
-        """Why this engine fails; empty where it passes."""
-        words = (
+        """Why this engine fails; empty if it passes."""
+        verdicts = (
             judge_gradient(self.gradient_difference, self.dtype, self.again, self.judged),
             judge_losses(self.loss_difference, self.dtype, self.losses_again, self.judged),
         )
-        return [f"{self.engine}: {each}" for each in words if each]
+        return [f"{self.engine}: {verdict}" for verdict in verdicts if verdict]
 
 
 def judge_gradient(difference: float, dtype: str, again: InFloat64 | None, judged: bool) -> str:
-    """What is wrong with a gradient, in words; empty where nothing is.
+    """Say what is wrong with a gradient; "" if nothing is.
 
-    A float32 gradient over its limit passes if the same engine is within the limit of float64, and
-    no further off than a few times what one process's own gradient is, for rounding, in the orders
-    of summation that it has.
+    A float32 gradient over its limit passes on two conditions. The engine must be within the limit
+    of float64. The difference must be at most :data:`ROUNDINGS` times the rounding of a single
+    process in any of its orders of summation.
 
     Parameters
     ----------
-    judged: False where the engine rounds on purpose.
+    judged: False if the engine rounds on purpose.
     """
     limit = GRADIENT_LIMITS[dtype] if judged else ROUNDED_LIMIT
-    # Not "value > limit", which a NaN would pass.
+    # Comparisons are written so that NaN fails them.
     if difference <= limit:
         return ""
-    told = f"gradients differ by {difference:.2g}, limit {limit:g} in {dtype}"
+    fault = f"gradients differ by {difference:.2g}, limit {limit:g} in {dtype}"
     if not judged or again is None or not difference <= ROUNDING_CEILING:
-        return told
-    if not again.difference <= GRADIENT_LIMITS["float64"]:
-        return f"{told}; by {again.difference:.2g}, limit {GRADIENT_LIMITS['float64']:g} in float64"
+        return fault
+    exact_limit = GRADIENT_LIMITS["float64"]
+    if not again.difference <= exact_limit:
+        return f"{fault}; by {again.difference:.2g}, limit {exact_limit:g} in float64"
     if not difference <= ROUNDINGS * again.rounding:
-        return f"{told}, of which rounding explains {again.rounding:.2g}"
+        return f"{fault}, of which rounding explains {again.rounding:.2g}"
     return ""
 
 
 def judge_losses(difference: float, dtype: str, again: float | None, judged: bool) -> str:
-    """What is wrong with losses; as :func:`judge_gradient`.
+    """Say what is wrong with losses; "" if nothing is.
 
     Parameters
     ----------
-    again: the difference of the same runs in float64.
+    again: the difference of the same runs in float64, if they were made.
+    judged: False if the engine rounds on purpose.
     """
     limit = LOSS_LIMITS[dtype] if judged else ROUNDED_LIMIT
     if difference <= limit:
         return ""
-    told = f"losses differ by {difference:.2g}, limit {limit:g} in {dtype}"
+    fault = f"losses differ by {difference:.2g}, limit {limit:g} in {dtype}"
     if not judged or again is None or not difference <= LOSS_CEILING:
-        return told
+        return fault
     if again <= LOSS_LIMITS["float64"]:
         return ""
-    return f"{told}; by {again:.2g}, limit {LOSS_LIMITS['float64']:g} in float64"
+    return f"{fault}; by {again:.2g}, limit {LOSS_LIMITS['float64']:g} in float64"
 
 
 def check_engine(
@@ -199,8 +220,8 @@ def check_engine(
     return EngineParity(engine, dtype, tuple(differences), 0.0)
 
 
-def own_rounding(moment: RecordedGradient, rounded: Reference, exact: Reference) -> float:
-    """How far one process's gradient is from its own in float64, at a moment's parameters."""
+def measure_rounding(moment: RecordedGradient, rounded: Reference, exact: Reference) -> float:
+    """The difference of a single process's gradient from its own in float64, in one iteration."""
     where = moment.epoch, moment.iteration
     loss, gradients = rounded.gradient(*where, moment.parameters)
     parameters = {
@@ -218,11 +239,11 @@ def compare_gradients(
     loss: float,
     reference_loss: float,
 ) -> GradientDifference:
-    """Both measures of invariant 2, computed in float64.
+    """Measure the difference of a gradient from the reference's, in float64.
 
     Raises
     ------
-    RequestError: the gradients are of different parameters.
+    RequestError: the gradients have different parameters.
     """
     shapes = {name: tuple(value.shape) for name, value in reference.items()}
     if shapes != {name: tuple(value.shape) for name, value in gradients.items()}:
@@ -245,9 +266,9 @@ def compare_gradients(
 
 
 def compare_losses(losses: Sequence[float], others: Sequence[float], dtype: str) -> float:
-    """The largest relative difference of two loss curves, as far as they are compared.
+    """The largest relative difference of two curves of losses, over the iterations to compare.
 
-    Curves of different length differ without bound.
+    It is infinite for curves of different length.
     """
     if len(losses) != len(others):
         return math.inf
@@ -259,20 +280,20 @@ def compare_losses(losses: Sequence[float], others: Sequence[float], dtype: str)
 
 
 def read_recorded(folder: Path) -> list[RecordedGradient]:
-    """All recorded gradients of a run, in order of iteration.
+    """Read all recorded gradients of a run, in order of iteration.
 
     Raises
     ------
-    RequestError: there is none, or a file is not one that Hopper wrote.
+    RequestError: there are none, or Hopper did not write one of the files.
     """
-    found = sorted((_read(path) for path in folder.glob("*.safetensors")), key=lambda r: r.step)
-    if not found:
+    gradients = [_read(path) for path in folder.glob("*.safetensors")]
+    if not gradients:
         raise RequestError(f"{folder}: expected recorded gradients, found none")
-    return found
+    return sorted(gradients, key=lambda gradient: gradient.step)
 
 
 def worst(values: Iterable[float]) -> float:
-    """The largest value, 0 without any; NaN if any is NaN."""
+    """The largest value; 0 if there are none, NaN if any is NaN."""
     largest = 0.0
     for value in values:
         if math.isnan(value):
@@ -292,19 +313,24 @@ def _read(path: Path) -> RecordedGradient:
                 epoch=int(facts["epoch"]),
                 iteration=int(facts["iteration"]),
                 loss=float(facts["loss"]),
-                parameters=_named(tensors, "model."),
-                gradients=_named(tensors, "gradient."),
+                parameters=_select_prefix(tensors, "model."),
+                gradients=_select_prefix(tensors, "gradient."),
             )
     except (SafetensorError, KeyError, ValueError) as error:
         raise RequestError(f"{path}: not a recorded gradient: {error}") from error
 
 
-def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+def _select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, which is removed from the names."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _largest_entry(tensors: Mapping[str, Tensor]) -> float:
-    # torch's max hands NaN on.
+    # torch's max is NaN if any entry is.
     return worst(float(value.abs().max()) for value in tensors.values() if value.numel())
 
 

@@ -1,4 +1,4 @@
-"""Where a comparison's servers and ranks run: on emulated hosts, or on this machine's loopback."""
+"""Placing a comparison's servers and ranks on emulated hosts or on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hopper.bench.train_process import train_in_process
 def open_hosts(
     request: Request | None, say: Callable[[str], None]
 ) -> Iterator[tuple[TrainRun, EmulatedCluster | None]]:
-    """Build the hosts that were asked for, where they can be had.
+    """Build the hosts of a request, if that is possible here.
 
     Parameters
     ----------
-    request: None = loopback.
-    say: told what an earlier run had left, and why there are no hosts.
+    request: the hosts to emulate; None = loopback.
+    say: prints what was left by an earlier run and removed, and why there are no hosts.
 
     Yields
     ------
-    How a run is made, and the emulated cluster (None = not asked for).
+    A function that makes a run, and the emulated cluster (None = not asked for).
     """
     if request is None:
         yield train_in_process, None
@@ -47,20 +47,20 @@ def open_hosts(
 
 
 @contextmanager
-def placed(
+def place_plan(
     plan: Plan, request: Request | None, say: Callable[[str], None]
 ) -> Iterator[tuple[Plan, dict[str, Any] | None]]:
-    """Let a plan's runs be made on the hosts that were asked for, where they can be had.
+    """Let a plan's runs use the hosts of a request, if they can be built here.
 
     Parameters
     ----------
-    request: None = loopback.
-    say: told what :func:`open_hosts` tells, and which guests of the plan are left out where there
-        are no hosts.
+    request: the hosts to emulate; None = loopback.
+    say: prints the messages of :func:`open_hosts`, and which guests of the plan are left out
+        because there are no hosts.
 
     Yields
     ------
-    The plan to carry out, and what results.json says of emulation (None = not asked for).
+    The plan to carry out, and the entry of results.json about emulation (None = not asked for).
     """
     with open_hosts(request, say) as (train, cluster):
         if cluster is not None and cluster.effective:

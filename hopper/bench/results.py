@@ -1,4 +1,4 @@
-"""results.json: what an A/B run measured, in the schema of design.md."""
+"""results.json, the file of an A/B's measurements."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hopper.whole_files import write_text
 RESULTS_SCHEMA: Final = 1
 RESULTS_FILE: Final = "results.json"
 _LINE: Final = 100
-"""characters; what is longer has a line for each of its entries"""
+"""Number of characters. A longer list or mapping has a line for each of its entries."""
 
 
 def run_entry(
     config: Config, contender: Contender, round_index: int, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One entry of ``runs``, from a run's summary."""
+    """Make an entry of ``runs`` from a run's summary."""
     return {
         "label": contender.label,
         "engine": contender.engine,
@@ -50,47 +50,47 @@ def assemble(
     parity: Sequence[EngineParity],
     reference: str,
 ) -> dict[str, Any]:
-    """The content of results.json.
+    """Assemble the content of results.json.
 
     Parameters
     ----------
-    reference: in words, what gradients and losses were compared with.
+    reference: says in words what gradients and losses were compared with.
     """
     return {
         "schema": RESULTS_SCHEMA,
         "commit": commit(),
         "versions": versions(),
         "machine": machine(),
-        "config": _without_places(config),
+        "config": _shorten_paths(config),
         "dataset": describe_dataset(graph),
         "partition": describe_partition(graph),
         "runs": [dict(run) for run in runs],
         "parity": {
             "reference": reference,
             "max_relative_gradient_difference": {
-                each.engine: each.gradient_difference for each in parity
+                side.engine: side.gradient_difference for side in parity
             },
             "in_float64": {
-                each.engine: each.again._asdict() for each in parity if each.again is not None
+                side.engine: side.again._asdict() for side in parity if side.again is not None
             },
-            "max_relative_loss_difference": {each.engine: each.loss_difference for each in parity},
+            "max_relative_loss_difference": {side.engine: side.loss_difference for side in parity},
             "losses_in_float64": {
-                each.engine: each.losses_again for each in parity if each.losses_again is not None
+                side.engine: side.losses_again for side in parity if side.losses_again is not None
             },
-            "not_judged": [each.engine for each in parity if not each.judged],
+            "not_judged": [side.engine for side in parity if not side.judged],
         },
     }
 
 
-def _without_places(config: Config) -> dict[str, Any]:
-    """The configuration, folders by their last name: where they lay says nothing elsewhere."""
+def _shorten_paths(config: Config) -> dict[str, Any]:
+    """The configuration with only the last names of folders, which do not depend on the machine."""
     values = config.model_dump()
     values["data"]["partitioned"] = Path(config.data.partitioned).name
     return values
 
 
 def describe_dataset(graph: PartitionedGraph) -> dict[str, Any]:
-    """The graph in numbers."""
+    """Describe a graph in numbers."""
     schema = graph.schema
     return {
         "name": schema.name,
@@ -107,29 +107,29 @@ def describe_dataset(graph: PartitionedGraph) -> dict[str, Any]:
 
 
 def describe_partition(graph: PartitionedGraph) -> dict[str, Any]:
-    """How the graph is divided; what partition.json does not tell is None."""
-    told = graph.description
-    locality = told.get("locality") or {}
+    """Describe how the graph is divided. Facts that partition.json lacks are None."""
+    description = graph.description
+    locality = description.get("locality") or {}
     return {
-        "method": told["method"],
+        "method": description["method"],
         "servers": graph.book.servers,
-        "edge_cut": told.get("edge_cut"),
+        "edge_cut": description.get("edge_cut"),
         "locality": {key: locality.get(key) for key in ("micrograph", "subgraph")},
     }
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> Path:
-    """Write results.json, as :func:`format_result` does it."""
+    """Write results.json in the form of :func:`format_result`."""
     path = folder / RESULTS_FILE
     write_text(path, format_result(results))
     return path
 
 
 def format_result(result: Mapping[str, Any], digits: int | None = None) -> str:
-    """A result as JSON that is short and can be compared line by line.
+    """Format a result as JSON that is short and can be compared line by line.
 
-    Every key has a line, and so has every entry of a list or mapping that is longer than a line
-    and holds others, such as the cells of a grid or the runs of an A/B.
+    Every key has a line. A nested list or mapping that is longer than a line has a line for each
+    entry, such as the cells of a grid or the runs of an A/B.
 
     Parameters
     ----------
@@ -137,9 +137,9 @@ def format_result(result: Mapping[str, Any], digits: int | None = None) -> str:
 
     Returns
     -------
-    JSON. A number that JSON cannot hold is a word in it: "nan", "inf" or "-inf".
+    JSON, in which numbers that JSON cannot represent are the words "nan", "inf" and "-inf".
     """
-    plain = speakable(result if digits is None else _round_floats(result, digits))
+    plain = spell_non_finite(result if digits is None else _round_floats(result, digits))
     lines = ",\n".join(f"{json.dumps(key)}: {_by_entry(value)}" for key, value in plain.items())
     return f"{{\n{lines}\n}}\n"
 
@@ -149,9 +149,9 @@ def _by_entry(value: Any) -> str:
     if len(text) <= _LINE or not isinstance(value, dict | list):
         return text
     entries = value.values() if isinstance(value, dict) else value
-    if not any(each and isinstance(each, dict | list) for each in entries):
+    if not any(entry and isinstance(entry, dict | list) for entry in entries):
         return text
-    lines = [_one_line(each) for each in entries]
+    lines = [_one_line(entry) for entry in entries]
     if isinstance(value, dict):
         lines = [f"{json.dumps(key)}: {line}" for key, line in zip(value, lines, strict=True)]
     return f"{text[0]}\n" + ",\n".join(lines) + f"\n{text[-1]}"
@@ -165,9 +165,9 @@ def _round_floats(value: Any, digits: int) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, Mapping):
-        return {key: _round_floats(each, digits) for key, each in value.items()}
+        return {key: _round_floats(entry, digits) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_round_floats(each, digits) for each in value]
+        return [_round_floats(entry, digits) for entry in value]
     return value
 
 
@@ -187,19 +187,19 @@ def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sum_by_server(epochs: Sequence[Sequence[int] | None]) -> list[int] | None:
-    """Bytes per server over a run; None unless every epoch was counted."""
+    """By server, the bytes of a whole run; None unless every epoch was counted."""
     counted = [epoch for epoch in epochs if epoch is not None]
     if not counted or len(counted) < len(epochs):
         return None
     return [sum(servers) for servers in zip(*counted, strict=True)]
 
 
-def speakable(value: Any) -> Any:
-    """The same with every number that JSON cannot hold as a word: "nan", "inf", "-inf"."""
+def spell_non_finite(value: Any) -> Any:
+    """Replace the numbers that JSON cannot represent by the words "nan", "inf" and "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: speakable(each) for key, each in value.items()}
+        return {key: spell_non_finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [speakable(each) for each in value]
+        return [spell_non_finite(entry) for entry in value]
     return value

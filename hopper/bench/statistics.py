@@ -1,6 +1,6 @@
-"""Figures of an A/B: what is measured of a run, and ratios over paired rounds.
+"""Figures of an A/B: the measurements of a run, and ratios over paired rounds.
 
-Works on the ``runs`` of results.json, so a table can be made again from the file alone.
+The functions work on the ``runs`` of results.json, so a table can be made from the file alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hopper.engines import ENGINE_CLASSES
 
 CONFIDENCE = 0.95
 BASELINES = tuple(name for name, engine in ENGINE_CLASSES.items() if engine.is_baseline)
-"""engines that speed-ups are taken against, where they ran"""
+"""Engines that speed-ups are relative to, if they ran."""
 
 Run = Mapping[str, Any]
 
@@ -26,7 +26,11 @@ Run = Mapping[str, Any]
 class Ratio:
     """A ratio of times over paired rounds.
 
-    mean: geometric mean over the rounds. low, high: 95 % interval; None with fewer than two rounds.
+    Attributes
+    ----------
+    mean: geometric mean over the rounds.
+    low, high: bounds of the 95 % interval; None with fewer than two rounds.
+    rounds: number of rounds.
     """
 
     mean: float
@@ -37,47 +41,57 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the runs of one engine measured, per epoch."""
+    """The measurements of one engine, per epoch.
+
+    Attributes
+    ----------
+    seconds: median over rounds of a run's mean epoch.
+    bytes, rows, stage_seconds: means over all measured epochs.
+    """
 
     seconds: float
-    """median over rounds of a run's mean epoch"""
     bytes: dict[str, float]
     rows: dict[str, float]
     stage_seconds: dict[str, float]
 
 
 def label_of(run: Run) -> str:
-    """What a run is called: its engine with the options it was given."""
+    """The label of a run: its engine and options."""
     label: str = run["label"] if "label" in run else run["engine"]
     return label
 
 
 def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
-    """A run's epochs without the first, which warms caches and compilers, and without the last, to
-    whose end nothing is prepared ahead any more, where others are left."""
+    """A run's epochs without the first and, if any others remain, without the last.
+
+    The first epoch warms caches and compilers. The last one ends without work ahead for a next one.
+    """
     epochs: list[Mapping[str, Any]] = list(run["epochs"])
     return epochs[1:-1] or epochs[1:] or epochs
 
 
 def sent_bytes(epoch: Mapping[str, Any]) -> float:
-    """Bytes of all causes that were sent while an epoch lasted. Older results tell only those that
-    were sent for the epoch, which nothing was prepared for ahead."""
+    """Bytes that were sent during an epoch, for all causes.
+
+    Older results have only the bytes that were sent for the epoch. Their runs did no work ahead, so
+    both are equal.
+    """
     return float(epoch.get("sent_bytes") or sum(epoch["bytes"].values()))
 
 
 def epoch_seconds(run: Run) -> float:
-    """Seconds of all measured epochs together."""
+    """Seconds of all measured epochs of a run together."""
     return sum(float(epoch["seconds"]) for epoch in measured_epochs(run))
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """The ratio of two sides measured in the same rounds.
+    """The ratio of the times of two sides, measured in the same rounds.
 
-    The interval is Student's t interval of the mean of the log ratios.
+    The interval is Student's t interval of the mean of the logarithms.
 
     Raises
     ------
-    ValueError: sides of different length, no round, or a time that is not positive and finite.
+    ValueError: the sides differ in length, there is no round, or a time is not positive and finite.
     """
     if len(numerators) != len(denominators) or not numerators:
         raise ValueError(f"{len(numerators)} and {len(denominators)} rounds cannot be paired")
@@ -95,7 +109,7 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
 
 
 def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
-    """How many times faster an engine's measured epochs are than the baseline's, round by round.
+    """The ratio of the baseline's seconds to an engine's, over their measured epochs.
 
     Raises
     ------
@@ -115,18 +129,18 @@ def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
 
 
 def figures(runs: Iterable[Run], engine: str) -> Figures:
-    """What an engine's runs measured, per epoch.
+    """The measurements of an engine's runs, per epoch.
 
     Raises
     ------
     ValueError: the engine did not run.
     """
-    own = [measured_epochs(run) for run in runs if label_of(run) == engine]
-    epochs = [epoch for run in own for epoch in run]
+    by_run = [measured_epochs(run) for run in runs if label_of(run) == engine]
+    epochs = [epoch for run in by_run for epoch in run]
     if not epochs:
         raise ValueError(f"no epoch of {engine} was measured")
     return Figures(
-        seconds=median(fmean(float(epoch["seconds"]) for epoch in run) for run in own),
+        seconds=median(fmean(float(epoch["seconds"]) for epoch in run) for run in by_run),
         bytes=_means(epochs, "bytes"),
         rows=_means(epochs, "rows"),
         stage_seconds=_means(epochs, "stage_seconds"),

@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.bench.ab import make_plan, run_ab
     from hopper.bench.emulate.reconcile import print_reconciliation
     from hopper.bench.picture import PICTURE_FILE, draw
-    from hopper.bench.placement import placed
+    from hopper.bench.placement import place_plan
     from hopper.bench.results import write_results
     from hopper.bench.table import print_results
     from hopper.bench.train_process import ended_by_signals
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
     with (
         progress_bar(console, plan.total_runs) as bar,
         ended_by_signals(),
-        placed(plan, request, bar.say) as (plan, emulation),
+        place_plan(plan, request, bar.say) as (plan, emulation),
     ):
         outcome = run_ab(plan, bar.say, bar.begin)
     outcome.results["machine"]["emulation"] = emulation

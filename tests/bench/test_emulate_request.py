@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from hopper.bench.emulate import commands, hosts, network
-from hopper.bench.emulate.commands import NotAvailable, signals_held
+from hopper.bench.emulate.commands import NotAvailable, hold_signals
 from hopper.bench.emulate.hosts import EmulatedCluster, emulated
 from hopper.bench.emulate.network import burst_bytes
 from hopper.bench.emulate.owner import is_leftover, is_ours, own_name
@@ -157,7 +157,7 @@ def test_a_zombie_has_ended() -> None:
 def test_a_signal_waits_for_what_must_not_be_cut_short() -> None:
     through = False
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 (the block is what is tested)
-        with signals_held():
+        with hold_signals():
             os.kill(os.getpid(), signal.SIGINT)
             through = True
         pytest.fail("the signal was lost")

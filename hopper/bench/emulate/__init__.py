@@ -1,1 +1,1 @@
-"""P hosts on one machine: network namespaces on rate-limited links, bounded by cgroups."""
+"""Emulates P hosts on one machine: network namespaces with rate-limited links, and cgroups."""

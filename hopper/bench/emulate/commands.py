@@ -1,4 +1,4 @@
-"""Running ``ip`` and ``tc``, and what it means when they cannot."""
+"""Running ``ip`` and ``tc``, with errors that say what is missing here."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class NotAvailable(Exception):
-    """An emulated cluster cannot be had here; the text says what is missing."""
+    """An emulated cluster is not possible here. The text says what is missing."""
 
 
 def find_program(name: str) -> str:
-    """The path of a program, also where a user's PATH leaves out the administrator's folders.
+    """Find the path of a program. The administrator's folders are searched too.
 
     Raises
     ------
-    NotAvailable: there is none.
+    NotAvailable: the program is not installed.
     """
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS]))
-    if found is None:
+    folders = os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
+    path = shutil.which(name, path=folders)
+    if path is None:
         raise NotAvailable(f"the program `{name}` is not installed (Debian: package iproute2)")
-    return found
+    return path
 
 
 def run(program: str, *words: str, batch: Sequence[str] = ()) -> str:
-    """Run a command to its end; returns what it printed.
+    """Run a command to its end, and return its output.
 
     Parameters
     ----------
-    batch: lines for its standard input, where the words end in ``-batch -``.
+    batch: lines for its standard input, if the words end in ``-batch -``.
 
     Raises
     ------
-    NotAvailable: it is missing or failed; quotes what it said.
+    NotAvailable: the command is missing or failed; quotes its error.
     """
     command = [find_program(program), *words]
     try:
@@ -56,31 +57,31 @@ def run(program: str, *words: str, batch: Sequence[str] = ()) -> str:
             text=True,
             check=False,
             timeout=_LIMIT_SECONDS,
-            # Ctrl-C is for this process, which then takes down what was built.
+            # Ctrl-C must reach only this process, which then removes what it has built.
             start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotAvailable(f"`{program} {' '.join(words)}` failed: {error}") from error
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise NotAvailable(f"`{program} {' '.join(words)}` failed: {said}")
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise NotAvailable(f"`{program} {' '.join(words)}` failed: {reason}")
     return done.stdout
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Let what runs inside come to its end; a signal to end takes effect after it."""
+def hold_signals() -> Iterator[None]:
+    """Delay signals that end this process to the end of the context."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    got: list[int] = []
+    received: list[int] = []
 
     def hold(number: int, _frame: FrameType | None) -> None:
-        got.append(number)
+        received.append(number)
 
     try:
         with handle_signals(ENDING_SIGNALS, hold):
             yield
     finally:
-        for number in got[:1]:
+        for number in received[:1]:
             os.kill(os.getpid(), number)

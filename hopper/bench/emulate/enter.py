@@ -1,6 +1,6 @@
 """``python -m hopper.bench.emulate.enter --parent PID --namespace NAME [--cgroup DIR]... -- ...``.
 
-Puts itself into a host's cgroups and network namespace and becomes the command that follows. The
+Enters a host's cgroups and network namespace, and replaces itself by the command that follows. The
 command gets SIGTERM when the process that started it ends.
 """
 
@@ -16,11 +16,11 @@ from cache_server.parent import end_with_parent
 from hopper.bench.emulate.commands import find_program
 
 FAILED = 125
-"""exit code where the host could not be entered"""
+"""The exit code if the host could not be entered."""
 
 
-def entering(namespace: str, cgroups: Sequence[Path]) -> tuple[str, ...]:
-    """The words to put before a command that this process is to start on a host."""
+def enter_words(namespace: str, cgroups: Sequence[Path]) -> tuple[str, ...]:
+    """The words in front of a command that let this process start it on a host."""
     words = [sys.executable, "-m", "hopper.bench.emulate.enter", "--parent", str(os.getpid())]
     for cgroup in cgroups:
         words += ["--cgroup", str(cgroup)]
@@ -28,7 +28,7 @@ def entering(namespace: str, cgroups: Sequence[Path]) -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Enter the host and become the command; returns only if that fails."""
+    """Enter the host and become the command. The call returns only if that fails."""
     parser = argparse.ArgumentParser(prog="enter")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--namespace", required=True)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         for cgroup in options.cgroup:
             (cgroup / "cgroup.procs").write_text("0")
         ip = find_program("ip")
-        # No shell reads the words, which are the emulator's own.
+        # No shell interprets the words, and they come from the emulator.
         os.execv(ip, [ip, "netns", "exec", options.namespace, *options.command])  # nosec B606
     except OSError as error:
         print(f"error: cannot enter host {options.namespace}: {error}", file=sys.stderr)

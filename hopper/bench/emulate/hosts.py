@@ -1,4 +1,4 @@
-"""The emulated cluster: built, described, and taken down whatever happens."""
+"""The emulated cluster: building, describing and removing it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopper.bench.emulate.commands import NotAvailable, signals_held
-from hopper.bench.emulate.enter import entering
+from hopper.bench.emulate.commands import NotAvailable, hold_signals
+from hopper.bench.emulate.enter import enter_words
 from hopper.bench.emulate.limits import bound_hosts, remove_leftover_limits, remove_limits
 from hopper.bench.emulate.network import (
     HostNetwork,
@@ -26,27 +26,28 @@ from hopper.train.feature_servers import Place
 
 @dataclass(frozen=True)
 class Host:
-    """One emulated host: its network, and the cgroups of what runs on it (none = no bound)."""
+    """One emulated host: its network, and the cgroups of its processes (none = no bound)."""
 
     network: HostNetwork
     cgroups: tuple[Path, ...]
 
     @property
     def place(self) -> Place:
-        """Where this process starts the host's server and ranks."""
-        return Place(self.network.address, entering(self.network.namespace, self.cgroups))
+        """The place at which this process starts the host's server and ranks."""
+        return Place(self.network.address, enter_words(self.network.namespace, self.cgroups))
 
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """What came of a request.
+    """The hosts of a request, or the reason why there are none.
 
     Attributes
     ----------
-    hosts: in order of server; none where they cannot be had.
-    why_not: what is missing then, as a sentence.
-    removed: names of what processes that have ended had left behind.
-    ranks: what trains on the hosts.
+    request: the request.
+    hosts: the hosts in order of server; empty if they cannot be built here.
+    why_not: says in that case what is missing.
+    removed: names of namespaces and cgroups that ended processes had left and that were removed.
+    ranks: the ranks on the hosts.
     """
 
     request: Request
@@ -61,32 +62,32 @@ class EmulatedCluster:
         return bool(self.hosts)
 
     def describe(self) -> dict[str, Any]:
-        """For results.json."""
+        """The entry of results.json about the emulation."""
         return self.request.describe() | {"effective": self.effective, "why_not": self.why_not}
 
 
 @contextmanager
 def emulated(request: Request) -> Iterator[EmulatedCluster]:
-    """Build the hosts of a request; they are gone, with all that runs on them, after this context.
+    """Build the hosts of a request, and remove them with all their processes after the context.
 
-    What earlier processes left that could not take it down is removed first. Signals to end this
-    process take effect only once building or taking down is through.
+    Leftovers of killed processes are removed first. Signals that end this process take effect only
+    after building or removing is complete. If the hosts cannot be built there is no error: the
+    cluster has no hosts, and says why.
 
     Raises
     ------
-    ClusterError: what was built cannot be taken down. Where it cannot be built there is no error:
-        the cluster has no hosts, and says why.
+    ClusterError: the hosts cannot be removed.
     """
     try:
-        with signals_held():
+        with hold_signals():
             cluster = _build(request)
         try:
             yield cluster
         finally:
-            with signals_held():
+            with hold_signals():
                 cluster.ranks.stop()
     finally:
-        with signals_held():
+        with hold_signals():
             _take_down()
 
 
@@ -97,7 +98,9 @@ def _build(request: Request) -> EmulatedCluster:
         removed = tuple(remove_leftover_networks() + remove_leftover_limits())
         networks = build_network(request.hosts, request.bits_per_second)
         groups = bound_hosts(request.hosts, request.host_cpus, request.host_memory)
-        hosts = tuple(Host(*each) for each in zip(networks, groups, strict=True))
+        hosts = tuple(
+            Host(network, cgroups) for network, cgroups in zip(networks, groups, strict=True)
+        )
         return EmulatedCluster(request, hosts, removed=removed)
     except NotAvailable as error:
         _take_down()
@@ -105,7 +108,7 @@ def _build(request: Request) -> EmulatedCluster:
 
 
 def _take_down() -> None:
-    """Remove what this process built; where it could not build there is nothing."""
+    """Remove all hosts that this process has built."""
     try:
         try:
             remove_network()

@@ -1,4 +1,4 @@
-"""What a host may use of this machine: CPU quota and memory, by cgroups of version 1 or 2."""
+"""Bounds on a host's CPU time and memory, by cgroups of version 1 or 2."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ from hopper.bench.emulate.owner import is_leftover, is_ours, own_name
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 
-# Short, so that a host that has used its share waits some milliseconds, and not some tens of them.
+# A short period lets a host that has used up its share wait a few milliseconds, not tens of them.
 _PERIOD_MICROSECONDS: Final = 20_000
 _REMOVE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
 class _Mount:
-    """A cgroup hierarchy. version: 1 or 2; path: its mount point; own: this process's group."""
+    """A cgroup hierarchy.
+
+    Attributes
+    ----------
+    version: 1 or 2.
+    path: its mount point.
+    own: the group of this process.
+    """
 
     version: int
     path: Path
@@ -30,7 +37,7 @@ class _Mount:
 
 
 def bound_hosts(hosts: int, cpus: float | None, memory: int | None) -> tuple[tuple[Path, ...], ...]:
-    """Make the cgroups of every host; :func:`remove_limits` ends them.
+    """Make the cgroups of every host, which :func:`remove_limits` removes.
 
     Parameters
     ----------
@@ -39,7 +46,7 @@ def bound_hosts(hosts: int, cpus: float | None, memory: int | None) -> tuple[tup
 
     Returns
     -------
-    Per host, the groups that its processes have to enter.
+    By host, the groups that its processes must enter.
 
     Raises
     ------
@@ -47,29 +54,29 @@ def bound_hosts(hosts: int, cpus: float | None, memory: int | None) -> tuple[tup
     """
     wanted = {CPU: cpus, MEMORY: memory}
     controllers = [name for name, bound in wanted.items() if bound is not None]
-    places = {name: _find_place(name) for name in controllers}
-    return tuple(_bound(own_name(f"host{i}"), places, cpus, memory) for i in range(hosts))
+    parents = {name: _find_parent(name) for name in controllers}
+    return tuple(_make_groups(own_name(f"host{i}"), parents, cpus, memory) for i in range(hosts))
 
 
 def remove_limits() -> None:
-    """Remove the cgroups of this process; whatever ran in them has to have ended.
+    """Remove the cgroups of this process. All processes in them must have ended.
 
     Raises
     ------
-    NotAvailable: one could not be removed.
+    NotAvailable: a group could not be removed.
     """
     _remove([path for path in _groups() if is_ours(path.name)])
 
 
 def remove_leftover_limits() -> list[str]:
-    """Remove the cgroups of processes that have ended; returns their names."""
-    left = [path for path in _groups() if is_leftover(path.name)]
-    _remove(left)
-    return sorted({path.name for path in left})
+    """Remove the cgroups that ended processes have left; return their names."""
+    leftovers = [path for path in _groups() if is_leftover(path.name)]
+    _remove(leftovers)
+    return sorted({path.name for path in leftovers})
 
 
 def ran_out_of_memory(cgroups: Sequence[Path]) -> bool:
-    """Whether the kernel ended a process of these groups for want of memory."""
+    """Whether the kernel has killed a process of these groups for lack of memory."""
     for group in cgroups:
         for name in ("memory.oom_control", "memory.events"):
             try:
@@ -82,11 +89,12 @@ def ran_out_of_memory(cgroups: Sequence[Path]) -> bool:
     return False
 
 
-def _bound(
-    name: str, places: dict[str, tuple[int, Path]], cpus: float | None, memory: int | None
+def _make_groups(
+    name: str, parents: dict[str, tuple[int, Path]], cpus: float | None, memory: int | None
 ) -> tuple[Path, ...]:
+    """Make a host's cgroups and set their bounds."""
     groups: list[Path] = []
-    for controller, (version, parent) in places.items():
+    for controller, (version, parent) in parents.items():
         group = parent / name
         try:
             group.mkdir(exist_ok=True)
@@ -111,17 +119,17 @@ def _bound_cpus(group: Path, version: int, cpus: float) -> None:
         (group / "cpu.cfs_quota_us").write_text(str(quota))
 
 
-def _find_place(controller: str) -> tuple[int, Path]:
-    """The version, and the group below which groups with this controller can be made.
+def _find_parent(controller: str) -> tuple[int, Path]:
+    """The version of cgroups, and a group that can have children with this controller.
 
-    Below this process's own group where that can be, so that the bounds it is under still hold.
+    If possible it is this process's own group, whose bounds then hold for the children too.
     """
     for mount in _mounts(controller):
         if not os.access(mount.own, os.W_OK):
             raise NotAvailable(f"cgroup {mount.own} (controller {controller}) is not writable")
         if mount.version == 1:
             return 1, mount.own
-        # In version 2 a group has either processes or bounded children.
+        # In version 2 a group cannot have both processes and bounded children.
         for parent in (mount.own, *mount.own.parents):
             try:
                 (parent / "cgroup.subtree_control").write_text(f"+{controller}")
@@ -133,7 +141,7 @@ def _find_place(controller: str) -> tuple[int, Path]:
 
 
 def _mounts(controller: str) -> Iterator[_Mount]:
-    """The hierarchies that have a controller; none or one, on any usual system."""
+    """The hierarchies that have a controller. Usual systems have at most one."""
     own_paths = _own_paths()
     for version, names, root, path in _cgroup_mounts():
         if version == 2:
@@ -148,48 +156,48 @@ def _mounts(controller: str) -> Iterator[_Mount]:
 
 
 def _cgroup_mounts() -> Iterator[tuple[int, list[str], str, Path]]:
-    """Version, controllers (of version 1), root within the hierarchy and mount point of each."""
+    """The version, controllers (of version 1 only), root and mount point of each hierarchy."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return
     for line in lines:
-        place, _, kind = line.partition(" - ")
-        root, path = place.split()[3:5]
-        filesystem, _source, options = kind.split(maxsplit=2)
+        mount, _, details = line.partition(" - ")
+        root, path = mount.split()[3:5]
+        filesystem, _source, options = details.split(maxsplit=2)
         if filesystem in ("cgroup", "cgroup2"):
             version = 1 if filesystem == "cgroup" else 2
             yield version, options.split(","), root, Path(path)
 
 
 def _own_paths() -> dict[str, str]:
-    """This process's path in each hierarchy, by controller; "" is version 2."""
-    found = {}
+    """By controller, this process's path in its hierarchy; "" stands for version 2."""
+    paths = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for name in controllers.split(","):
-            found[name] = path
-    return found
+            paths[name] = path
+    return paths
 
 
 def _below(mount: Path, root: str, own: str) -> Path:
-    """Where a path of a hierarchy is found; the mount point where it lies outside of the mount."""
+    """The folder of a path in a hierarchy; the mount point if the path is outside of the mount."""
     relative = own.removeprefix(root) if root != "/" else own
     path = mount / relative.lstrip("/")
     return path if path.is_dir() else mount
 
 
 def _groups() -> list[Path]:
-    """Every cgroup that bears a name of ours, of whatever process."""
-    found: list[Path] = []
+    """All cgroups with names of the emulator, of this process and of others."""
+    groups: list[Path] = []
     for version, names, _root, path in _cgroup_mounts():
         if version == 1 and not {CPU, MEMORY} & set(names):
             continue
         for folder, children, _files in os.walk(path):
-            found += [
+            groups += [
                 Path(folder) / name for name in children if is_ours(name) or is_leftover(name)
             ]
-    return found
+    return groups
 
 
 def _remove(groups: Sequence[Path]) -> None:
@@ -202,7 +210,7 @@ def _remove(groups: Sequence[Path]) -> None:
             except FileNotFoundError:
                 break
             except OSError as error:
-                # What was killed in it is not gone at once.
+                # Killed processes take a moment to leave the group.
                 if time.monotonic() > deadline:
                     raise NotAvailable(f"cgroup {group}: cannot remove it: {error}") from error
                 time.sleep(0.02)

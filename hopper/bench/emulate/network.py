@@ -1,7 +1,7 @@
-"""Hosts as network namespaces: one veth pair each to a bridge, rate-limited in both directions.
+"""Hosts as network namespaces, each linked to a bridge by a veth pair with limited rates.
 
-Everything, the bridge included, lies in namespaces of its own with private addresses and no route
-out of them: nothing of this machine's own network is touched, and no traffic leaves.
+The hosts and the bridge have namespaces of their own, with private addresses and no route out. They
+do not change this machine's network, and no traffic leaves them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hopper.bench.emulate.commands import NotAvailable, find_program, run
 from hopper.bench.emulate.owner import is_leftover, is_ours, own_name
 
 INTERFACE: Final = "eth0"
-"""the name of a host's one interface, as the host sees it"""
+"""The name of a host's only interface, inside the host."""
 
 _NAMESPACES: Final = Path("/run/netns")
 _SUBNET: Final = "10.213.0"
@@ -30,18 +30,19 @@ _END_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """A host's place in the network: its namespace, and the address of its interface."""
+    """A host's network namespace, and the address of its interface."""
 
     namespace: str
     address: str
 
 
 def burst_bytes(bits_per_second: int) -> int:
-    """The bucket of the token filter for a rate.
+    """The size of the token filter's bucket for a rate.
 
-    Below 64 kB the filter splits large segments in software, which costs a core at 1 Gbit/s; at
-    100 Mbit/s that cost is small and a fine bucket is wanted. Interface counters see the headers of
-    segments only where they are split: compare bytes only between runs of the same burst.
+    With less than 64 kB the filter splits large segments in software. That costs a core at
+    1 Gbit/s but little at 100 Mbit/s, where a small bucket shapes traffic more evenly. Interface
+    counters include the headers of segments only if these are split, so compare bytes only between
+    runs with equal buckets.
     """
     for rate, burst in _BURSTS:
         if bits_per_second <= rate:
@@ -50,11 +51,11 @@ def burst_bytes(bits_per_second: int) -> int:
 
 
 def check_rights() -> None:
-    """Whether there is any use in trying.
+    """Check that this process may make network namespaces.
 
     Raises
     ------
-    NotAvailable: this process is not root's, or ``ip`` or ``tc`` is missing.
+    NotAvailable: this process does not run as root, or ``ip`` or ``tc`` is missing.
     """
     if os.geteuid() != 0:
         raise NotAvailable(
@@ -65,56 +66,57 @@ def check_rights() -> None:
 
 
 def build_network(hosts: int, bits_per_second: int | None) -> tuple[HostNetwork, ...]:
-    """Make the namespaces of ``hosts`` hosts and of their bridge; :func:`remove_network` ends them.
+    """Make the namespaces of hosts and of their bridge, which :func:`remove_network` removes.
 
     Parameters
     ----------
-    bits_per_second: of every link in each direction; None = as fast as it goes.
+    hosts: number of hosts.
+    bits_per_second: rate of every link in each direction; None = no limit.
 
     Raises
     ------
-    NotAvailable: this system or this user cannot have them; what was made until then remains.
+    NotAvailable: the system or the user does not allow it. Namespaces made so far remain.
     """
     bridge = own_name("bridge")
-    built = tuple(HostNetwork(own_name(f"host{i}"), f"{_SUBNET}.{i + 1}") for i in range(hosts))
+    networks = tuple(HostNetwork(own_name(f"host{i}"), f"{_SUBNET}.{i + 1}") for i in range(hosts))
     run("ip", "-batch", "-", batch=[f"netns add {name}" for name in
-                                    (bridge, *(host.namespace for host in built))])  # fmt: skip
-    # No address of its own making: with IPv6 an interface would talk without being asked.
+                                    (bridge, *(host.namespace for host in networks))])  # fmt: skip
+    # Interfaces get no automatic addresses: with IPv6 they would send packets on their own.
     lines = ["link add br0 type bridge stp_state 0 mcast_snooping 0", *_up("br0"), *_up("lo")]
-    for index, host in enumerate(built):
+    for index, host in enumerate(networks):
         port = f"port{index}"
         lines.append(f"link add {port} type veth peer name {INTERFACE} netns {host.namespace}")
         lines += [f"link set {port} master br0", *_up(port)]
     run("ip", "-n", bridge, "-batch", "-", batch=lines)
-    for host in built:
+    for host in networks:
         lines = [f"addr add {host.address}/24 dev {INTERFACE}", *_up(INTERFACE), *_up("lo")]
         run("ip", "-n", host.namespace, "-batch", "-", batch=lines)
     if bits_per_second is not None:
-        for host in built:
+        for host in networks:
             _limit(host.namespace, [INTERFACE], bits_per_second)
         _limit(bridge, [f"port{index}" for index in range(hosts)], bits_per_second)
-    return built
+    return networks
 
 
 def remove_network() -> None:
-    """End what runs in this process's namespaces, and remove them.
+    """Kill the processes in this process's namespaces, and remove the namespaces.
 
     Raises
     ------
-    NotAvailable: some could not be removed; names the first.
+    NotAvailable: a namespace could not be removed; names the first such one.
     """
     _remove([name for name in _namespaces() if is_ours(name)])
 
 
 def remove_leftover_networks() -> list[str]:
-    """Do the same to the namespaces of processes that have ended; returns their names."""
-    left = [name for name in _namespaces() if is_leftover(name)]
-    _remove(left)
-    return left
+    """Remove the namespaces that ended processes have left; return their names."""
+    leftovers = [name for name in _namespaces() if is_leftover(name)]
+    _remove(leftovers)
+    return leftovers
 
 
 def end_processes(namespace: str) -> None:
-    """End every process in a namespace, by SIGKILL; returns once they are gone."""
+    """Kill every process in a namespace, and return once they are gone."""
     deadline = time.monotonic() + _END_SECONDS
     while (pids := _pids_in(namespace)) and time.monotonic() < deadline:
         for pid in pids:
@@ -148,7 +150,7 @@ def _pids_in(namespace: str) -> list[int]:
     try:
         return [int(word) for word in run("ip", "netns", "pids", namespace).split()]
     except NotAvailable:
-        # Somebody else removed it meanwhile, or the kernel holds no such namespace any more.
+        # Another process has removed the namespace.
         return []
 
 

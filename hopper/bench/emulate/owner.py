@@ -1,7 +1,8 @@
-"""Names that tell whose a namespace or cgroup is, so that what a dead process left is recognised.
+"""Names of namespaces and cgroups that say which process made them, to recognise leftovers.
 
-A name is ``hopper-<pid>-<start>-<part>``: the process that made it, the moment that process started
-(clock ticks since boot, since a pid is given out again), and what it is a part of.
+A name is ``hopper-<pid>-<start>-<part>``: the id of the process that made it, the time at which
+that process started, and the part of the emulated cluster. The start, in clock ticks since boot,
+distinguishes processes that reuse an id.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ def own_name(part: str) -> str:
     pid = os.getpid()
     started = _start_of(pid)
     if started is None:
-        raise RuntimeError("/proc tells nothing of this process")
+        raise RuntimeError("/proc has no entry for this process")
     return f"hopper-{pid}-{started}-{part}"
 
 
 def is_ours(name: str) -> bool:
-    """Whether this process made what bears that name."""
+    """Whether this process made the namespace or cgroup of a name."""
     match = _NAME.fullmatch(name)
     return match is not None and int(match[1]) == os.getpid() and not is_leftover(name)
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a process made it that has ended since; no for any name of another form."""
+    """Whether the process that made it has ended. False for any name of another form."""
     match = _NAME.fullmatch(name)
     return match is not None and _start_of(int(match[1])) != int(match[2])
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none that still runs."""
+    """When a process started, in clock ticks since boot; None if it does not run."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name, in parentheses, may hold anything; what follows does not.
+    # The process's name, in parentheses, may contain anything, so split only what follows it.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in _ENDED else int(fields[19])

@@ -1,8 +1,7 @@
-"""Counted traffic against what the network interfaces say they sent.
+"""Comparison of counted traffic with the counters of network interfaces.
 
-The counters include what no rank counts: TCP and IP headers, acknowledgements, gRPC's framing. So a
-few per cent more is expected; traffic that went uncounted, or was counted and never sent, shows as
-more than that.
+Interfaces also count TCP and IP headers, acknowledgements and gRPC's framing, a few per cent in
+all. A larger difference shows traffic that was sent but not counted, or counted but not sent.
 """
 
 from __future__ import annotations
@@ -17,19 +16,20 @@ from rich.table import Table
 from hopper.bench.statistics import label_of, sent_bytes
 
 TOLERANCE: Final = 0.10
-"""what may lie between the two (design.md, invariant 3)"""
+"""The allowed relative difference between the two."""
 
 _MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
 class Reconciled:
-    """One contender's traffic over all its timed runs, bytes, summed over hosts.
+    """One contender's bytes over all its timed runs, summed over hosts.
 
     Attributes
     ----------
-    counted: of all causes, as ranks count them when they send.
-    sent: by the interfaces' counters.
+    label: the contender's label.
+    counted: bytes that ranks counted when they sent them, for all causes.
+    sent: bytes that the interfaces counted.
     """
 
     label: str
@@ -38,48 +38,53 @@ class Reconciled:
 
     @property
     def ratio(self) -> float | None:
-        """Sent over counted; None where nothing was counted."""
+        """Sent bytes divided by counted bytes; None if nothing was counted."""
         return self.sent / self.counted if self.counted else None
 
     @property
     def agrees(self) -> bool:
-        """Whether the two are within the tolerance of each other."""
+        """Whether the two differ by no more than the tolerance."""
         return self.ratio is not None and abs(self.ratio - 1) <= TOLERANCE
 
 
 def reconcile(runs: Sequence[Mapping[str, Any]]) -> list[Reconciled]:
-    """Add up the ``runs`` of results.json by contender, in order of appearance; those whose
-    interfaces were not read are left out."""
+    """Add up the ``runs`` of results.json by contender, in order of appearance.
+
+    Runs without interface counters are left out.
+    """
     counted: dict[str, int] = {}
     sent: dict[str, int] = {}
     for run in runs:
         if run["nic_bytes"] is None:
             continue
         label = label_of(run)
-        own = int(sum(map(sent_bytes, run["epochs"])))
-        counted[label] = counted.get(label, 0) + own
+        run_bytes = int(sum(map(sent_bytes, run["epochs"])))
+        counted[label] = counted.get(label, 0) + run_bytes
         sent[label] = sent.get(label, 0) + sum(run["nic_bytes"])
     return [Reconciled(label, counted[label], sent[label]) for label in counted]
 
 
 def print_reconciliation(console: Console, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Print both per contender, and say where they disagree; nothing where none was read."""
-    found = reconcile(runs)
-    if not found:
+    """Print both numbers of each contender, with a warning where they disagree.
+
+    Nothing is printed if no interface was read.
+    """
+    reconciled = reconcile(runs)
+    if not reconciled:
         return
     table = Table(title="Counted traffic and the hosts' interfaces, all timed epochs")
     for name in ("", "counted, MB", "interfaces sent, MB", "sent / counted"):
         table.add_column(name, justify="right" if name else "left")
-    for each in found:
-        ratio = "nothing counted" if each.ratio is None else f"{each.ratio:.3f}"
-        megabytes = (f"{value / _MEGABYTE:,.2f}" for value in (each.counted, each.sent))
-        table.add_row(each.label, *megabytes, ratio)
+    for traffic in reconciled:
+        ratio = "nothing counted" if traffic.ratio is None else f"{traffic.ratio:.3f}"
+        megabytes = (f"{value / _MEGABYTE:,.2f}" for value in (traffic.counted, traffic.sent))
+        table.add_row(traffic.label, *megabytes, ratio)
     console.print(table)
-    for each in found:
-        if not each.agrees:
+    for traffic in reconciled:
+        if not traffic.agrees:
             console.print(
-                f"WARNING: {each.label}: what the interfaces sent and what was counted differ by "
-                f"more than {TOLERANCE:.0%}",
+                f"WARNING: {traffic.label}: what the interfaces sent and what was counted differ "
+                f"by more than {TOLERANCE:.0%}",
                 soft_wrap=True,
                 highlight=False,
             )

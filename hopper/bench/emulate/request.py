@@ -1,4 +1,4 @@
-"""What is asked of an emulated cluster, read from words and checked before anything is made."""
+"""The request for an emulated cluster, read from the command line and checked."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LEAST_MEMORY: Final = 64 * 2**20
 
 @dataclass(frozen=True)
 class Request:
-    """An emulated cluster as it was asked for.
+    """A request for an emulated cluster.
 
     Attributes
     ----------
-    hosts: P, one for each partition.
-    link_rate: the words of the request, such as "1gbit" or "none".
-    host_cpus: CPUs each host may use; None = no bound.
-    host_memory: bytes each host may use; None = no bound.
+    hosts: number of hosts, one for each partition.
+    link_rate: rate of the links as text, such as "1gbit" or "none".
+    host_cpus: CPUs that each host may use; None = no bound.
+    host_memory: bytes that each host may use; None = no bound.
     """
 
     hosts: int
@@ -41,15 +41,20 @@ class Request:
 
     @property
     def bits_per_second(self) -> int | None:
-        """The rate of every link in each direction; None = not limited."""
+        """The rate of every link in each direction; None = no limit."""
         return parse_rate(self.link_rate)
 
     def check(self, config: Config, servers: int) -> None:
-        """Refuse what does not fit the run.
+        """Check that the request fits a run.
+
+        Parameters
+        ----------
+        servers: number of partitions of the run's graph.
 
         Raises
         ------
-        RequestError: as many hosts as partitions are needed, and servers that are started here.
+        RequestError: the number of hosts is not that of partitions, or the configuration names
+            servers or an interface.
         """
         if self.hosts != servers:
             raise RequestError(
@@ -68,7 +73,7 @@ class Request:
             )
 
     def describe(self) -> dict[str, Any]:
-        """For results.json; says nothing of whether it could be had."""
+        """The entry of results.json about the request."""
         return {
             "hosts": self.hosts,
             "link_rate": self.link_rate,
@@ -83,7 +88,7 @@ def make_request(
     host_cpus: float | None = None,
     host_memory: str | None = None,
 ) -> Request:
-    """Check the words of ``--emulate``, ``--link-rate``, ``--host-cpus`` and ``--host-memory``.
+    """Check ``--emulate``, ``--link-rate``, ``--host-cpus`` and ``--host-memory``.
 
     Raises
     ------
@@ -100,11 +105,11 @@ def make_request(
 
 
 def parse_rate(text: str) -> int | None:
-    """Bits per second of "100mbit" and the like; None for "none".
+    """The bits per second of a text such as "100mbit"; None for "none".
 
     Raises
     ------
-    RequestError: another form, or nothing per second.
+    RequestError: the text has another form, or its rate is below 1 kbit.
     """
     match = _RATE.fullmatch(text)
     if text.lower() == NO_RATE:
@@ -119,11 +124,11 @@ def parse_rate(text: str) -> int | None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "2G", "512M" and the like (powers of 1024).
+    """The bytes of a text such as "2G" or "512M", with powers of 1024.
 
     Raises
     ------
-    RequestError: another form, or too little for a feature server and a rank.
+    RequestError: the text has another form, or is too little for a feature server and a rank.
     """
     match = _SIZE.fullmatch(text)
     size = 0

@@ -1,4 +1,4 @@
-"""The ranks of emulated hosts, which stay from run to run: started, given runs, and ended."""
+"""The ranks of emulated hosts, which stay from run to run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cache_server.available_memory import LIMIT_VARIABLE
-from hopper.bench.emulate.commands import signals_held
+from hopper.bench.emulate.commands import hold_signals
 from hopper.bench.emulate.waiting_rank import Order, done_file, order_file
 from hopper.scratch import scratch_folder
 from hopper.train.feature_servers import Place, stop_processes
@@ -28,13 +28,14 @@ _STOP_SECONDS: Final = 15.0
 
 @dataclass(frozen=True)
 class Start:
-    """What ranks are started with; a run that needs something else needs others.
+    """The settings that ranks are started with. A run with other settings needs other ranks.
 
     Attributes
     ----------
-    places: of the hosts, in order. ranks_per_host: how many there are on each.
-    end_limit: seconds within which ranks end after one has.
-    environment: of their processes.
+    places: the places of the hosts, in order.
+    ranks_per_host: number of ranks on each host.
+    end_limit: seconds within which all ranks must end after one has.
+    environment: environment of their processes.
     """
 
     places: Sequence[Place]
@@ -44,26 +45,26 @@ class Start:
 
 
 class StandingRanks:
-    """Torchrun's agent on every host, with ranks that train one run after another.
+    """Runs torchrun's agent on every host, with ranks that train one run after another.
 
     Attributes
     ----------
-    agents: by host; none where none were started.
+    agents: the agents' processes by host; empty if none were started.
     """
 
     def __init__(self) -> None:
         self.agents: list[subprocess.Popen[bytes]] = []
         self._start: Start | None = None
         self._folder = Path()
-        self._held = ExitStack()
+        self._exits = ExitStack()
         self._runs = 0
 
     @contextmanager
     def training(self, start: Start, order: Order) -> Iterator[None]:
-        """Let ranks train, those that are there or new ones; an error ends them."""
+        """Let the present ranks, or new ones, train a run. An error ends them."""
         try:
-            # What has been started and is not known would be left behind.
-            with signals_held():
+            # A signal during the start would leave processes behind.
+            with hold_signals():
                 ended = any(agent.poll() is not None for agent in self.agents)
                 if start != self._start or ended:
                     self.stop()
@@ -71,12 +72,12 @@ class StandingRanks:
             order.logs.mkdir(exist_ok=True)
             for host in range(len(start.places)):
                 order.log(host).write_bytes(b"")
-            told = {"config": str(order.config), "logs": str(order.logs)}
-            write_text(order_file(self._folder, self._runs), json.dumps(told))
+            content = {"config": str(order.config), "logs": str(order.logs)}
+            write_text(order_file(self._folder, self._runs), json.dumps(content))
             self._runs += 1
             yield
         except BaseException:
-            with signals_held():
+            with hold_signals():
                 self.stop()
             raise
 
@@ -89,24 +90,24 @@ class StandingRanks:
         ]
 
     def failures(self) -> list[Failure]:
-        """How ranks ended that did not end well, as far as agents have told."""
+        """The failures of ranks that the agents have reported so far."""
         files = (self._failures_file(host) for host in range(len(self.agents)))
         return [failure for file in files for failure in read_failures(file)]
 
     def log(self, host: int) -> Path:
-        """What a host's agent has printed, and its ranks outside of runs."""
+        """The file with the output of a host's agent, and of its ranks outside of runs."""
         return self._folder / f"{host}.log"
 
     def stop(self) -> None:
-        """End them, if there are any."""
+        """End all ranks and agents, if there are any."""
         try:
             stop_processes(self.agents, _STOP_SECONDS)
         finally:
             self._start, self.agents, self._runs = None, [], 0
-            self._held.close()
+            self._exits.close()
 
     def _begin_ranks(self, start: Start) -> None:
-        self._folder = self._held.enter_context(scratch_folder(_PREFIX))
+        self._folder = self._exits.enter_context(scratch_folder(_PREFIX))
         self._start = start
         endpoint = f"{start.places[0].address}:{_MEETING_PORT}"
         for host, place in enumerate(start.places):
@@ -127,7 +128,7 @@ class StandingRanks:
                         stdout=log,
                         stderr=log,
                         env=dict(start.environment),
-                        # Ctrl-C reaches this process alone, which then ends them in order.
+                        # Ctrl-C must reach only this process, which then ends them in order.
                         start_new_session=True,
                     )
                 )
@@ -137,12 +138,13 @@ class StandingRanks:
 
 
 def environment_of_ranks(interface: str, threads: int, memory: int | None = None) -> dict[str, str]:
-    """What ranks on hosts are started with, of this process's own and besides.
+    """The environment of ranks on hosts: that of this process, with some variables set.
 
     Parameters
     ----------
-    interface: that a host has. threads: of a rank. memory: bytes that a host may use; None = no
-        bound.
+    interface: name of a host's interface.
+    threads: threads of a rank.
+    memory: bytes that a host may use; None = no bound.
     """
     bound = {} if memory is None else {LIMIT_VARIABLE: str(memory)}
     return (
@@ -152,7 +154,7 @@ def environment_of_ranks(interface: str, threads: int, memory: int | None = None
             "GLOO_SOCKET_IFNAME": interface,
             "NCCL_SOCKET_IFNAME": interface,
             "OMP_NUM_THREADS": str(threads),
-            # Hosts share this machine's cores: a thread that waits must not spin on one.
+            # Hosts share this machine's cores, so waiting threads must not spin.
             "OMP_WAIT_POLICY": "PASSIVE",
         }
     )

@@ -1,4 +1,4 @@
-"""One training run over emulated hosts: a feature server on each, and the ranks that stay there."""
+"""One training run over emulated hosts, with a feature server and standing ranks on each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from hopper.bench.emulate.commands import signals_held
+from hopper.bench.emulate.commands import hold_signals
 from hopper.bench.emulate.hosts import EmulatedCluster
 from hopper.bench.emulate.limits import ran_out_of_memory
 from hopper.bench.emulate.network import INTERFACE, end_processes
@@ -28,7 +28,7 @@ from hopper.train.run_lock import lock_run_folder
 HOSTS_FOLDER: Final = "hosts"
 _LOOK_SECONDS: Final = 0.02
 _GRACE_SECONDS: Final = 10.0
-"""how long the hosts of ranks that miss another have to end by themselves, and to tell whom"""
+"""How long ranks that miss another rank may take to end by themselves and say which one."""
 
 
 def train_on_hosts(
@@ -41,31 +41,31 @@ def train_on_hosts(
 ) -> dict[str, Any]:
     """Train over emulated hosts, from the start of servers to the run's summary.
 
-    What they print goes to files in ``run_dir``. Ranks stay on the hosts for the next run; after an
-    error nothing runs on them. Must be called from the process and main thread that built the
-    hosts.
+    Output goes to files in ``run_dir``. The ranks stay on the hosts for the next run. After an
+    error no process stays on them. The main thread of the process that built the hosts must call
+    it.
 
     Parameters
     ----------
     what: names the run in errors, such as "hop, round 2".
-    overrides: words ``--section.key value`` after those of the run directory.
+    overrides: arguments ``--section.key value``.
     limit: seconds that the whole run may take.
 
     Returns
     -------
-    The run's summary.json; its epochs have ``nic_bytes``.
+    The content of the run's summary.json, whose epochs have ``nic_bytes``.
 
     Raises
     ------
     ClusterError: the run failed; names the host, and the rank or server that failed first.
-    DeadlineExceeded: it did not end in time.
+    DeadlineExceeded: the run did not end in time.
     """
     deadline = time.monotonic() + limit
     run_dir.mkdir(parents=True, exist_ok=True)
     config = load_config(config_file, [*run_dir_words(run_dir), *overrides])
     threads = config.train.threads or threads_per_rank(cluster, config.cluster.ranks_per_server)
     values = config.model_dump()
-    # Hosts' networks are nobody else's.
+    # The hosts' network is private, so connections need no protection.
     values["cluster"] |= {"interface": INTERFACE, "insecure": True}
     values["train"]["threads"] = threads
     config = Config.model_validate(values)
@@ -75,7 +75,7 @@ def train_on_hosts(
     try:
         with (
             lock_run_folder(run_dir, "launcher"),
-            _emptied_after_errors(cluster),
+            _end_processes_on_error(cluster),
             feature_servers(config, run_dir, places) as servers,
         ):
             order = Order(write_config(config, run_dir, servers.addresses), run_dir / HOSTS_FOLDER)
@@ -90,14 +90,17 @@ def train_on_hosts(
         if isinstance(error, DeadlineExceeded) and error.who == what:
             raise
         raise ClusterError(
-            f"{what}: {error}{_tell_starved(cluster)} (all of it: {run_dir})"
+            f"{what}: {error}{_describe_starved(cluster)} (all of it: {run_dir})"
         ) from error
     return read_summary(run_dir)
 
 
 def threads_per_rank(cluster: EmulatedCluster, ranks_per_server: int) -> int:
-    """CPU threads of a rank: a host's CPUs divided by its ranks; without a bound on hosts, the
-    machine's by all ranks. At least 1."""
+    """The number of CPU threads of a rank, at least 1.
+
+    It is a host's CPUs divided by its ranks or, if hosts have no bound, the machine's CPUs divided
+    by all ranks.
+    """
     cpus = cluster.request.host_cpus
     if cpus is not None:
         return max(1, math.ceil(cpus) // ranks_per_server)
@@ -105,12 +108,12 @@ def threads_per_rank(cluster: EmulatedCluster, ranks_per_server: int) -> int:
 
 
 @contextmanager
-def _emptied_after_errors(cluster: EmulatedCluster) -> Iterator[None]:
-    """Leave nothing running on the hosts after an error, not even what does not react."""
+def _end_processes_on_error(cluster: EmulatedCluster) -> Iterator[None]:
+    """End all processes on the hosts after an error, even suspended ones."""
     try:
         yield
     except BaseException:
-        with signals_held():
+        with hold_signals():
             cluster.ranks.stop()
             for host in cluster.hosts:
                 end_processes(host.network.namespace)
@@ -125,16 +128,16 @@ def _await(
     deadline: float,
     end_limit: float,
 ) -> bool:
-    """Wait for every rank to end its run well; False if the deadline came first.
+    """Wait for every rank to end its run well; return False if the deadline comes first.
 
     Parameters
     ----------
-    end_limit: seconds within which ranks end their run after one has.
+    end_limit: seconds within which all ranks must end their run after one has.
 
     Raises
     ------
-    ServerLost, ClusterError: what ended first, and on which host; DeadlineExceeded: a rank did not
-        end after the others.
+    ServerLost, ClusterError: says what ended first, and on which host.
+    DeadlineExceeded: a rank did not end after the others.
     """
     judged_at = late_at = math.inf
     while True:
@@ -153,8 +156,9 @@ def _await(
         if codes.count(None) < len(codes):
             judged_at = min(judged_at, time.monotonic() + _GRACE_SECONDS)
             failures = cluster.ranks.failures()
-            known = any(was_killed(each) for each in failures) or min(c or 0 for c in codes) < 0
-            if known or None not in codes or time.monotonic() > judged_at:
+            was_signal = any(was_killed(failure) for failure in failures)
+            is_known = was_signal or min(code or 0 for code in codes) < 0
+            if is_known or None not in codes or time.monotonic() > judged_at:
                 raise ClusterError(_judge(cluster, order, failures, ranks))
         if time.monotonic() > deadline:
             return False
@@ -162,14 +166,14 @@ def _await(
 
 
 def _judge(cluster: EmulatedCluster, order: Order, failures: Sequence[Failure], ranks: int) -> str:
-    """What failed first, on which host; the rest failed in consequence."""
+    """Describe the failure that caused the others, with its host."""
     agents = cluster.ranks.agents
     silent = [i for i, agent in enumerate(agents) if agent.returncode and agent.returncode < 0]
     if not failures:
         silent = silent or [i for i, agent in enumerate(agents) if agent.returncode]
     if not silent:
-        own = find_first(failures).rank * len(cluster.hosts) // ranks
-        return f"host {own}: {explain(failures)}"
+        first_host = find_first(failures).rank * len(cluster.hosts) // ranks
+        return f"host {first_host}: {explain(failures)}"
     host, agent = silent[0], agents[silent[0]]
     return (
         f"host {host}: the agent of its ranks (pid {agent.pid}) "
@@ -177,8 +181,8 @@ def _judge(cluster: EmulatedCluster, order: Order, failures: Sequence[Failure], 
     )
 
 
-def _tell_starved(cluster: EmulatedCluster) -> str:
-    """Which hosts lost a process to their bound, if any did."""
+def _describe_starved(cluster: EmulatedCluster) -> str:
+    """Name the hosts that lost a process to their memory bound; "" if none did."""
     starved = [i for i, host in enumerate(cluster.hosts) if ran_out_of_memory(host.cgroups)]
     if not starved:
         return ""

@@ -1,8 +1,8 @@
 """``python -m hopper.bench.emulate.waiting_rank FOLDER``: one rank that trains run after run.
 
-Starting a rank takes seconds, most of them for importing torch, and a comparison has hundreds of
-runs. So ranks on emulated hosts stay, and wait in between for the file that names the next run
-(:mod:`hopper.bench.emulate.standing_ranks`). A run that fails ends its rank, as it would anywhere.
+A comparison has hundreds of runs, and starting a rank takes seconds, most of them for importing
+torch. Ranks on emulated hosts therefore stay. Between runs they wait for the file that names the
+next one (:mod:`hopper.bench.emulate.standing_ranks`). A run that fails ends its rank.
 """
 
 from __future__ import annotations
@@ -25,51 +25,52 @@ from hopper.train.parent import follow_parent
 
 _LOOK_SECONDS: Final = 0.005
 _RESET_PEAK: Final = "5"
-"""what makes the kernel forget a process's peak resident memory (man 5 proc, clear_refs)"""
+"""The text that makes the kernel reset a process's peak resident memory (man 5 proc, clear_refs).
+"""
 
 
 @dataclass(frozen=True)
 class Order:
-    """A run that ranks are to train.
+    """A run for ranks to train.
 
     Attributes
     ----------
     config: file of its configuration.
-    logs: folder for what they print.
+    logs: folder for the ranks' output.
     """
 
     config: Path
     logs: Path
 
     def log(self, host: int) -> Path:
-        """What the ranks of a host print."""
+        """The file for the output of a host's ranks."""
         return self.logs / f"{host}.log"
 
 
 def order_file(folder: Path, number: int) -> Path:
-    """The file that orders a run; runs are numbered from 0."""
+    """The file that orders a run. Runs are numbered from 0."""
     return folder / f"{number}.json"
 
 
 def done_file(folder: Path, number: int, rank: int) -> Path:
-    """The file by which a rank tells that it has ended a run well."""
+    """The file that a rank makes when it has ended a run well."""
     return folder / f"{number}-{rank}.done"
 
 
 def main(folder: Path) -> None:
-    """Train what is ordered, until this process is ended."""
+    """Train one run after another, until this process is ended."""
     with quick_imports():
         from hopper.train import rank_main
 
     for number in itertools.count():
         order = _await_order(order_file(folder, number))
-        # Ranks meet anew for each run: what they left in the store before is another attempt's.
+        # As another attempt, a run uses a new part of the store, without entries of earlier runs.
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
-        _let_go_of_memory()
-        with _printing_to(order.log(int(os.environ["GROUP_RANK"]))):
+        _release_memory()
+        with _redirect_output(order.log(int(os.environ["GROUP_RANK"]))):
             code = rank_main.main([str(order.config)])
         if code:
-            # It must not wait for others at its exit.
+            # Leave at once: a normal exit would wait for the other ranks.
             os._exit(code)
         done_file(folder, number, int(os.environ["RANK"])).touch()
 
@@ -77,14 +78,14 @@ def main(folder: Path) -> None:
 def _await_order(file: Path) -> Order:
     while not file.exists():
         time.sleep(_LOOK_SECONDS)
-    told: dict[str, Any] = json.loads(file.read_text())
-    return Order(Path(told["config"]), Path(told["logs"]))
+    content: dict[str, Any] = json.loads(file.read_text())
+    return Order(Path(content["config"]), Path(content["logs"]))
 
 
-def _let_go_of_memory() -> None:
-    """Let a run's peak memory be its own."""
+def _release_memory() -> None:
+    """Free the memory of the last run and reset the peak, so that each run measures its own."""
     gc.collect()
-    # Another C library may not know it; another kernel may forget no peaks.
+    # Some C libraries lack malloc_trim, and some kernels cannot reset the peak.
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
@@ -92,8 +93,8 @@ def _let_go_of_memory() -> None:
 
 
 @contextmanager
-def _printing_to(file: Path) -> Iterator[None]:
-    """Let what this process prints, and what it starts, go to the end of a file."""
+def _redirect_output(file: Path) -> Iterator[None]:
+    """Append the output of this process and its children to a file while the context lasts."""
     before = [os.dup(descriptor) for descriptor in (1, 2)]
     log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -103,13 +104,13 @@ def _printing_to(file: Path) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for descriptor, own in zip((1, 2), before, strict=True):
-            os.dup2(own, descriptor)
-        for each in (log, *before):
-            os.close(each)
+        for descriptor, saved in zip((1, 2), before, strict=True):
+            os.dup2(saved, descriptor)
+        for descriptor in (log, *before):
+            os.close(descriptor)
 
 
 if __name__ == "__main__":
-    # Before anything else: importing torch takes seconds, in which the parent may end.
+    # Before importing torch, which takes seconds in which the parent may end.
     follow_parent()
     main(Path(sys.argv[1]))
