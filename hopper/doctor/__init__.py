@@ -1,7 +1,7 @@
-"""What is wrong with a configuration, this machine and the cluster, found before anyone trains.
+"""Checks of a configuration, this machine and the cluster before training.
 
-Nothing is started, and nothing is written: checks only look. Little is imported here: versions are
-looked at before what needs them is imported.
+The checks start no process and write no file. This module imports little, because versions must be
+checked before the packages that need them are imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hopper.doctor.finding import STATES, Finding, State, warning
 from hopper.doctor.versions import check_versions
 
 DEFAULT_LIMIT: Final = 10.0
-"""seconds"""
+"""Default time limit of the servers' answers, in seconds."""
 
 __all__ = ["DEFAULT_LIMIT", "STATES", "Finding", "State", "examine", "worst_of"]
 
@@ -26,17 +26,18 @@ def examine(
     checksums: bool = False,
     limit: float = DEFAULT_LIMIT,
 ) -> Iterator[Finding]:
-    """Look at a configuration, this machine and the servers that it names.
+    """Check a configuration, this machine and the servers that the configuration names.
 
     Parameters
     ----------
-    path, overrides: as of :func:`hopper.config.load_config`.
-    checksums: whether every file of the graph is compared with its checksum, or its size alone.
-    limit: seconds that all servers together have to answer in, and again to send rows in.
+    path: file of the configuration.
+    overrides: arguments that replace keys of the configuration.
+    checksums: whether to compare files of the graph with their checksums, or only their sizes.
+    limit: seconds within which all servers together must answer, and again send rows.
     """
     versions = check_versions()
     yield from versions
-    if any(each.state == "wrong" for each in versions):
+    if any(finding.state == "wrong" for finding in versions):
         yield warning("all else", "not looked at: it may not even be imported")
         return
     from hopper.doctor.checks import check_all
@@ -46,4 +47,4 @@ def examine(
 
 def worst_of(findings: Sequence[Finding]) -> State:
     """The worst state of some findings."""
-    return max((each.state for each in findings), key=STATES.index, default="fine")
+    return max((finding.state for finding in findings), key=STATES.index, default="fine")

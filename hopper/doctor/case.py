@@ -1,4 +1,4 @@
-"""What is looked at."""
+"""The subject of the checks: a configuration on this machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Case:
 
     Attributes
     ----------
-    config: as it was given.
-    request: the same with its graph, whose files it does not compare with their checksums; None
-        where there is no graph.
-    elsewhere: whether feature servers, and so ranks, are on other machines too.
-    checksums: whether files are read to compare them with their checksums.
-    limit: seconds that servers have to answer in.
+    config: the configuration as given.
+    request: the configuration with its graph, without verification of files; None if there is no
+        graph.
+    elsewhere: whether other machines run feature servers, and so ranks.
+    checksums: whether to compare files with their checksums.
+    limit: seconds within which servers must answer.
     """
 
     config: Config
@@ -33,28 +33,30 @@ class Case:
     limit: float
 
     @property
-    def known(self) -> Request:
-        """The request, of checks that are made where there is a graph."""
+    def graph_request(self) -> Request:
+        """The request, for checks that run only if there is a graph."""
         assert self.request is not None
         return self.request
 
     @property
     def ranks_here(self) -> int:
-        """How many ranks this machine runs: all, or those of one server."""
-        return self.config.cluster.ranks_per_server if self.elsewhere else self.known.ranks
+        """The number of ranks on this machine: all, or those of one server."""
+        return self.config.cluster.ranks_per_server if self.elsewhere else self.graph_request.ranks
 
     @property
-    def told_ranks(self) -> str:
-        """The same in words."""
+    def ranks_text(self) -> str:
+        """:attr:`ranks_here` in words, with its source."""
         count = self.ranks_here
         source = " (cluster.ranks_per_server)" if self.elsewhere else ""
         return f"{count} rank{'s' if count > 1 else ''} here{source}"
 
 
 def is_elsewhere(config: Config, limit: float) -> bool:
-    """Whether a feature server has an address that is not this machine's loopback, or a name that
-    nobody knows within ``limit`` seconds."""
-    addresses = [each for several in config.cluster.servers for each in several.split(",")]
+    """Whether a feature server's address is not on this machine's loopback.
+
+    A name that is not resolved within ``limit`` seconds counts as elsewhere.
+    """
+    addresses = [address for entry in config.cluster.servers for address in entry.split(",")]
     try:
         return not look_within(limit, lambda: all(map(is_loopback, addresses)))
     except TimeoutError:
@@ -64,4 +66,4 @@ def is_elsewhere(config: Config, limit: float) -> bool:
 def folders_here(graph: PartitionedGraph) -> list[int]:
     """The servers whose folders this machine has."""
     servers = range(graph.book.servers)
-    return [each for each in servers if server_folder(graph.path, each).is_dir()]
+    return [server for server in servers if server_folder(graph.path, server).is_dir()]

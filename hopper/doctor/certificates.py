@@ -1,4 +1,4 @@
-"""Files that protect connections: certificates that are valid and fit, secrets that are secret."""
+"""Checks of the files that protect connections: certificates, keys and the token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cache_server.errors import SecurityError
 from hopper.config.sections import Cluster
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
-from hopper.doctor.tls import SOON_DAYS, Validity, authorities_of, check_vouched, read_validity
+from hopper.doctor.tls import SOON_DAYS, Validity, authorities_of, check_issued, read_validity
 from hopper.train.security import FILES, security_of
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -20,68 +20,71 @@ _RENEW: Final = "have it issued anew (docs/cluster.md); files are read again whe
 
 
 def check_certificates(case: Case) -> Iterator[Finding]:
-    """What ``[cluster]`` names: the files, and what is in them."""
-    own = case.config.cluster
-    if not any(getattr(own, key) for key in FILES):
-        yield _without_files(case)
+    """Check the files that ``[cluster]`` names, and their content."""
+    cluster = case.config.cluster
+    if not any(getattr(cluster, key) for key in FILES):
+        yield _judge_no_files(case)
         return
     try:
         security_of(case.config).check_client([])
     except SecurityError as error:
         yield wrong("certificates and token", f"cluster.{error}")
         return
-    if own.tls_ca:
-        yield from _authorities(own.tls_ca)
-    if own.tls_certificate:
-        yield from _certificate(own, has_servers_here=not own.servers)
+    if cluster.tls_ca:
+        yield from _check_authorities(cluster.tls_ca)
+    if cluster.tls_certificate:
+        yield from _check_certificate(cluster, has_servers_here=not cluster.servers)
     for key in ("tls_key", "token_file"):
-        if getattr(own, key):
-            yield _check_secret(f"cluster.{key}", Path(getattr(own, key)))
+        if getattr(cluster, key):
+            yield _check_secret(f"cluster.{key}", Path(getattr(cluster, key)))
 
 
-def _without_files(case: Case) -> Finding:
+def _judge_no_files(case: Case) -> Finding:
+    """The finding for a cluster without any of the files."""
     subject = "certificates and token"
     if not case.elsewhere:
         return fine(subject, "none are named: connections stay on this machine's loopback")
     if case.config.cluster.insecure:
         found = "cluster.insecure: rows travel in the open, to anybody who reaches a server"
         return warning(subject, found, "right only where nobody else can reach the network")
-    # Refused with the configuration.
+    # The check of the configuration refuses this too.
     return warning(subject, "none are named, and servers are on other machines")
 
 
-def _authorities(file: str) -> Iterator[Finding]:
-    subject, found = "cluster.tls_ca", authorities_of(file)
-    if not found:
+def _check_authorities(file: str) -> Iterator[Finding]:
+    subject, authorities = "cluster.tls_ca", authorities_of(file)
+    if not authorities:
         advice = "name the certificates of those who vouch for servers, not of the servers"
         yield warning(subject, f"{file}: no certificate of an authority is in it", advice)
-    elif all(each.days < 0 for each in found):
-        yield wrong(subject, f"{file}: {max(found, key=lambda each: each.end)}", _RENEW)
+        return
+    # An expired certificate does no harm beside a valid one.
+    last = max(authorities, key=lambda authority: authority.end)
+    if all(authority.days < 0 for authority in authorities):
+        yield wrong(subject, f"{file}: {last}", _RENEW)
     else:
-        # One that has expired does no harm beside one that has not.
-        yield _judge(subject, file, max(found, key=lambda each: each.end))
+        yield _judge(subject, file, last)
 
 
-def _certificate(own: Cluster, has_servers_here: bool) -> Iterator[Finding]:
+def _check_certificate(cluster: Cluster, has_servers_here: bool) -> Iterator[Finding]:
     subject = "cluster.tls_certificate"
-    file, key = own.tls_certificate, own.tls_key
+    file, key = cluster.tls_certificate, cluster.tls_key
     try:
         found = _judge(subject, file, read_validity(file, key))
     except ssl.SSLError as error:
         yield warning(subject, f"{file}: when it expires cannot be told: {error.reason}")
         return
     yield found
-    if found.state == "wrong" or not own.tls_ca:
+    if found.state == "wrong" or not cluster.tls_ca:
         return
     try:
-        # Servers that are started here are asked under this name.
-        check_vouched(file, key, own.tls_ca, _LOOPBACK if has_servers_here else None)
+        # Clients connect to servers that are started here under this name.
+        check_issued(file, key, cluster.tls_ca, _LOOPBACK if has_servers_here else None)
     except ssl.SSLCertVerificationError as error:
         advice = "have it issued by who is in cluster.tls_ca, for the names in cluster.servers"
         if has_servers_here:
             advice = f"have it issued by who is in cluster.tls_ca, for IP:{_LOOPBACK} too"
         yield wrong(
-            subject, f"{file}: not vouched for by {own.tls_ca}: {error.verify_message}", advice
+            subject, f"{file}: not vouched for by {cluster.tls_ca}: {error.verify_message}", advice
         )
 
 

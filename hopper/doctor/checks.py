@@ -1,4 +1,4 @@
-"""All that is looked at, in order."""
+"""All checks, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -35,29 +35,31 @@ _OF_CLUSTER: Sequence[Check] = (check_certificates, check_network, check_servers
 def check_all(
     path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
 ) -> Iterator[Finding]:
-    """The findings; parameters as of :func:`hopper.doctor.examine`."""
-    said = set[str]()
-    for each in _look_at_all(path, overrides, checksums, limit):
-        # Several looks may meet the same refusal.
-        if each.state != "wrong" or each.found not in said:
-            yield each
-        said.add(each.found)
+    """Run all checks, without repeating an error that several of them find.
+
+    The parameters are those of :func:`hopper.doctor.examine`.
+    """
+    texts = set[str]()
+    for finding in _run_checks(path, overrides, checksums, limit):
+        if finding.state != "wrong" or finding.found not in texts:
+            yield finding
+        texts.add(finding.found)
 
 
-def _look_at_all(
+def _run_checks(
     path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
 ) -> Iterator[Finding]:
     try:
         config = load_config(path, overrides)
     except ConfigError as error:
-        yield from (wrong("configuration", each) for each in error.problems)
+        yield from (wrong("configuration", problem) for problem in error.problems)
         yield warning("all else", "not looked at: the configuration says what to look at")
         return
     request: Request | None = None
     yield from check_plug_ins(config)
     try:
-        # Files are compared with what was written by check_files, and once.
-        request = Request(_without_verify(config), open_graph(config))
+        # check_files verifies the files, so no other check has to.
+        request = Request(_disable_verify(config), open_graph(config))
     except HopperError as error:
         yield wrong("data.partitioned", error)
     case = Case(config, request, is_elsewhere(config, limit), checksums, limit)
@@ -69,7 +71,7 @@ def _look_at_all(
     else:
         for check in _OF_GRAPH:
             yield from check(case)
-        if any(each.state == "wrong" for each in refusals):
+        if any(refusal.state == "wrong" for refusal in refusals):
             yield warning("memory and disk", "not looked at: they depend on what is trained")
         else:
             sizes = measure_sizes(case.request)
@@ -79,7 +81,7 @@ def _look_at_all(
         yield from check(case)
 
 
-def _without_verify(config: Config) -> Config:
+def _disable_verify(config: Config) -> Config:
     values = config.model_dump()
     values["data"]["verify"] = "off"
     return Config.model_validate(values)

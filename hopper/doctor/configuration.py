@@ -1,4 +1,4 @@
-"""What ``hopper train`` would refuse: classes of one's own, the configuration, the run's folder."""
+"""Checks of what ``hopper train`` would refuse: plug-ins, configuration and the run's folder."""
 
 from __future__ import annotations
 
@@ -22,58 +22,59 @@ _CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PLACES: Final = frozenset(
     {"partitioned", "run_dir", "init_from", "checkpoint_copy", "replay", "initial", "folder"}
 )
-"""keys whose values are names of files, which may look like that of a class"""
+"""Keys whose values are file names, which may look like names of classes."""
 _CLASSES: Final = "classes of your own"
 _NAMES_SECONDS: Final = 60.0
-"""for what may wait for a name server"""
+"""Time limit of checks that may wait for a name server."""
 
 
 def check_plug_ins(config: Config) -> Iterator[Finding]:
-    """Whether the classes of one's own that a configuration names can be imported."""
+    """Check that the user-defined classes of a configuration can be imported."""
     values = config.model_dump(exclude={"cluster"})
-    named = list(_classes("", values))
-    looks = (partial(import_class, key, name) for key, name in named)
-    refusals = [each for look in looks if (each := find_refusal(_CLASSES, look))]
+    classes = list(_find_classes("", values))
+    looks = (partial(import_class, key, name) for key, name in classes)
+    refusals = [refusal for look in looks if (refusal := find_refusal(_CLASSES, look))]
     advice = "install their packages, or name their folders in PYTHONPATH (docs/plug-ins.md)"
-    for each in refusals:
-        yield wrong(each.subject, each.found, advice)
-    if named and not refusals:
-        told = ", ".join(dict.fromkeys(name for _, name in named))
-        yield fine(_CLASSES, f"{told}: can be imported")
+    for refusal in refusals:
+        yield wrong(refusal.subject, refusal.found, advice)
+    if classes and not refusals:
+        names = ", ".join(dict.fromkeys(name for _, name in classes))
+        yield fine(_CLASSES, f"{names}: can be imported")
 
 
-def _classes(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Keys and names of "package.module:Class"."""
+def _find_classes(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The keys and values of the form "package.module:Class"."""
     if isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, entry in value.items():
             if name not in _PLACES and not name.endswith("_options"):
-                yield from _classes(f"{key}.{name}" if key else name, each)
+                yield from _find_classes(f"{key}.{name}" if key else name, entry)
     elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from _classes(f"{key}[{number}]", each)
+        for number, entry in enumerate(value):
+            yield from _find_classes(f"{key}[{number}]", entry)
     elif isinstance(value, str) and _CLASS.fullmatch(value):
         yield key, value
 
 
 def check_configuration(case: Case) -> Iterator[Finding]:
-    """What a run is refused for before anything is started."""
-    refusals = list(_refusals(_in_time(checks_without_graph(case.config))))
+    """Run the checks that a run begins with."""
+    refusals = list(_find_refusals(_limit_time(checks_without_graph(case.config))))
     if case.request is not None:
         here = folders_here(case.request.graph)
-        refusals += _refusals(checks_of_graph(case.request, here))
+        refusals += _find_refusals(checks_of_graph(case.request, here))
     yield from refusals
     if not refusals:
         what = "" if case.request else ", as far as it can be told without a graph"
         yield fine("configuration", f"nothing that a run would be refused for{what}")
 
 
-def _in_time(checks: Iterable[RunCheck]) -> Iterator[RunCheck]:
-    """The same, which may wait for a name server, with a limit."""
+def _limit_time(checks: Iterable[RunCheck]) -> Iterator[RunCheck]:
+    """Add a time limit to checks that may wait for a name server."""
     for check in checks:
         yield replace(check, run=partial(look_within, _NAMES_SECONDS, check.run))
 
 
-def _refusals(checks: Iterable[RunCheck]) -> Iterator[Finding]:
+def _find_refusals(checks: Iterable[RunCheck]) -> Iterator[Finding]:
+    """Run checks, except those that rely on one that has failed."""
     has_passed = True
     for check in checks:
         refusal = find_refusal(check.subject, check.run) if has_passed or not check.relies else None
@@ -83,23 +84,23 @@ def _refusals(checks: Iterable[RunCheck]) -> Iterator[Finding]:
 
 
 def check_run_folder(case: Case) -> Iterator[Finding]:
-    """Whether a run may begin in its folder, or go on in it."""
-    train, said = case.config.train, list[str]()
+    """Check whether a run may begin in its folder, or continue there."""
+    train, messages = case.config.train, list[str]()
     if not train.run_dir:
         yield fine("train.run_dir", "none is named: `hopper train` makes one in runs/")
         return
-    folder, goes_on = Path(train.run_dir), will_resume(case.config, said.append)
-    for each in said:
-        yield warning("train.resume", each)
+    folder, goes_on = Path(train.run_dir), will_resume(case.config, messages.append)
+    for message in messages:
+        yield warning("train.resume", message)
     if not goes_on:
         refusal = find_refusal("train.run_dir", lambda: refuse_finished(folder))
         yield refusal or fine("train.run_dir", f"{folder}: a run may begin there")
         return
     files = CheckpointFiles(folder)
-    if files.have_whole_model(said.append):
+    if files.have_whole_model(messages.append):
         yield fine("train.run_dir", f"{folder}: goes on from {files.newest}")
         return
-    found = said[-1] if said else f"{files.folder}: no checkpoint to resume from"
+    found = messages[-1] if messages else f"{files.folder}: no checkpoint to resume from"
     advice = 'begin anew with train.resume = false, or "auto"'
     if case.elsewhere:
         yield warning("train.resume", f"{found}; they lie where rank 0 ran", advice)

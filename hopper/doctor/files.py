@@ -1,4 +1,4 @@
-"""The partitioned directory: whether this machine has the files, and has them as written."""
+"""Checks of the partitioned directory: which files this machine has, and whether they changed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ADVICE: Final = "copy the directory anew, or divide the graph again (docs/parti
 
 
 def check_files(case: Case) -> Iterator[Finding]:
-    """Manifest and sizes, or everything."""
-    graph = case.known.graph
+    """Check the sizes of files or, if asked to, their content."""
+    graph = case.graph_request.graph
     here = folders_here(graph)
     yield from _check_folders(case, here)
     try:
@@ -37,7 +37,7 @@ def check_files(case: Case) -> Iterator[Finding]:
         if refusal:
             yield refusal
             return
-    size = format_bytes(sum(each.size for each in files.values()))
+    size = format_bytes(sum(file.size for file in files.values()))
     how = "all as they were written"
     if not case.checksums:
         how = "of the sizes that were written; --checksums compares their content"
@@ -46,19 +46,19 @@ def check_files(case: Case) -> Iterator[Finding]:
 
 
 def _check_content(case: Case, here: list[int]) -> None:
-    """Raise a GraphError of what was altered; as ``data.verify = "full"``."""
-    graph = case.known.graph
+    """Compare all files with their checksums, as ``data.verify = "full"`` does."""
+    graph = case.graph_request.graph
     check_structure(graph.path, here)
     check_partition(graph, here)
     check_rows(graph.path, here)
 
 
 def _check_folders(case: Case, here: list[int]) -> Iterator[Finding]:
-    graph = case.known.graph
-    missing = [each for each in range(graph.book.servers) if each not in here]
+    graph = case.graph_request.graph
+    missing = [server for server in range(graph.book.servers) if server not in here]
     if not missing:
         return
-    names = ", ".join(f"server-{each}" for each in missing)
+    names = ", ".join(f"server-{server}" for server in missing)
     found = f"{graph.path} has no {names}"
     if not here or not case.elsewhere:
         advice = "copy them here, or name their feature servers in cluster.servers"

@@ -1,4 +1,4 @@
-"""What the doctor says, and how it waits: a finding for each thing that was looked at."""
+"""Findings, the results of checks, and helpers that run a check."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hopper.errors import HopperError, explain_os_error
 
 State = Literal["fine", "warning", "wrong"]
 STATES: Final[tuple[State, ...]] = ("fine", "warning", "wrong")
-"""the worst last"""
+"""All states, the worst last."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one thing.
+    """The result of one check.
 
     Attributes
     ----------
-    subject: what was looked at.
-    state: "wrong" is what a run would be refused for, or fail by; "warning" what it may fail by, or
-        be slow by, and what could not be looked at.
-    found: in a line.
+    subject: what was checked.
+    state: "wrong" if a run would be refused or fail; "warning" if it may fail or be slow, or if the
+        check was not possible.
+    found: the result in a line.
     advice: what to do; "" = nothing.
     """
 
@@ -38,29 +38,28 @@ class Finding:
 
 
 def fine(subject: str, found: str) -> Finding:
-    """A finding that asks for nothing."""
+    """Make a finding that needs no action."""
     return Finding(subject, "fine", found)
 
 
 def warning(subject: str, found: str, advice: str = "") -> Finding:
-    """A finding of what may be wrong."""
+    """Make a finding of something that may be wrong."""
     return Finding(subject, "warning", found, advice)
 
 
 def wrong(subject: str, found: object, advice: str = "") -> Finding:
-    """A finding of what is wrong.
+    """Make a finding of something that is wrong.
 
     Parameters
     ----------
-    found: a text, or the error that tells it.
+    found: a text or an error.
     """
-    told = explain_os_error(found, subject) if isinstance(found, OSError) else None
-    return Finding(subject, "wrong", " ".join((told or str(found)).split()), advice)
+    text = explain_os_error(found, subject) if isinstance(found, OSError) else None
+    return Finding(subject, "wrong", " ".join((text or str(found)).split()), advice)
 
 
 def find_refusal(subject: str, look: Callable[[], object], advice: str = "") -> Finding | None:
-    """What a look raises on purpose, or the system refuses it, as a finding; None where it does
-    not."""
+    """Run a check; turn an error of Hopper or the system into a finding, or return None."""
     try:
         look()
     except (HopperError, CacheServerError, OSError) as error:
@@ -69,11 +68,13 @@ def find_refusal(subject: str, look: Callable[[], object], advice: str = "") -> 
 
 
 def look_within(seconds: float, look: Callable[[], T]) -> T:
-    """The result of a look, or its error. One that takes longer is left to itself.
+    """Run a check within a time limit, and return its result or raise its error.
+
+    A check that takes longer goes on in its thread, and its result is ignored.
 
     Raises
     ------
-    TimeoutError: it takes longer; names the limit.
+    TimeoutError: the check takes longer; names the limit.
     """
     results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -83,7 +84,7 @@ def look_within(seconds: float, look: Callable[[], T]) -> T:
         except BaseException as error:
             results.put((None, error))
 
-    # A daemon: the process does not wait for it at its end.
+    # A daemon thread, for which the process does not wait at its end.
     threading.Thread(target=run, name="doctor", daemon=True).start()
     try:
         result, error = results.get(timeout=max(0.0, seconds))

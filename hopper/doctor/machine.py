@@ -1,4 +1,4 @@
-"""This machine: its device, processors, open files and shared memory."""
+"""Checks of this machine: its device, processors, open files and shared memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hopper.train.rank_processes import count_cores, threads_of_a_rank
 
 _SHARED: Final = Path("/dev/shm")  # nosec B108 # measured, not written to
 _LEAST_SHARED: Final = 1 << 30
-"""what NCCL's buffers of a machine's ranks may take"""
+"""Bytes that NCCL's buffers of a machine's ranks may take."""
 _OTHER_FILES: Final = 256
-"""libraries, pipes and connections of a process that has few of each"""
+"""Allowance for a process's libraries, pipes and connections."""
 
 
 def check_device(case: Case) -> Iterator[Finding]:
-    """Whether ranks can train where the configuration says, and with what it wants there."""
+    """Check that ranks can train on the configured device, with the options for it."""
     subject = "train.device"
     try:
         device = device_of_rank(case.config, case.ranks_here)
@@ -36,25 +36,27 @@ def check_device(case: Case) -> Iterator[Finding]:
         yield wrong(subject, error)
         return
     if device.type != "cuda":
-        yield fine(subject, f"cpu, for {case.told_ranks}")
+        yield fine(subject, f"cpu, for {case.ranks_text}")
         return
     name = torch.cuda.get_device_name(device)
-    yield fine(subject, f"{torch.cuda.device_count()} × {name}, for {case.told_ranks}")
+    yield fine(subject, f"{torch.cuda.device_count()} × {name}, for {case.ranks_text}")
     if find_spec("triton") is None:
         found = "Triton is not installed: message passing takes torch's kernels"
         yield warning("Triton", found, "pip install 'hopper-gnn[gpu]' for faster ones")
 
 
 def check_threads(case: Case) -> Iterator[Finding]:
-    """Threads of all ranks against cores, and what the environment says of them."""
+    """Compare the threads of all ranks with the cores and with the environment."""
     subject, ranks, count = "threads", case.ranks_here, count_cores()
     threads = threads_of_a_rank(case.config.train.threads, ranks)
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    found = f"{case.told_ranks} × {threads} threads on {count} usable cores"
-    if told and told != str(threads):
+    from_environment = os.environ.get("OMP_NUM_THREADS", "")
+    found = f"{case.ranks_text} × {threads} threads on {count} usable cores"
+    if from_environment and from_environment != str(threads):
         advice = f"unset it, or set it and train.threads to {max(1, count // ranks)}"
-        said = f"OMP_NUM_THREADS={told} in the environment, and ranks of {threads} threads"
-        yield warning(subject, said, advice)
+        mismatch = (
+            f"OMP_NUM_THREADS={from_environment} in the environment, and ranks of {threads} threads"
+        )
+        yield warning(subject, mismatch, advice)
     if ranks * threads > count:
         advice = "fewer ranks or train.threads, or 0, which divides the cores among the ranks"
         yield warning(subject, found, advice)
@@ -63,16 +65,16 @@ def check_threads(case: Case) -> Iterator[Finding]:
 
 
 def check_open_files(case: Case) -> Iterator[Finding]:
-    """The limit of open files against what a rank maps of the graph, and its connections."""
-    subject, graph = "open files", case.known.graph
+    """Compare the limit of open files with a rank's mapped files and connections."""
+    subject, graph = "open files", case.graph_request.graph
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         mapped = len(check_sizes(graph.path, folders_here(graph)))
     except GraphError:
-        # Told where files are looked at.
+        # check_files reports this error.
         return
     servers = len(case.config.cluster.servers) or graph.book.servers
-    needed = mapped + servers + 2 * case.known.ranks + _OTHER_FILES
+    needed = mapped + servers + 2 * case.graph_request.ranks + _OTHER_FILES
     found = f"a process may have {limit:,}; a rank takes about {needed:,} at most"
     if limit == resource.RLIM_INFINITY:
         yield fine(subject, "no limit")
@@ -83,7 +85,7 @@ def check_open_files(case: Case) -> Iterator[Finding]:
 
 
 def check_shared_memory(case: Case) -> Iterator[Finding]:
-    """The size of /dev/shm, where NCCL wants some of it."""
+    """Check the free space of /dev/shm, if NCCL will use it."""
     subject = str(_SHARED)
     try:
         usage = shutil.disk_usage(_SHARED)

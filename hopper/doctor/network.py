@@ -1,4 +1,4 @@
-"""The network between ranks, as far as one machine can tell."""
+"""Check of the network between ranks, as far as one machine can see it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SUBJECT = "network of ranks"
 
 
 def check_network(case: Case) -> Iterator[Finding]:
-    """Whether ranks would meet on a network that anybody can reach."""
+    """Check that ranks do not meet on a public network."""
     if not case.elsewhere:
         yield fine(_SUBJECT, "all ranks are on this machine, and meet on its loopback interface")
         return
-    # Of those that meet on a network there are two at least.
+    # On a network there are at least two ranks.
     advice = "GLOO_SOCKET_IFNAME=<interface of a private network> (docs/cluster.md)"
     refusal = find_refusal(_SUBJECT, lambda: check_network_of_ranks(case.config, 2), advice)
     yield refusal or fine(_SUBJECT, "ranks meet on no address of the public Internet")

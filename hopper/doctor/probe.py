@@ -1,4 +1,4 @@
-"""One feature server: its name, its port, its certificate, what it says, and how fast it sends."""
+"""Probing one feature server: its name, port, certificate, description and rate."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class Expected:
 
     Attributes
     ----------
-    server, servers: its index, and how many there are.
-    division: the fingerprint that it has to say; "" = any.
+    server: its number.
+    servers: how many servers there are.
+    division: the fingerprint of the division that it must serve; "" = any.
     address: "host:port".
-    security: how it and ranks know each other.
+    security: security of the connection.
     """
 
     server: int
@@ -52,14 +53,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered.
+    """The result of probing a server.
 
     Attributes
     ----------
-    refusal: why no rank could ask it; None = it can be.
-    warnings: what is worth one.
-    told: what is fine.
-    description: what it holds.
+    refusal: why ranks could not use it; None = they can.
+    warnings: findings that deserve a warning.
+    told: the facts that are fine, as a text.
+    description: the server's description of its tables.
     """
 
     refusal: Finding | None
@@ -69,7 +70,7 @@ class Answer:
 
 
 class _Refused(Exception):
-    """A look at a server found it to be wrong."""
+    """Ranks could not use the server. The text says why."""
 
     def __init__(self, found: str, advice: str = _ADVICE) -> None:
         super().__init__(found)
@@ -77,7 +78,7 @@ class _Refused(Exception):
 
 
 def ask_server(expected: Expected, limit: float) -> Answer:
-    """Ask a server who it is, within ``limit`` seconds, or a name's look-up longer."""
+    """Probe a server within ``limit`` seconds. Only the look-up of a name may take longer."""
     deadline, warnings = Deadline(limit), list[Finding]()
     try:
         host, port = _split(expected.address)
@@ -97,17 +98,17 @@ def ask_server(expected: Expected, limit: float) -> Answer:
 
 
 def measure_rate(expected: Expected, description: ServerDescription, seconds: float) -> str:
-    """Fetch some MiB of the server's rows twice, and tell the rate of the second time.
+    """Fetch some MiB of the server's rows twice, and describe the rate of the second time.
 
     Raises
     ------
-    CallError: it does not send them within ``seconds``.
+    CallError: the server does not send them within ``seconds``.
     """
     table = _widest(description)
     if table is None:
         return "it has no rows to fetch"
     row_bytes = table.dim * little_endian(table.dtype).itemsize
-    # The same rows again where there are few: what is measured is the way, not the disk.
+    # A small table sends its rows repeatedly: the network is measured, not the disk.
     count = max(1, min(_FETCH_BYTES // row_bytes, _FETCH_IDS))
     ids = table.first_id + np.arange(count, dtype=np.int64) % table.count
     out = np.empty((count, table.dim), np.dtype(table.dtype))
@@ -164,7 +165,7 @@ def _connect(host: str, port: int, deadline: Deadline) -> socket.socket:
 def _check_certificate(
     connection: socket.socket, host: str, security: Security, warnings: list[Finding]
 ) -> Iterator[str]:
-    """Say until when the server's certificate is valid, where it has to have one."""
+    """Yield the validity of the server's certificate, if it needs one."""
     if not security.tls_ca:
         return
     try:
@@ -184,7 +185,7 @@ def _check_certificate(
 
 
 def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription, float]:
-    """What the server says of itself, and the median seconds of a round trip."""
+    """The server's description of itself, and the median seconds of a round trip."""
     try:
         with FeatureClient(
             [expected.address], deadline=deadline.limit_seconds, security=expected.security
@@ -207,7 +208,7 @@ def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription
     if misfit:
         advice = "order cluster.servers by part, and give every machine the same division"
         raise _Refused(misfit, advice)
-    # The first one made the connection.
+    # The first round trip also made the connection, so it does not count.
     return description, median(seconds[1:])
 
 
@@ -225,14 +226,14 @@ def _compare_versions(description: ServerDescription) -> Iterator[Finding]:
 
 
 def _widest(description: ServerDescription) -> TableDescription | None:
-    """The table with the widest rows, of features if there are some."""
+    """The table with the widest rows. Tables of features come before all others."""
     usable = [
-        each
-        for each in description.tables
-        if each.count > 0 and each.dtype in DTYPES and 0 < each.dim <= _FETCH_BYTES // 8
+        table
+        for table in description.tables
+        if table.count > 0 and table.dtype in DTYPES and 0 < table.dim <= _FETCH_BYTES // 8
     ]
-    return max(
-        usable,
-        key=lambda each: (each.kind == FEATURES, each.dim * little_endian(each.dtype).itemsize),
-        default=None,
-    )
+
+    def preference(table: TableDescription) -> tuple[bool, int]:
+        return table.kind == FEATURES, table.dim * little_endian(table.dtype).itemsize
+
+    return max(usable, key=preference, default=None)

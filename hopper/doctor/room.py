@@ -1,4 +1,4 @@
-"""Room for a run: memory, and space on disks. What a run takes is an estimate."""
+"""Checks of the memory and disk space for a run. The needs of the run are estimates."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from hopper.partition.memory import format_bytes
 from hopper.rehearsal.memory import process_bytes
 
 _SPARE: Final = 1 << 30
-"""of a disk: of less than this beyond what a run writes, a warning is given"""
+"""Bytes that a disk should have free besides those that a run writes."""
 
 
 def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
-    """Free memory against what the ranks of this machine hold."""
+    """Compare free memory with what the ranks of this machine need."""
     config, ranks, free = case.config, case.ranks_here, available_memory()
     parts = {
         "interpreter": process_bytes(),
         "model": sizes.parameters + sizes.gradients + sizes.state,
-        "learnable rows": _records_in_memory(case, sizes) // case.known.ranks,
+        "learnable rows": _records_in_memory(case, sizes) // case.graph_request.ranks,
         "cache": _cache_bytes(config),
     }
-    each, waiting = sum(parts.values()), _waiting_bytes(config)
-    told = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
+    rank_bytes, waiting = sum(parts.values()), _waiting_bytes(config)
+    parts_text = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     found = (
-        f"{format_bytes(free)} free; an estimate for {case.told_ranks}: {format_bytes(each)} each "
-        f"({told}), and up to {format_bytes(waiting)} each that waits in [pipeline]; not counted: "
-        "what an iteration computes with, and pages of the graph's files"
+        f"{format_bytes(free)} free; an estimate for {case.ranks_text}: {format_bytes(rank_bytes)} "
+        f"each ({parts_text}), and up to {format_bytes(waiting)} each that waits in [pipeline]; "
+        "not counted: what an iteration computes with, and pages of the graph's files"
     )
     advice = "`hopper plan` rehearses a few iterations to tell a rank's memory"
-    if ranks * each > free:
+    if ranks * rank_bytes > free:
         yield warning("memory", found, f"fewer ranks, or a smaller cache; {advice}")
-    elif ranks * (each + waiting) > free:
+    elif ranks * (rank_bytes + waiting) > free:
         yield warning("memory", found, f"a smaller pipeline.memory; {advice}")
     else:
         yield fine("memory", found)
@@ -51,7 +51,7 @@ def _records_in_memory(case: Case, sizes: Sizes) -> int:
 
 
 def _cache_bytes(config: Config) -> int:
-    """Of a rank's cache in host memory; 0 where its size is a share of what is not known yet."""
+    """Bytes of a rank's cache in host memory; 0 if its size is a share of an unknown number."""
     if config.cache.policy == "none" or config.cache.memory == "device":
         return 0
     size = parse_cache_size(config.cache.size)
@@ -59,22 +59,23 @@ def _cache_bytes(config: Config) -> int:
 
 
 def _waiting_bytes(config: Config) -> int:
-    """Bounds of what is prepared ahead, of plans and again of rows."""
-    own = config.pipeline
-    if not own.depth:
+    """The most bytes that the pipeline holds ahead: plans, and as many bytes of rows."""
+    pipeline = config.pipeline
+    if not pipeline.depth:
         return 0
-    return 2 * own.nbytes + (own.lookahead_nbytes if own.lookahead else 0)
+    return 2 * pipeline.nbytes + (pipeline.lookahead_nbytes if pipeline.lookahead else 0)
 
 
 def check_disk(case: Case, sizes: Sizes) -> Iterator[Finding]:
-    """Free space for what a run writes, and whether it may write there."""
+    """Check the free space and the permission for what a run writes."""
     config, train = case.config, case.config.train
     checkpoints = train.keep_checkpoints + 1 if train.checkpoint_every else 0
-    whole = sizes.models * (sizes.parameters + sizes.state) + sizes.records
-    ends = sizes.models * sizes.parameters + sizes.rows
-    wanted = {Path(train.run_dir or "runs"): ("train.run_dir", checkpoints * whole + ends)}
+    checkpoint_bytes = sizes.models * (sizes.parameters + sizes.state) + sizes.records
+    result_bytes = sizes.models * sizes.parameters + sizes.rows
+    run_bytes = checkpoints * checkpoint_bytes + result_bytes
+    wanted = {Path(train.run_dir or "runs"): ("train.run_dir", run_bytes)}
     if config.learnable.storage == "mmap" and sizes.records:
-        share = sizes.records * case.ranks_here // case.known.ranks
+        share = sizes.records * case.ranks_here // case.graph_request.ranks
         folder = Path(config.learnable.folder or train.run_dir or "runs")
         before = wanted.get(folder, ("", 0))[1]
         wanted[folder] = ("learnable.folder", before + share)
@@ -84,11 +85,11 @@ def check_disk(case: Case, sizes: Sizes) -> Iterator[Finding]:
 
 def _check_folder(key: str, folder: Path, needed: int) -> Finding:
     subject = f"disk of {key}"
-    there = _nearest(folder)
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    existing = _find_existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         advice = f"name another folder in {key}"
-        return wrong(subject, f"{folder}: {there} cannot be written to", advice)
-    free = shutil.disk_usage(there).free
+        return wrong(subject, f"{folder}: {existing} cannot be written to", advice)
+    free = shutil.disk_usage(existing).free
     found = (
         f"{folder}: {format_bytes(free)} free; a run writes about {format_bytes(needed)} (an "
         "estimate) besides its logs"
@@ -100,7 +101,7 @@ def _check_folder(key: str, folder: Path, needed: int) -> Finding:
     return fine(subject, found)
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+def _find_existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
     folder = folder.absolute()
-    return next(each for each in (folder, *folder.parents) if each.exists())
+    return next(candidate for candidate in (folder, *folder.parents) if candidate.exists())

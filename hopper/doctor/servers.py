@@ -1,7 +1,7 @@
-"""Feature servers as they answer: where a name leads, who is there, and how fast it is.
+"""Checks of the feature servers: their names, answers and rates.
 
-All addresses are asked at once, and rows are fetched from one after another, so that no server is
-measured while another one sends. Each of the two ends after the same limit, whatever servers do.
+All addresses are asked at once. Rows are then fetched from one server after another, so that none
+is measured while another one sends. The same time limit holds for each of the two phases.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hopper.train.security import security_of
 
 _SUBJECT: Final = "cluster.servers"
 _GRACE_SECONDS: Final = 1.0
-"""for an answer that says that the limit has passed"""
+"""Extra time for an answer which says that the limit has passed."""
 _LEAST_SECONDS: Final = 0.05
 
 
 def check_servers(case: Case) -> Iterator[Finding]:
-    """What each address of ``cluster.servers`` says and does."""
+    """Check each address of ``cluster.servers``."""
     servers = case.config.cluster.servers
     if not servers:
         found = "empty: `hopper train` starts a server for each part here, so none is asked"
@@ -45,17 +45,17 @@ def check_servers(case: Case) -> Iterator[Finding]:
     security = security_of(case.config)
     expected = [
         Expected(number, len(servers), division, address, security)
-        for number, several in enumerate(servers)
-        for address in several.split(",")
+        for number, entry in enumerate(servers)
+        for address in entry.split(",")
     ]
     answers = _ask_all(expected, case.limit)
     deadline = Deadline(case.limit)
-    for each, answer in zip(expected, answers, strict=True):
-        yield from _tell(each, answer, deadline)
+    for server, answer in zip(expected, answers, strict=True):
+        yield from _judge(server, answer, deadline)
 
 
 def _division_of(request: Request) -> str:
-    """The graph's fingerprint; "" where it cannot be read, which is told with its files."""
+    """The graph's fingerprint; "" if it cannot be read, which check_files reports."""
     try:
         return read_division(request.graph.path)
     except GraphError:
@@ -63,17 +63,17 @@ def _division_of(request: Request) -> str:
 
 
 def _ask_all(expected: Sequence[Expected], limit: float) -> list[Answer]:
-    """The answers of all servers, asked at once; those that are late have said nothing."""
+    """Probe all servers at once. A server without an answer in time counts as refusing."""
     late = Answer(wrong("", f"did not answer within {limit:g} s"))
     answers = [late] * len(expected)
 
-    def ask(place: int) -> None:
-        answers[place] = ask_server(expected[place], limit)
+    def ask(index: int) -> None:
+        answers[index] = ask_server(expected[index], limit)
 
-    # Daemons: one that hangs in a look at a name is not waited for at the end, either.
+    # Daemon threads: the process does not wait for one that hangs in the look-up of a name.
     threads = [
-        threading.Thread(target=ask, args=(place,), name="doctor-server", daemon=True)
-        for place in range(len(expected))
+        threading.Thread(target=ask, args=(index,), name="doctor-server", daemon=True)
+        for index in range(len(expected))
     ]
     for thread in threads:
         thread.start()
@@ -83,11 +83,11 @@ def _ask_all(expected: Sequence[Expected], limit: float) -> list[Answer]:
     return list(answers)
 
 
-def _tell(expected: Expected, answer: Answer, deadline: Deadline) -> Iterator[Finding]:
-    """The findings of a server, with the rate of a fetch where it can be asked for rows."""
+def _judge(expected: Expected, answer: Answer, deadline: Deadline) -> Iterator[Finding]:
+    """The findings about a server, with its rate if ranks can use it."""
     subject = f"server {expected.server}, {expected.address}"
-    for each in answer.warnings:
-        yield replace(each, subject=subject)
+    for finding in answer.warnings:
+        yield replace(finding, subject=subject)
     if answer.refusal is not None:
         yield replace(answer.refusal, subject=subject)
         return

@@ -1,4 +1,4 @@
-"""How large what a run trains is."""
+"""Measuring the sizes of a run's models and learnable rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hopper.migrate.packed_model import PackedModel
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes.
+    """Sizes in bytes, and the number of models.
 
     Attributes
     ----------
-    models: how many are trained.
-    parameters, gradients, state: of the largest of them; state is its optimiser's.
+    models: number of models.
+    parameters, gradients, state: sizes of the largest model; state is that of its optimiser.
     rows: learnable rows of all ranks.
-    records: the same with what their optimiser keeps of each, and with the best rows so far.
+    records: learnable rows with their optimiser's state and the best rows so far.
     """
 
     models: int
@@ -35,10 +35,10 @@ class Sizes:
 
 
 def measure_sizes(request: Request) -> Sizes:
-    """Make each model once, and count; errors as of :func:`make_model`."""
+    """Make each model once and measure it; raises the errors of :func:`make_model`."""
     configs = all_configs(request.config, request.ranks)
-    found = [_measure_model(request.under(each)) for each in configs]
-    parameters, gradients, state = max(found, key=sum)
+    by_model = [_measure_model(request.under(config)) for config in configs]
+    parameters, gradients, state = max(by_model, key=sum)
     rows, records = _measure_rows(request)
     return Sizes(len(configs), parameters, gradients, state, rows, records)
 
@@ -47,7 +47,7 @@ def _measure_model(request: Request) -> tuple[int, int, int]:
     packed = PackedModel(make_model(request))
     state = make_optimizer(request.config, packed, iterations=1).state().values()
     parameters = packed.parameters.nbytes
-    return parameters, packed.buffer.nbytes - parameters, sum(each.nbytes for each in state)
+    return parameters, packed.buffer.nbytes - parameters, sum(tensor.nbytes for tensor in state)
 
 
 def _measure_rows(request: Request) -> tuple[int, int]:
@@ -55,6 +55,6 @@ def _measure_rows(request: Request) -> tuple[int, int]:
     for table in make_tables(request):
         size = int(table.offsets[-1]) * learning.dim * learning.dtype.itemsize
         rows += size
-        learned = OPTIMIZERS[learning.optimizer].parts + learning.keeps
-        records += size * (1 if table.frozen else 1 + learned)
+        copies = OPTIMIZERS[learning.optimizer].parts + learning.keeps
+        records += size * (1 if table.frozen else 1 + copies)
     return rows, records

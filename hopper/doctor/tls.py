@@ -1,6 +1,6 @@
-"""Certificates as :mod:`ssl` reads them: until when they are valid, and who vouches for them.
+"""Reading certificates with :mod:`ssl`: how long they are valid, and who issued them.
 
-A certificate is shown in a handshake within this process, which is what ssl tells of one for.
+ssl describes a certificate only after a handshake, so these functions make one in this process.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _NO_CHECK_TIME: Final = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which ssl does not name"""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which ssl has no name."""
 _TURNS: Final = 8
-"""of each end of a handshake; it needs three at most"""
+"""Turns of each end of a handshake, which needs at most three."""
 _DAY: Final = 86_400.0
 SOON_DAYS: Final = 30
-"""a certificate that ends sooner is worth a warning"""
+"""A certificate that expires within this many days causes a warning."""
 
 
 @dataclass(frozen=True)
 class Validity:
-    """Until when a certificate is valid, in seconds since 1970."""
+    """The end of a certificate's validity, in seconds since 1970."""
 
     end: float
 
     @property
     def days(self) -> float:
-        """That are left; negative once it has expired."""
+        """Days until the end; negative if it has passed."""
         return (self.end - time.time()) / _DAY
 
     def __str__(self) -> str:
@@ -38,20 +38,20 @@ class Validity:
         return f"valid until {day}, {left:.0f} days from now"
 
 
-def validity_of(shown: dict[str, Any]) -> Validity:
-    """Of a certificate as ``ssl.SSLSocket.getpeercert`` tells it."""
-    return Validity(ssl.cert_time_to_seconds(str(shown["notAfter"])))
+def validity_of(certificate: dict[str, Any]) -> Validity:
+    """The validity of a certificate that ``ssl.SSLSocket.getpeercert`` returned."""
+    return Validity(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
 
 
 def authorities_of(file: str) -> list[Validity]:
-    """Of the authorities in a PEM file."""
+    """The validity of each authority's certificate in a PEM file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(file)
-    return [validity_of(each) for each in context.get_ca_certs()]
+    return [validity_of(certificate) for certificate in context.get_ca_certs()]
 
 
 def read_validity(certificate: str, key: str) -> Validity:
-    """Of the first certificate in a PEM file, expired or not.
+    """The validity of the first certificate in a PEM file, expired or not.
 
     Raises
     ------
@@ -59,40 +59,40 @@ def read_validity(certificate: str, key: str) -> Validity:
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(certificate)
-    # It vouches for itself here, and may have expired.
+    # The certificate is its own authority here, and may have expired.
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-    return validity_of(_shake_hands(client, _showing(certificate, key), None))
+    return validity_of(_shake_hands(client, _server_context(certificate, key), None))
 
 
-def check_vouched(certificate: str, key: str, authorities: str, name: str | None) -> None:
-    """Refuse a certificate as the other end would.
+def check_issued(certificate: str, key: str, authorities: str, name: str | None) -> None:
+    """Verify a certificate as the other end of a connection would.
 
     Parameters
     ----------
-    authorities: PEM file of those who may vouch for it.
-    name: the host that it has to name; None = any.
+    authorities: PEM file with the certificates of those who may issue it.
+    name: the host that it must name; None = any.
 
     Raises
     ------
-    ssl.SSLCertVerificationError: says why.
+    ssl.SSLCertVerificationError: the certificate is refused; says why.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(authorities)
-    _shake_hands(client, _showing(certificate, key), name)
+    _shake_hands(client, _server_context(certificate, key), name)
 
 
 def client_context(authorities: str, certificate: str, key: str) -> ssl.SSLContext:
-    """Of a connection to a feature server."""
+    """Make the context of a connection to a feature server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(authorities)
     if certificate:
         context.load_cert_chain(certificate, key, password="")  # nosec B106 # none
-    # What gRPC speaks.
+    # gRPC requires HTTP/2.
     context.set_alpn_protocols(["h2"])
     return context
 
 
-def _showing(certificate: str, key: str) -> ssl.SSLContext:
+def _server_context(certificate: str, key: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key, password="")  # nosec B106 # none
     return context
@@ -101,7 +101,7 @@ def _showing(certificate: str, key: str) -> ssl.SSLContext:
 def _shake_hands(
     client: ssl.SSLContext, server: ssl.SSLContext, name: str | None
 ) -> dict[str, Any]:
-    """Let two ends meet in memory; returns the server's certificate, as the client is told it."""
+    """Connect two ends in memory; return the server's certificate as the client sees it."""
     client.check_hostname = name is not None
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
@@ -110,14 +110,14 @@ def _shake_hands(
     ]
     waiting = list(ends)
     for _ in range(_TURNS):
-        waiting = [end for end in waiting if not _has_met(end)]
+        waiting = [end for end in waiting if not _advance(end)]
     if waiting:
         raise ssl.SSLError("the two ends of a handshake within this process did not meet")
     return dict(ends[0].getpeercert() or {})
 
 
-def _has_met(end: ssl.SSLObject) -> bool:
-    """Whether an end is done, after what it can do with what the other one has sent."""
+def _advance(end: ssl.SSLObject) -> bool:
+    """Continue an end's handshake with the data that it has; return whether it is complete."""
     try:
         end.do_handshake()
     except ssl.SSLWantReadError:

@@ -1,4 +1,4 @@
-"""Versions of Python and of the packages that every run needs; read without importing any."""
+"""Check of the versions of Python and the packages that every run needs, without importing them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NEEDED: Final = {
     "grpcio": "1.85.1",
     "protobuf": "7.35.1",
 }
-"""at least; as pyproject.toml has it"""
+"""The minimum version of each package, as in pyproject.toml."""
 PYTHON: Final = (3, 11)
 _SUBJECT: Final = "versions"
 
 
 def check_versions() -> list[Finding]:
-    """Whether they are there, and new enough."""
+    """Check that Python and all packages are installed and new enough."""
     python = ".".join(map(str, sys.version_info[:3]))
-    told, findings = [f"Python {python}"], []
+    texts, findings = [f"Python {python}"], []
     if sys.version_info < PYTHON:
         least = ".".join(map(str, PYTHON))
         findings.append(wrong(_SUBJECT, f"Python {python}; expected {least} or newer"))
@@ -34,14 +34,14 @@ def check_versions() -> list[Finding]:
         except PackageNotFoundError:
             found = "not installed"
         if found != "not installed" and numbers(found) >= numbers(least):
-            told.append(f"{package} {found}")
+            texts.append(f"{package} {found}")
             continue
         advice = f"pip install '{package}>={least}'"
         findings.append(wrong(_SUBJECT, f"{package}: {found}; expected {least} or newer", advice))
-    return findings or [fine(_SUBJECT, ", ".join(told))]
+    return findings or [fine(_SUBJECT, ", ".join(texts))]
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The release of a version, to be compared: (2, 13, 0) of "2.13.0+cpu"."""
+    """The comparable part of a version: (2, 13, 0) for "2.13.0+cpu"."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(map(int, match[0].split("."))) if match else ()
