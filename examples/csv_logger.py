@@ -1,4 +1,4 @@
-"""A logger of one's own: `train.loggers = ["csv_logger:CsvLogger"]`. See docs/plug-ins.md."""
+"""A user-defined logger: `train.loggers = ["csv_logger:CsvLogger"]`. See docs/plug-ins.md."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class CsvLogger:
-    """A line an epoch, for a spreadsheet; a resumed run goes on in the same file.
+    """Writes a line for each epoch, for a spreadsheet. A resumed run appends to the same file.
 
     Parameters
     ----------
     run_dir: the run's folder.
-    file: name of the file in it.
+    file: name of the file in the run's folder.
     """
 
     COLUMNS = ("epoch", "loss", "val", "seconds", "evaluation_seconds")
@@ -31,9 +31,9 @@ class CsvLogger:
             self._lines.writerow([*self.COLUMNS, "megabytes_sent"])
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        """Write an epoch's line, to be seen at once."""
+        """Write an epoch's line and flush it."""
         sent = sum(record["bytes"].values()) / 1e6
-        self._lines.writerow([*(record[each] for each in self.COLUMNS), f"{sent:.3f}"])
+        self._lines.writerow([*(record[column] for column in self.COLUMNS), f"{sent:.3f}"])
         self._file.flush()
 
     def finish(self, summary: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A sampler of one's own: sampled edges are dropped at random (DropEdge: Rong, Huang, Xu and Huang,
+"""A user-defined sampler that drops sampled edges at random (DropEdge: Rong, Huang, Xu and Huang,
 ICLR 2020, section 4.1).
 
 Whether an edge stays is a function of (seed, epoch, iteration, hop, relation, destination, position
@@ -23,11 +23,11 @@ from hopper.graph.topology import Topology
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 _DROP_EDGE = 1001
-"""the first word of the keys: what is drawn"""
+"""The first word of the keys, which says what is drawn."""
 
 
 class DropEdge(NeighborSampler):
-    """Draws as :class:`NeighborSampler`, and keeps each edge with probability ``keep``."""
+    """Draws like :class:`NeighborSampler`, and keeps each edge with probability ``keep``."""
 
     def __init__(
         self,
@@ -49,18 +49,18 @@ class DropEdge(NeighborSampler):
         destinations: NDArray[np.int64],
         moment: tuple[int, int],
     ) -> Drawn:
-        """See :class:`NeighborSampler`."""
+        """Draw the in-edges of some destinations, and drop some of them."""
         offsets, sources, positions = super().draw(hop, relation, destinations, moment)
         key = np.uint64(self.hop_key(_DROP_EDGE, moment, hop, relation))
         originals = self.original_ids[relation.dst][destinations]
         most = np.uint64(min(self.keep * 2.0**64, 2.0**64 - 1))
-        flags = _kept(offsets, positions, originals, key, most)
+        flags = _flag_kept(offsets, positions, originals, key, most)
         offsets, sources, _ = take_flagged(offsets, sources, flags)
         return offsets, sources, positions[flags]
 
 
 @numba.njit(nogil=True)
-def _kept(
+def _flag_kept(
     offsets: NDArray[np.int64],
     positions: NDArray[np.int64],
     originals: NDArray[np.int64],

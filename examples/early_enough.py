@@ -14,12 +14,13 @@ from hopper import Callback, Running
 
 
 class EarlyEnough(Callback):
-    """Ends the training.
+    """Ends the training when the loss is low enough.
 
     Parameters
     ----------
-    loss: of an epoch, at which it ends.
-    frozen: beginnings of names of parameters that the first ``epochs`` do not change.
+    loss: the training ends after an epoch with at most this loss.
+    frozen: prefixes of the names of parameters to freeze.
+    epochs: how many epochs the parameters stay frozen.
     """
 
     def __init__(
@@ -28,12 +29,12 @@ class EarlyEnough(Callback):
         self._loss, self._frozen, self._epochs = loss, tuple(frozen or ()), epochs
 
     def gradient(self, run: Running) -> None:
-        """See :class:`Callback`: without a gradient, and without weight decay, nothing changes."""
+        """Set the gradients of frozen parameters to zero. Weight decay would still change them."""
         if run.epoch < self._epochs:
             for name, parameter in run.model.named_parameters():
                 if name.startswith(self._frozen) and parameter.grad is not None:
                     parameter.grad.zero_()
 
     def epoch(self, run: Running, record: Mapping[str, Any]) -> bool:
-        """See :class:`Callback`."""
+        """End the training if the epoch's loss is low enough."""
         return bool(record["loss"] <= self._loss)

@@ -1,4 +1,4 @@
-"""A loss of one's own: `train.loss = "focal_loss:FocalLoss"`. See docs/plug-ins.md."""
+"""A user-defined loss: `train.loss = "focal_loss:FocalLoss"`. See docs/plug-ins.md."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.nn import functional
 
 
 class FocalLoss:
-    """Cross-entropy that fades where a root's class is already likely (Lin et al., ICCV 2017).
+    """Cross-entropy with less weight on roots of an already likely class (Lin et al., ICCV 2017).
 
     Parameters
     ----------
     classes: width of the logits.
-    gamma: how fast it fades; 0 is cross-entropy.
+    gamma: how much the weight falls; 0 is cross-entropy.
     """
 
     label_kinds = ("class",)

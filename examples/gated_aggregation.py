@@ -1,7 +1,7 @@
-"""An AGG_r of one's own for `model.name = "hgnn"`: neighbours let in by a gate of their own.
+"""A user-defined AGG_r for `model.name = "hgnn"`: a gate weighs each neighbour.
 
-Every engine trains it: rows are projected where they live, and messages are added up. See
-docs/typed-graphs.md; run it with examples/heterogeneous.py.
+Every engine can train it, because the owners of rows project them and messages are added up
+(docs/typed-graphs.md). examples/heterogeneous.py runs it.
 """
 
 from __future__ import annotations

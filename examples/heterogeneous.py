@@ -1,9 +1,10 @@
-"""Train a relational model of one's own on a typed graph whose relations are divided over servers.
+"""Train a user-defined relational model on a typed graph whose relations are divided over servers.
 
     python examples/heterogeneous.py [FOLDER]
 
-makes a graph after ogbn-mag (a hundredth of its size), divides whole relations over two servers,
-shows who holds what, trains `GatedAggregation` under relation-aggregation-first, and reads rows.
+makes a graph like ogbn-mag, of a hundredth of its size, and divides whole relations over two
+servers. It shows which server has which relations, trains `GatedAggregation` under
+relation-aggregation-first, and reads rows.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ import numpy as np
 import hopper
 from hopper.graph.synthesise import make
 
-# Where `gated_aggregation` is: here, and for the ranks, which are processes of their own.
+# The folder of `gated_aggregation`, for this process and, through PYTHONPATH, for the ranks.
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
 os.environ["PYTHONPATH"] = os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])
 
 
 def main(folder: Path) -> float:
-    """The test accuracy."""
+    """Make a graph, divide it and train; return the test accuracy."""
     graph = hopper.GraphDirectory.open(make("mag-like", folder / "graph", scale=0.01))
     parts = hopper.divide_graph(graph, folder / "parts", servers=2, method="meta", layers=2)
-    for server, held in enumerate(parts.holdings):
-        print(f"server {server} aggregates {', '.join(map(str, held.roots))}")
+    for server, holding in enumerate(parts.holdings):
+        print(f"server {server} aggregates {', '.join(map(str, holding.roots))}")
     result = hopper.train(
         {
             "data": {"partitioned": str(parts.path)},

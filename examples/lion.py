@@ -1,4 +1,4 @@
-"""An optimiser of one's own: `train.optimizer = "lion:Lion"`. See docs/plug-ins.md."""
+"""A user-defined optimiser: `train.optimizer = "lion:Lion"`. See docs/plug-ins.md."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 class Lion:
     """Steps of equal size, along the sign of a moving mean (Chen et al., NeurIPS 2023).
 
-    It wants about a tenth of Adam's learning rate.
+    It needs about a tenth of Adam's learning rate.
 
     Parameters
     ----------
-    parameters: [n], all dense ones, flat.
-    weight_decay: shrinks parameters by itself times the learning rate, apart from the gradient.
-    betas: what the moving mean counts in a step, and what it keeps for the next one.
+    parameters: [n], all dense parameters, flat.
+    weight_decay: decoupled weight decay; a step shrinks parameters by it times the learning rate.
+    betas: the weight of the moving mean in a step, and in its own update.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Lion:
         self._mean = torch.zeros_like(parameters)
 
     def state(self) -> dict[str, Tensor]:
-        """The moving mean, saved in checkpoints and filled again when a run is resumed."""
+        """The moving mean, which checkpoints save and restore."""
         return {"mean": self._mean}
 
     def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:

@@ -1,4 +1,4 @@
-"""A metric of one's own: `train.metric = "macro_f1:MacroF1"`. See docs/plug-ins.md."""
+"""A user-defined metric: `train.metric = "macro_f1:MacroF1"`. See docs/plug-ins.md."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 class MacroF1:
-    """The mean of every class's F1; rare classes count as much as common ones.
+    """The mean of the F1 scores of all classes. Rare classes count as much as common ones.
 
     Parameters
     ----------
-    classes: number of classes. Those that neither occur nor are predicted are left out.
+    classes: number of classes. Classes that neither occur nor are predicted are left out.
     """
 
     name = "macro_f1"
@@ -22,15 +22,14 @@ class MacroF1:
         self._classes = classes
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[3 * classes] float64: by class, roots that are hit, that have it, that are given it."""
-        given = logits.argmax(-1)
-        counted = (given[given == labels], labels, given)
-        return torch.cat(
-            [torch.bincount(each, minlength=self._classes) for each in counted]
-        ).double()
+        """[3 * classes] float64: by class, numbers of correct, labelled and predicted roots."""
+        predicted = logits.argmax(-1)
+        groups = (predicted[predicted == labels], labels, predicted)
+        counts = [torch.bincount(group, minlength=self._classes) for group in groups]
+        return torch.cat(counts).double()
 
     def value(self, sums: Tensor) -> float:
-        """The mean of ``2 hit / (have + given)``; NaN without roots."""
-        hit, have, given = sums.view(3, -1)
-        met = have + given > 0
-        return float((2 * hit[met] / (have + given)[met]).mean())
+        """The mean of ``2 correct / (labelled + predicted)``; NaN without roots."""
+        correct, labelled, predicted = sums.view(3, -1)
+        occurs = labelled + predicted > 0
+        return float((2 * correct[occurs] / (labelled + predicted)[occurs]).mean())

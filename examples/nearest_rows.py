@@ -1,7 +1,7 @@
-"""An engine of one's own: every root is trained by the rank that owns most of its neighbours.
+"""A user-defined engine: the rank that owns most of a root's neighbours trains the root.
 
-It fetches fewer rows of other servers than ``model_centric`` where a root's neighbours lie together
-elsewhere. Its gradient is exact: that is a sum over roots, whoever trains them.
+It fetches fewer remote rows than ``model_centric`` if a root's neighbours lie together on another
+server. Its gradient is exact, because the gradient is a sum over roots.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hopper.micrograph.route import GlobalBatch
 
 
 class NearestRows(OneGroup):
-    """Each rank trains the roots most of whose in-neighbours it owns; of equals the first."""
+    """Trains each root on the rank that owns most of its in-neighbours; on a tie, on the first."""
 
     name = "nearest_rows"
 
-    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
-        """See :class:`OneGroup`; all ranks find the same."""
+    def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
+        """The roots of a batch that this rank trains. All ranks compute the same assignment."""
         state, sampler = self.state, self.state.trainer.sampler
         placement = state.rows.graph.placement(state.cluster.ranks_per_server)
         counts = np.zeros((batch.size, placement.world), np.int64)

@@ -1,4 +1,4 @@
-"""A schedule of one's own: `train.schedule = "one_cycle:OneCycle"`. See docs/plug-ins.md."""
+"""A user-defined schedule: `train.schedule = "one_cycle:OneCycle"`. See docs/plug-ins.md."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class OneCycle:
 
     Parameters
     ----------
-    peak: where in the run the learning rate is reached, as a share.
-    start: the factor that it begins with.
-    end: the factor that it ends near.
+    peak: share of the run after which the factor is 1.
+    start: the factor at the beginning.
+    end: the factor at the end.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class OneCycle:
         self._peak, self._start, self._end = peak, start, end
 
     def factor(self, step: int, steps: int) -> float:
-        """What multiplies the learning rate at update ``step`` of ``steps``."""
+        """The factor of the learning rate at update ``step`` of ``steps``."""
         top = self._peak * steps
         if step < top:
             return _between(self._start, 1.0, step / top)

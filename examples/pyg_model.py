@@ -1,7 +1,7 @@
-"""A model of PyTorch Geometric's convolutions, as it is: ``model.name = "pyg_model:PygSage"``.
+"""An unchanged model of PyTorch Geometric's convolutions: ``model.name = "pyg_model:PygSage"``.
 
-Of a module with only a ``forward()`` nothing is known but what it computes, so the engines that
-move input rows train it: ``model_centric``, ``hop``, ``zero_hop``, ``locality``.
+Hopper knows nothing of the parts of a module that has only a ``forward()``. Only the engines that
+move input rows can train it: ``model_centric``, ``hop``, ``zero_hop``, ``locality``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from hopper import Block
 
 
 class PygSage(nn.Module):
-    """GraphSAGE of ``SAGEConv``; the keywords are what Hopper makes every model of."""
+    """GraphSAGE of ``SAGEConv`` layers. Hopper passes these keywords to every model."""
 
     def __init__(
         self, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
     ) -> None:
         super().__init__()
         widths = [in_dim, *[hidden] * (layers - 1), out_dim]
-        self.convs = nn.ModuleList(SAGEConv(*each) for each in pairwise(widths))
+        self.convs = nn.ModuleList(SAGEConv(*in_and_out) for in_and_out in pairwise(widths))
 
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
         """[roots, out]: logits."""

@@ -1,4 +1,4 @@
-"""A partitioner of one's own: `--method range_partitioner:RangePartitioner`.
+"""A user-defined partitioner: `--method range_partitioner:RangePartitioner`.
 
 See docs/plug-ins.md.
 """
@@ -13,14 +13,14 @@ from hopper.partition.training import training_roots
 
 
 class RangePartitioner:
-    """Ranges of original ids with equal shares of the work.
+    """Gives every server a range of original ids with an equal share of the work.
 
-    For graphs whose ids mean something already, such as web pages in the order of their addresses:
-    nothing has to be computed, and neighbours are often near.
+    It suits graphs whose neighbours have near ids, such as web pages in order of address. It
+    computes no partition.
 
     Parameters
     ----------
-    training_weight: what a training node weighs; all others weigh 1.
+    training_weight: weight of a training node; all other nodes weigh 1.
     """
 
     def __init__(self, training_weight: float = 10.0) -> None:
@@ -31,11 +31,11 @@ class RangePartitioner:
     ) -> dict[str, NDArray[np.int32]]:
         """By node type, [count] int32: the server of each original id."""
         homes = {}
-        for node_type, described in graph.schema.node_types.items():
-            weights = np.ones(described.count)
+        for node_type, description in graph.schema.node_types.items():
+            weights = np.ones(description.count)
             if node_type == graph.schema.target_type():
                 weights[training_roots(graph) > 0] = self._training_weight
-            # What lies before a node's middle, as a share.
+            # The share of all weight that precedes the middle of a node's own weight.
             before = (np.cumsum(weights) - weights / 2) / max(1.0, weights.sum())
             homes[node_type] = (before * servers).astype(np.int32)
         return homes

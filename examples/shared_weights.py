@@ -1,6 +1,6 @@
-"""A model of typed graphs of one's own: all relations of a layer share one matrix.
+"""A user-defined model of typed graphs: all relations of a layer share one matrix.
 
-It has as many parameters as GraphSAGE and two a node type, however many relations there are.
+The number of its parameters does not depend on the number of relations.
 """
 
 from __future__ import annotations
@@ -26,19 +26,23 @@ class MeanOfNeighbours(SumLayer):
         self.linear = nn.Linear(width, width, bias=False)
 
     def project(self, h_src: Tensor) -> Tensor:
-        """[n, width]: projected where the row lives."""
+        """[n, width]: project rows on the rank that owns them."""
         out: Tensor = self.linear(h_src)
         return out
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges]: those of a mean."""
+        """[edges]: the weights of a mean."""
         return block.mean_weights(dtype)
 
 
 class SharedWeights(HGNN):
-    """Layers of one matrix for all relations and one for each type's own rows, and a classifier.
+    """Layers with one matrix for all relations and one for each type's own rows, and a classifier.
 
-    ``smooth``: SiLU between layers, instead of ReLU.
+    Parameters
+    ----------
+    smooth: whether to use SiLU between layers, not ReLU.
+
+    The other parameters are those of every model of typed graphs.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class SharedWeights(HGNN):
         layers = []
         for relations, types in reads:
             shared = MeanOfNeighbours(hidden)
-            updates = {each: RootWeight(hidden, hidden, activation) for each in sorted(types)}
+            updates = {name: RootWeight(hidden, hidden, activation) for name in sorted(types)}
             aggregations = dict.fromkeys(sorted(relations), shared)
             layers.append(RelationLayer(aggregations, MeanOfRelations(), updates, (hidden,)))
         super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)

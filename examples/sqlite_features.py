@@ -1,4 +1,4 @@
-"""Features from a place of one's own: a table of an SQLite database. See docs/plug-ins.md.
+"""A user-defined source of features: a table of an SQLite database. See docs/plug-ins.md.
 
 [data]
 features = {paper = "sqlite_features:SqliteFeatures"}
@@ -19,13 +19,13 @@ _AT_ONCE: Final = 500
 
 
 class SqliteFeatures:
-    """Rows that lie as float32 in ``rows(id INTEGER PRIMARY KEY, row BLOB)``, by original id.
+    """Reads float32 rows by original id from ``rows(id INTEGER PRIMARY KEY, row BLOB)``.
 
     Parameters
     ----------
-    node_type, count, server: given by Hopper; a database may hold the nodes of one server alone.
-    path: of the database; "{server}" in it becomes the server's number.
-    dim: numbers in a row.
+    node_type, count, server: given by Hopper. A database may have only the nodes of one server.
+    path: file of the database; "{server}" in it becomes the server's number.
+    dim: width of a row.
     """
 
     dtype = "float32"
@@ -33,7 +33,7 @@ class SqliteFeatures:
     def __init__(self, *, node_type: str, count: int, server: int, path: str, dim: int) -> None:
         self.dim = dim
         file = Path(path.replace("{server}", str(server))).resolve(strict=True)
-        # Other threads read later on, one at a time.
+        # Other threads will read, one at a time.
         self._database = sqlite3.connect(
             f"{file.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
         )
@@ -46,12 +46,12 @@ class SqliteFeatures:
             wanted = distinct[first : first + _AT_ONCE].tolist()
             marks = ",".join("?" * len(wanted))
             query = f"SELECT id, row FROM rows WHERE id IN ({marks}) ORDER BY id"
-            found = self._database.execute(query, wanted).fetchall()
-            if len(found) != len(wanted):
-                missing = sorted(set(wanted) - {each for each, _ in found})
+            results = self._database.execute(query, wanted).fetchall()
+            if len(results) != len(wanted):
+                missing = sorted(set(wanted) - {row_id for row_id, _ in results})
                 raise KeyError(f"no row of id {missing[0]}")
-            for place, (_, row) in enumerate(found, first):
-                rows[place] = np.frombuffer(row, "<f4")
+            for index, (_, row) in enumerate(results, first):
+                rows[index] = np.frombuffer(row, "<f4")
         return rows[places]
 
 
@@ -62,6 +62,6 @@ def write_rows(path: Path, rows: Iterable[tuple[int, NDArray[Any]]]) -> None:
         database.execute("CREATE TABLE rows(id INTEGER PRIMARY KEY, row BLOB)")
         database.executemany(
             "INSERT INTO rows VALUES (?, ?)",
-            ((int(each), np.asarray(row, "<f4").tobytes()) for each, row in rows),
+            ((int(row_id), np.asarray(row, "<f4").tobytes()) for row_id, row in rows),
         )
     database.close()

@@ -2,9 +2,9 @@
 
     python examples/train_from_python.py [FOLDER]
 
-makes a small graph after ogbn-arxiv, divides it over two servers, trains GraphSAGE on both, loads
-the model, shows what it computes on for one node, and scores the test nodes again: without servers
-and ranks, from all neighbours. docs/python-api.md explains the names.
+makes a small graph like ogbn-arxiv, divides it over two servers and trains GraphSAGE on both. It
+then loads the model, shows the micrograph of one node, and scores the test nodes again, from all
+neighbours and without servers and ranks. docs/python-api.md explains the names.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def train(parts: hopper.PartitionedGraph, folder: Path) -> hopper.RunResult:
 
 
 def logits(model: nn.Module, graph: hopper.GraphDirectory, subgraph: hopper.Subgraph) -> Tensor:
-    """[roots, classes]: what the model says of a subgraph's roots."""
+    """[roots, classes]: the model's logits of a subgraph's roots."""
     node_type = subgraph.target
     original_ids = subgraph.original_ids[node_type][subgraph.nodes[node_type]]
     rows = torch.from_numpy(graph.features(node_type)[original_ids])
     with torch.no_grad():
-        found: Tensor = model(subgraph.blocks(), rows)
-    return found
+        out: Tensor = model(subgraph.blocks(), rows)
+    return out
 
 
 def predict(
@@ -76,7 +76,7 @@ def predict(
 
 
 def main(folder: Path) -> None:
-    """Make, divide, train, look and predict."""
+    """Make a graph, divide it, train, show one micrograph and predict."""
     graph = hopper.GraphDirectory.open(make("arxiv-like", folder / "graph", scale=0.005))
     parts = hopper.divide_graph(graph, folder / "parts", servers=2)
     try:

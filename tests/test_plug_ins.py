@@ -13,7 +13,7 @@ import pytest
 from pydantic import Field
 
 from hopper.errors import ConfigError
-from hopper.plug_ins import find_plug_in, lacking
+from hopper.plug_ins import find_missing_members, find_plug_in
 
 
 class Shape(Protocol):
@@ -181,11 +181,11 @@ def test_what_is_merely_declared_is_lacking() -> None:
         sides: ClassVar[int] = 3
         name = area = classmethod(lambda _cls, _scale=0: "")
 
-    assert lacking(Heir, Shape) == ["name()"]
-    assert lacking(Half, Base) == ["area()"]
-    assert lacking(type("Own", (), {"area": lambda self: 0}), Base) == ["name()"]
-    assert lacking(Square, Shape) == []
-    assert lacking(Whole, Shape) == []
+    assert find_missing_members(Heir, Shape) == ["name()"]
+    assert find_missing_members(Half, Base) == ["area()"]
+    assert find_missing_members(type("Own", (), {"area": lambda self: 0}), Base) == ["name()"]
+    assert find_missing_members(Square, Shape) == []
+    assert find_missing_members(Whole, Shape) == []
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "plug-ins.md"
@@ -204,5 +204,5 @@ def test_examples_are_what_the_page_says(
     home, _, name = protocol.rpartition(".")
     kind = getattr(importlib.import_module(module), example)
     base = getattr(importlib.import_module(home), name)
-    assert base in kind.__mro__ or lacking(kind, base) == []
+    assert base in kind.__mro__ or find_missing_members(kind, base) == []
     assert len((PAGE.parents[1] / file).read_text(encoding="utf-8").splitlines()) == int(lines)
