@@ -120,25 +120,25 @@ class Forward:
         }
 
     def _add_up(
-        self, index: int, plan: LayerPlan, kinds: Sequence[Kind], own: OwnRows
+        self, index: int, plan: LayerPlan, kinds: Sequence[Kind], awaited: OwnRows
     ) -> dict[Kind, Tensor]:
         """By kind, [n, ...]: the partial sums to send."""
         wanted = {kind: plan.outgoing[kind] for kind in kinds if isinstance(kind, Sums)}
         if self._cluster.world == 1 or not wanted:
             return {}
         # Sums are in float32 at least, even if there are none to send.
-        wires, example = self._wires[index], in_full(next(iter(own.ready.values()))[:0])
+        wires, example = self._wires[index], in_full(next(iter(awaited.ready.values()))[:0])
         aggregations = self._stack.layers[index].aggregations
         sums: dict[Kind, Tensor] = {
             kind: example.new_zeros(sum(outgoing.lengths), *wires.forms[kind].shape)
             for kind, outgoing in wanted.items()
         }
         if wires.merged:
-            return sums | self._add_up_at_once(index, wanted, own.ready)
+            return sums | self._add_up_at_once(index, wanted, awaited.ready)
         for kind, outgoing in wanted.items():
             for number, (relation, (edges, weights)) in enumerate(outgoing.sums.items()):
-                is_projected = relation in own.projected
-                rows = own.projected[relation] if is_projected else own.ready[relation.src]
+                is_projected = relation in awaited.projected
+                rows = awaited.projected[relation] if is_projected else awaited.ready[relation.src]
                 if not is_projected and kind.node_type not in wires.added_as_read:
                     rows = in_full(aggregations[relation].project(rows))
                 relation_sum = weighted_sum(edges, rows, weights)

@@ -61,20 +61,20 @@ class HopBlocks:
         return self._make_blocks(versions, edges, is_folded=False).blocks
 
     def make(
-        self, own: Mapping[str, OwnFrontier], folding: Mapping[Relation, Folding]
+        self, frontiers: Mapping[str, OwnFrontier], folding: Mapping[Relation, Folding]
     ) -> TypedBlocks:
         """Make the blocks of all relations, over own rows and received ones.
 
         Parameters
         ----------
-        own: by type, the frontiers after other ranks' requests have entered them.
+        frontiers: by type, this rank's frontiers, which other ranks' requests have entered.
         folding: by relation of which other ranks add edges up.
         """
-        hop, versions = self._hop, {name: frontier.versions for name, frontier in own.items()}
+        hop, versions = self._hop, {name: frontier.versions for name, frontier in frontiers.items()}
         columns, versions_apart, edges = {}, {}, {}
         for name, sources in hop.sources.items():
             columns[name], part = np.empty(sources.versions.size, np.int64), sources.part(hop.rank)
-            columns[name][part] = own[name].rows(sources.versions[part])
+            columns[name][part] = frontiers[name].rows(sources.versions[part])
             # Projected rows belong to one relation. They follow those of the type if this is its
             # only relation; otherwise each relation gets a list of sources of its own.
             kinds: list[RowKind] = [name]

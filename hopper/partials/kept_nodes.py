@@ -35,7 +35,7 @@ class Costs:
     fetch: tuple[float, ...]
 
 
-def choose_kept(topology: Topology, own: Mask, costs: Costs) -> list[Mask]:
+def choose_kept(topology: Topology, owned: Mask, costs: Costs) -> list[Mask]:
     """Choose the nodes of other ranks whose rows a rank computes itself, for full batches.
 
     The cost of a row is that of its edges in every layer below, plus the rows that only these edges
@@ -45,7 +45,7 @@ def choose_kept(topology: Topology, own: Mask, costs: Costs) -> list[Mask]:
     Parameters
     ----------
     topology: in-edges of all nodes.
-    own: [nodes], whether the rank owns a node.
+    owned: [nodes], whether the rank owns a node.
 
     Returns
     -------
@@ -53,13 +53,13 @@ def choose_kept(topology: Topology, own: Mask, costs: Costs) -> list[Mask]:
     """
     indptr, indices = np.asarray(topology.indptr), np.asarray(topology.indices)
     degrees, hops = np.diff(indptr), len(costs.fetch)
-    near = own.copy()
-    _mark_sources(indptr, indices, np.flatnonzero(own), near)
+    near = owned.copy()
+    _mark_sources(indptr, indices, np.flatnonzero(owned), near)
     kept: list[Mask] = []
     # Start at the deepest hop, whose sources are input rows: there a row costs its projection.
-    compute = np.full(own.size, costs.project)
+    compute = np.full(owned.size, costs.project)
     for hop in reversed(range(hops)):
-        kept.insert(0, ~own & (compute <= costs.fetch[hop]))
+        kept.insert(0, ~owned & (compute <= costs.fetch[hop]))
         cheapest = np.where(near, 0.0, np.minimum(compute, costs.fetch[hop]))
         sources = _sum_over_sources(indptr, indices, cheapest)
         compute = compute + costs.destination[hop] + degrees * costs.edge[hop] + sources
@@ -69,12 +69,12 @@ def choose_kept(topology: Topology, own: Mask, costs: Costs) -> list[Mask]:
     return kept
 
 
-def keep_all_or_none(own: Mask, hops: int, *, keep: bool) -> list[Mask]:
+def keep_all_or_none(owned: Mask, hops: int, *, keep: bool) -> list[Mask]:
     """Keep all nodes of other ranks, or none of them, at any cost.
 
     The result has the form of :func:`choose_kept`'s.
     """
-    return [~own if keep else np.zeros_like(own)] * hops
+    return [~owned if keep else np.zeros_like(owned)] * hops
 
 
 @kernel

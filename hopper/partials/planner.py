@@ -81,34 +81,36 @@ class Planner:
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         """
-        own = {name: OwnFrontier(table) for name, table in self._own_rows.items()}
+        frontiers = {name: OwnFrontier(table) for name, table in self._own_rows.items()}
         try:
             for name, versions in roots.items():
-                own[name].enter(np.ascontiguousarray(versions, np.int64))
+                frontiers[name].enter(np.ascontiguousarray(versions, np.int64))
             layers: list[LayerPlan] = []
             for hop in range(len(self._wires)):
-                layers.insert(0, self._plan_hop(hop, own, (epoch, iteration)))
-            all_versions = {name: frontier.versions for name, frontier in own.items()}
+                layers.insert(0, self._plan_hop(hop, frontiers, (epoch, iteration)))
+            all_versions = {name: frontier.versions for name, frontier in frontiers.items()}
             nodes, _ = self.sampler.nodes_and_times(all_versions)
             root_count = sum(int(versions.size) for versions in roots.values())
             return IterationPlan(nodes, root_count, layers)
         finally:
-            for name, frontier in own.items():
+            for name, frontier in frontiers.items():
                 self._own_rows[name].clear(frontier.versions)
 
     def _plan_hop(
-        self, number: int, own: Mapping[str, OwnFrontier], moment: tuple[int, int]
+        self, number: int, frontiers: Mapping[str, OwnFrontier], moment: tuple[int, int]
     ) -> LayerPlan:
         index = len(self._wires) - 1 - number
         relations, wires = list(self._stack.layers[index].aggregations), self._wires[index]
-        destinations = {name: frontier.versions for name, frontier in own.items()}
+        destinations = {name: frontier.versions for name, frontier in frontiers.items()}
         drawn = {
             relation: self.sampler.draw(number, relation, destinations[relation.dst], moment)
             for relation in relations
         }
         sources = self._sort_sources(number, drawn)
         for name, sources_of_type in sources.items():
-            own[name].enter(sources_of_type.versions[sources_of_type.part(self._cluster.rank)])
+            frontiers[name].enter(
+                sources_of_type.versions[sources_of_type.part(self._cluster.rank)]
+            )
         cluster = self._cluster
         sizes = {name: versions.size for name, versions in destinations.items()}
         dtype = self.sampler.version_dtype
@@ -127,8 +129,8 @@ class Planner:
             "topology",
             f"telling which rows are needed, {where}",
         )
-        outgoing, splits = self._read_requests(wires, relations, iter(requests), own)
-        typed = blocks.make(own, folding)
+        outgoing, splits = self._read_requests(wires, relations, iter(requests), frontiers)
+        typed = blocks.make(frontiers, folding)
         counts: dict[Kind, list[int]] = {kind: rows.counts for kind, rows in wanted.items()}
         ends = {}
         for name, ranks in hop.folded.items():
@@ -139,7 +141,7 @@ class Planner:
             relation: torch.from_numpy(folded.left.weights) for relation, folded in folding.items()
         }
         return LayerPlan(
-            {name: self._stack.nodes(typed, name, own[name].size) for name in own},
+            {name: self._stack.nodes(typed, name, frontiers[name].size) for name in frontiers},
             typed,
             {name: blocks.nodes_of(name) for name in sorted(wires.raw)},
             weights_left or None,
@@ -244,7 +246,7 @@ class Planner:
         wires: Wires,
         relations: Sequence[Relation],
         requests: Iterator[Sequence[Words]],
-        own: Mapping[str, OwnFrontier],
+        frontiers: Mapping[str, OwnFrontier],
     ) -> tuple[dict[Kind, Outgoing], dict[str, Split]]:
         """Decide what to send to other ranks, and which own rows to make first for it.
 
@@ -261,7 +263,7 @@ class Planner:
                 dtype = self.sampler.version_dtype
                 parts = [words.view(dtype) for words in next(requests)]
                 versions = np.concatenate(parts).astype(np.int64)
-                rows[kind] = own[source_type(kind)].enter(versions)
+                rows[kind] = frontiers[source_type(kind)].enter(versions)
                 lengths[kind] = [part.size for part in parts]
         sum_requests = {
             relation: list(zip(next(requests), next(requests), strict=True))
@@ -278,9 +280,9 @@ class Planner:
                 }
                 sums[kind] = AskedSums.read(into, self._number, self.sampler.version_dtype)
                 for relation, versions in sums[kind].sources.items():
-                    added[relation] = own[relation.src].enter(versions.astype(np.int64))
+                    added[relation] = frontiers[relation.src].enter(versions.astype(np.int64))
         # Only now are all own rows known.
-        sizes = {name: frontier.size for name, frontier in own.items()}
+        sizes = {name: frontier.size for name, frontier in frontiers.items()}
         awaited_first = make_awaited_first(wires, sizes, rows, added)
         outgoing: dict[Kind, Outgoing] = {
             kind: Outgoing(lengths[kind], torch.from_numpy(rows_to_send), {})

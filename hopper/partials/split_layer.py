@@ -184,11 +184,11 @@ class ProductSplit(SplitLayer):
 
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
         """Multiply this server's columns by its part of the weights."""
-        own = rows[: block.num_dst]
+        destinations = rows[: block.num_dst]
         if isinstance(rows, StoredRows):
             rows.expect([self._weights[name] for name in self._of_own], block.num_dst)
         parts = {"sources": self._multiply(rows, self._of_sources)}
-        return parts | ({"own": self._multiply(own, self._of_own)} if self._of_own else {})
+        return parts | ({"own": self._multiply(destinations, self._of_own)} if self._of_own else {})
 
     def _multiply(self, rows: Tensor, names: list[str]) -> Tensor:
         """[n, width of all products]: rows times each of some weights, side by side."""

@@ -57,9 +57,11 @@ def make_awaited_first(
         awaited, rest = np.flatnonzero(is_awaited), np.flatnonzero(~is_awaited)
         if not awaited.size or not rest.size:
             continue
-        number = np.cumsum(is_awaited) - 1
+        index_among_awaited = np.cumsum(is_awaited) - 1
         result.splits[name] = Split(torch.from_numpy(awaited), torch.from_numpy(rest))
-        result.rows.update({kind: number[rows[kind]] for kind in kinds})
-        result.added.update({relation: number[added[relation]] for relation in relations})
+        result.rows.update({kind: index_among_awaited[rows[kind]] for kind in kinds})
+        result.added.update(
+            {relation: index_among_awaited[added[relation]] for relation in relations}
+        )
         result.sizes[name] = awaited.size
     return result

@@ -256,7 +256,7 @@ class LinkEvaluator(Evaluator):
         ends = here.spread(cluster, true, where)
         scores = decoder.against_all(rows, of, here.candidate_rows, side)
         pair = (rows, ends) if side == "tail" else (ends, rows)
-        own = decoder(pair[0].unsqueeze(1), of, pair[1].unsqueeze(1))
+        true_scores = decoder(pair[0].unsqueeze(1), of, pair[1].unsqueeze(1))
         places = torch.from_numpy(here.find(true))
         mine = (places >= 0).nonzero()[:, 0]
         # Products of other shapes may round differently. Where the true end is a candidate, its
@@ -264,13 +264,16 @@ class LinkEvaluator(Evaluator):
         known_scores = torch.zeros(2, block.size, dtype=scores.dtype)
         known_scores[0, mine], known_scores[1, mine] = scores[mine, places[mine]], 1.0
         cluster.all_reduce(known_scores, "control", where)
-        own = torch.where(known_scores[1] > 0, known_scores[0], own[:, 0])
+        true_scores = torch.where(known_scores[1] > 0, known_scores[0], true_scores[:, 0])
         scores[mine, places[mine]] = -torch.inf
         if known_links is not None:
             own_versions = partial(moment.versions, own_type)
             _leave_out_known(scores, known, known_links, here, own_versions)
         counts = torch.stack(
-            [(scores > own.unsqueeze(1)).sum(1), (scores == own.unsqueeze(1)).sum(1)]
+            [
+                (scores > true_scores.unsqueeze(1)).sum(1),
+                (scores == true_scores.unsqueeze(1)).sum(1),
+            ]
         ).double()
         cluster.all_reduce(counts, "control", where)
         return 1.0 + counts[0] + counts[1] / 2
@@ -312,11 +315,11 @@ class LinkEvaluator(Evaluator):
         fixed = rows[part].unsqueeze(1)
         pair = (fixed, ends) if side == "tail" else (ends, fixed)
         scores = decoder(pair[0], torch.full((len(chosen),), number), pair[1])
-        own = scores[:, :1].clone()
+        true_scores = scores[:, :1].clone()
         # The link itself does not count, even if it is among its negatives.
         scores[chosen == chosen[:, :1]] = -torch.inf
         ranks = torch.zeros(block.size, dtype=torch.float64)
-        ranks[part] = 1.0 + (scores > own).sum(1) + (scores == own).sum(1) / 2
+        ranks[part] = 1.0 + (scores > true_scores).sum(1) + (scores == true_scores).sum(1) / 2
         cluster.all_reduce(ranks, "control", where)
         return ranks
 

@@ -195,16 +195,16 @@ def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
     The records that remain.
     """
     path = run_dir / EPOCHS_FILE
-    kept: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for line in path.read_text().splitlines() if path.is_file() else []:
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
             break
         if record["epoch"] < epoch:
-            kept.append(record)
-    write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
-    return kept
+            records.append(record)
+    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+    return records
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:

@@ -74,8 +74,8 @@ class RunFiles:
             epoch = max(model.progress.epoch for model in self._models)
             self._epochs[self._run_dir] = keep_epochs_before(self._run_dir, epoch)
             for trial in self._trials.values():
-                kept = keep_epochs_before(trial.folder, trial.progress.epoch)
-                self._epochs[trial.folder] = kept
+                records = keep_epochs_before(trial.folder, trial.progress.epoch)
+                self._epochs[trial.folder] = records
 
     def add_epoch(self, record: EpochRecord, trials: Mapping[int, TrialRecord]) -> None:
         """Write an epoch's line, and a line in the folder of each trial that was trained.
