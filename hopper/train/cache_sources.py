@@ -273,7 +273,7 @@ class StoredRecords(CacheSource):
         share.records.write(places, share.records.read(places))
 
     def fill(self, plan: CachePlan) -> None:
-        """Cache the records in device memory."""
+        """Cache the records in the model's memory."""
         for share in self._learnable:
             places = None if plan.policy == "lru" else plan.held[share.name]
             share.hold(plan.room[share.name], places)
