@@ -19,7 +19,7 @@ class NearestRows(OneGroup):
 
     name = "nearest_rows"
 
-    def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
+    def choose_roots(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """The roots of a batch that this rank trains. All ranks compute the same assignment."""
         state, sampler = self.state, self.state.trainer.sampler
         placement = state.rows.graph.placement(state.cluster.ranks_per_server)

@@ -293,7 +293,7 @@ def _check_options(
     ]
     if missing:
         raise ConfigError(f"{key}.{missing[0]}: missing; {name} needs it")
-    hints = _hints(kind)
+    hints = _hints(kind) if options else {}
     return {
         option: _convert_option(f"{key}.{option}", value, hints)
         for option, value in options.items()

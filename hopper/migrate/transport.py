@@ -64,7 +64,7 @@ class Transport:
         sent = [torch.tensor([*moment, cargo.move.model]) for cargo in leaving]
         received = [torch.empty(_HEADER_WORDS, dtype=torch.int64) for _ in arriving]
         messages = self._cluster.messages
-        with self._cluster.explain_failures(_describe(moment[2], leaving, coming)):
+        with self._cluster.explain_failures(_describe(moment[2], leaving, arriving)):
             with self._log.stage("wait", operation="migrate"):
                 headers = list(zip(leaving, sent, strict=True))
                 expected = list(zip(arriving, received, strict=True))

@@ -243,7 +243,9 @@ class TypedStack(Stack):
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
         """Run the layer's merged aggregation over the edges of the sums."""
-        return self.model.relation_layer(index).merged(merged, relations, ready, {}, weights)
+        return self.model.relation_layer(index).aggregate_merged(
+            merged, relations, ready, {}, weights
+        )
 
     def logits(self, rows: Tensor) -> Tensor:
         """Apply the model's head."""

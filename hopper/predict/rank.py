@@ -44,7 +44,7 @@ def predict_rank(config: Config) -> None:
             f"{run.model_file}: expected the model that the prediction was begun with; it is "
             "another one now"
         )
-    with ExitStack() as held, join_cluster(config, run.check) as (request, cluster, rows):
+    with ExitStack() as cleanup, join_cluster(config, run.check) as (request, cluster, rows):
         _check_same(order, request, cluster)
         if cluster.rank == 0:
             cleanup.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))

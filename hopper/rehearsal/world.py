@@ -43,7 +43,7 @@ class RehearsedCluster(Cluster):
 
     @contextmanager
     def explain_failures(self, operation: str) -> Iterator[None]:
-        """Errors are those of one process, and say what went wrong."""
+        """Do nothing: all ranks are in this process, and their errors already say what failed."""
         yield
 
     def busy(self) -> float:

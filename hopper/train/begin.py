@@ -56,6 +56,6 @@ def restore_rows(run: RunResult, learnable: Iterable[TableShare]) -> dict[str, i
         for file in files:
             for ids, rows in read_pieces(file, [f"{table.name}{IDS}", table.name]):
                 loaded += table.fill(ids.numpy(), rows)
-        table.restored()
+        table.finish_restore()
         missing[table.name] = table.owned().size - loaded
     return missing

@@ -158,7 +158,7 @@ class LearnableCheckpoints:
             file = self._files.learnable(self._cluster.rank, chain_step)
             load_training(file, self._identity, state, partly=number > 0)
         for table in self._learnable:
-            table.restored()
+            table.finish_restore()
         self._kept_chains.clear()
         for older in reversed(self._files.steps):
             if older < step:

@@ -176,7 +176,7 @@ class CacheMaker:
             model.trainer.on_device = self.rows.on_device
         self.cluster.arrive("filling caches")
         counts = ", ".join(f"{rows:,} {name}" for name, rows in plan.room.items())
-        self.say(f"cache: {counts} rows in {format_bytes(plan.used(profile))} a rank")
+        self.say(f"cache: {counts} rows in {format_bytes(plan.used_bytes(profile))} a rank")
 
     def _decline(self, source: CacheSource) -> bool:
         """Whether a cache of a source would cost more than it saves; every rank must call it."""
@@ -248,7 +248,7 @@ class CacheMaker:
             profile_key(self.request),
             counter.iterations,
             {
-                name: replace(type_profile, **counter.visited(name)._asdict())
+                name: replace(type_profile, **counter.list_visited(name)._asdict())
                 for name, type_profile in self._describe_types().items()
             },
         )
