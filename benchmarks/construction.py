@@ -34,6 +34,7 @@ from cache_server.available_memory import available_memory  # noqa: E402
 from hopper.bench.machine import benchmark_header, tell_machine  # noqa: E402
 from hopper.bench.results import format_result  # noqa: E402
 from hopper.config.bounds import parse_size  # noqa: E402
+from hopper.palette import hex_of  # noqa: E402
 from hopper.partition.checksums import read_division  # noqa: E402
 from hopper.whole_files import write_text  # noqa: E402
 
@@ -152,11 +153,11 @@ def draw(result: dict[str, Any], file: Path) -> None:
     FigureCanvasAgg(figure)
     memory, seconds = figure.subplots(1, 2, sharey=True)
     private = [row["private_bytes"] / 2**20 for row in shown.values()]
-    memory.barh(list(shown), private, color="tab:blue")
-    memory.axvline(result["bound_bytes"] / 2**20, color="tab:red", label="--memory-limit")
+    memory.barh(list(shown), private, color=hex_of("blue"))
+    memory.axvline(result["bound_bytes"] / 2**20, color=hex_of("red"), label="--memory-limit")
     memory.set_xlabel("MiB that are not of files")
     memory.legend(loc="lower right")
-    seconds.barh(list(shown), [row["seconds"] for row in shown.values()], color="tab:blue")
+    seconds.barh(list(shown), [row["seconds"] for row in shown.values()], color=hex_of("blue"))
     seconds.set_xlabel("seconds")
     figure.savefig(file, dpi=110)
 

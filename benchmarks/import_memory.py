@@ -29,6 +29,7 @@ from rich.console import Console
 from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
 from hopper.config.bounds import parse_size
+from hopper.palette import hex_of
 from hopper.whole_files import write_text
 
 HOPPER = [sys.executable, "-m", "hopper.cli"]
@@ -199,8 +200,8 @@ def draw(result: dict[str, Any], file: Path) -> None:
     axes = figure.subplots()
     names = list(result["imports"])[::-1]
     peaks = [result["imports"][name]["peak_bytes"] / 2**20 for name in names]
-    axes.barh(names, peaks, color="tab:blue")
-    axes.axvline(result["bound_bytes"] / 2**20, color="tab:red", label="--memory-limit")
+    axes.barh(names, peaks, color=hex_of("blue"))
+    axes.axvline(result["bound_bytes"] / 2**20, color=hex_of("red"), label="--memory-limit")
     axes.set_xlabel("MiB")
     axes.legend(loc="lower right")
     figure.savefig(file, dpi=110)

@@ -35,6 +35,7 @@ from hopper.bench.results import format_result
 from hopper.config.bounds import parse_size
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.palette import hex_of
 from hopper.partition import partition_graph
 from hopper.predict.parts import Predictions
 from hopper.whole_files import write_text
@@ -253,8 +254,8 @@ def draw(result: dict[str, Any], file: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     names = list(bars)[::-1]
-    axes.barh(names, [bars[name] / 2**20 for name in names], color="tab:blue")
-    axes.axvline(result["bound_bytes"] / 2**20, color="tab:red", label="bound")
+    axes.barh(names, [bars[name] / 2**20 for name in names], color=hex_of("blue"))
+    axes.axvline(result["bound_bytes"] / 2**20, color=hex_of("red"), label="bound")
     axes.set_xlabel("MiB")
     axes.legend(loc="lower right")
     figure.savefig(file, dpi=110)

@@ -38,6 +38,8 @@ LINES = (
         "array_module",
         "device_copies",
         "kernel_threads",
+        "paired_ratio",
+        "palette",
         "rendezvous",
         "torchrun",
         "whole_files",

@@ -8,8 +8,10 @@ from typing import Any, Final
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from hopper.palette import hex_of
+
 PICTURE_FILE: Final = "picture.webp"
-_COLOURS: Final = {"recovered": "#009E73", "named error": "#E69F00", "wrong": "#D55E00"}
+_COLOURS: Final = {"recovered": "green", "named error": "orange", "wrong": "red"}
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -17,7 +19,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     requests which make no sense, where that was tried."""
     matrix, fuzz = result.get("matrix"), result.get("fuzz")
     cases = [case["case"] for case in matrix["cases"]] if matrix else []
-    figure = Figure(figsize=(11, max(3.5, 1.5 + 0.24 * len(cases))), layout="constrained")
+    figure = Figure(figsize=(11, max(3.5, 1.5 + 0.26 * len(cases))), layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(1, 2, width_ratios=(3, 1)))
     if matrix:
@@ -29,17 +31,17 @@ def draw(result: dict[str, Any], path: Path) -> None:
             ]
             if points:
                 seconds, places = zip(*points, strict=True)
-                axes[0].plot(seconds, places, "o", color=colour, alpha=0.6, markersize=5,
+                axes[0].plot(seconds, places, "o", color=hex_of(colour), alpha=0.6, markersize=5,
                              label=f"{outcome}: {len(points)}")  # fmt: skip
-        axes[0].set_yticks(range(len(cases)), cases, fontsize=8)
+        axes[0].set_yticks(range(len(cases)), cases, fontsize=9)
         axes[0].invert_yaxis()
         axes[0].set(xlim=(0, None), xlabel="seconds to the end of the run")
         axes[0].grid(axis="x", alpha=0.3)
-        axes[0].legend(fontsize=8)
+        axes[0].legend(fontsize=9)
     if fuzz:
         answered, memory = zip(*fuzz["memory_mib"], strict=True)
-        axes[1].plot([each / 1000 for each in answered], memory, color="#0072B2")
+        axes[1].plot([each / 1000 for each in answered], memory, color=hex_of("blue"))
         axes[1].set(ylim=(0, None), xlabel="thousand requests that make no sense", ylabel="MiB")
     for place, shown in zip(axes, (matrix, fuzz), strict=True):
         place.set_visible(bool(shown))
-    figure.savefig(path, dpi=110, pil_kwargs={"lossless": True})
+    figure.savefig(path, dpi=150, pil_kwargs={"lossless": True})

@@ -13,19 +13,12 @@ from matplotlib.figure import Figure
 
 from benchmarks.paper.experiment import Result
 from hopper.bench.picture import STAGE_COLOURS
+from hopper.palette import ENGINES, GRID, SOFT_TEXT, engine_colours, hex_of
 
-# Okabe and Ito's colours, told apart with any colour vision.
-COLOURS: Final = ("#999999", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#CC79A7")
-ROLE_COLOURS: Final = {
-    "model-centric": "#999999",
-    "locality": "#E69F00",
-    "+MG": "#56B4E9",
-    "+PG": "#0072B2",
-    "All": "#009E73",
-    "zero-hop": "#D55E00",
-    "cooperative": "#CC79A7",
-}
-_GREY: Final = "#555555"
+COLOURS: Final = tuple(
+    hex_of(name) for name in ("grey", "orange", "sky", "blue", "green", "red", "pink")
+)
+_GREY: Final = SOFT_TEXT
 
 
 def draw_speed(result: Result, path: Path) -> None:
@@ -208,8 +201,13 @@ def _cut_warm_up(axes: Axes, seconds: Sequence[float]) -> None:
 
 
 def colour_of(role: str, cell: Mapping[str, Any]) -> str:
-    """The same colour for a role in every picture."""
-    return ROLE_COLOURS.get(role, COLOURS[list(cell["sides"]).index(role) % len(COLOURS)])
+    """The colour of a role's engine, paler for each further role of the same engine in a cell."""
+    labels = {each: str(side.get("label", each)) for each, side in cell["sides"].items()}
+    colours = engine_colours(list(labels.values()))
+    are_engines = all(label.partition(":")[0] in ENGINES for label in labels.values())
+    if are_engines and len(set(colours.values())) == len(labels):
+        return colours[labels[role]]
+    return COLOURS[list(labels).index(role) % len(COLOURS)]
 
 
 def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
@@ -221,7 +219,7 @@ def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
     if found:
         figure.legend(
             found.values(), found.keys(), loc="outside upper center", ncols=min(6, len(found)),
-            frameon=False, fontsize=8,
+            frameon=False, fontsize=9,
         )  # fmt: skip
 
 
@@ -240,10 +238,10 @@ def finish(axes: Axes, title: str, grid: str, x_label: str = "") -> None:
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     if x_label:
         axes.set_xlabel(x_label, fontsize=9)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=9)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.grid(axis="both" if grid == "both" else "x" if grid == "x" else "y", color="#E5E5E5")
+    axes.grid(axis="both" if grid == "both" else "x" if grid == "x" else "y", color=GRID)
     axes.set_axisbelow(True)
 
 

@@ -14,6 +14,7 @@ from benchmarks.paper.tables import number
 from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
+from hopper.palette import SOFT_TEXT
 from hopper.partition import PartitionedGraph
 
 _DEALT: Final = {False: "model_centric", True: "locality"}
@@ -66,7 +67,7 @@ def draw_scaling(result: Result, path: Path) -> None:
     figure, axes = canvas(len(series), 4.4 * len(series) + 1, 4.2, sharey=True)
     for place, cells in zip(axes, series, strict=True):
         servers = [cell["servers"] for cell in cells]
-        place.plot(servers, [each / servers[0] for each in servers], ":", color="#555555")
+        place.plot(servers, [each / servers[0] for each in servers], ":", color=SOFT_TEXT)
         for role in cells[0]["sides"]:
             rates = [roots_per_second(cell, role) for cell in cells]
             place.plot(servers, [rate / rates[0] for rate in rates], marker="o", label=role,

@@ -12,30 +12,17 @@ from matplotlib.figure import Figure
 
 from hopper.bench.statistics import Figures, engines_of, figures
 from hopper.bench.table import describe_setting
+from hopper.palette import CAUSES as CAUSE_NAMES
+from hopper.palette import GRID, SOFT_TEXT, hex_of, text_on
+from hopper.palette import STAGES as STAGE_NAMES
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
 
 PICTURE_FILE: Final = "ab.png"
 
-# Okabe and Ito's colours, told apart with any colour vision; the text colour is readable on each.
-CAUSE_COLOURS: Final = {
-    "feature": "#0072B2",
-    "topology": "#CC79A7",
-    "model": "#D55E00",
-    "gradient": "#009E73",
-    "partial": "#F0E442",
-    "control": "#999999",
-}
-STAGE_COLOURS: Final = {
-    "sample": "#56B4E9",
-    "gather": "#0072B2",
-    "compute": "#009E73",
-    "migrate": "#D55E00",
-    "sync": "#CC79A7",
-    "wait": "#BBBBBB",
-}
-_DARK_GROUNDS: Final = {"#0072B2", "#D55E00", "#009E73"}
-_SMALLEST_LABELLED: Final = 0.075
+CAUSE_COLOURS: Final = {cause: hex_of(name) for cause, name in CAUSE_NAMES.items()}
+STAGE_COLOURS: Final = {stage: hex_of(name) for stage, name in STAGE_NAMES.items()}
+_SMALLEST_LABELLED: Final = 0.15
 """share of the longest bar below which a part has no room for its own label"""
 
 _SMALLEST_TOLD: Final = 0.005
@@ -53,7 +40,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     """
     runs = results["runs"]
     measured = {engine: figures(runs, engine) for engine in engines_of(runs)}
-    figure = Figure(figsize=(13.5, 1.9 + 0.75 * len(measured)), dpi=150)
+    figure = Figure(figsize=(12, 2.0 + 0.75 * len(measured)), dpi=150)
     figure.set_layout_engine("constrained", h_pad=0.1)
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -71,7 +58,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         "Where a rank's time goes, seconds an epoch",
         "s",
     )
-    figure.supxlabel(describe_setting(results), fontsize=7, color="#555555")
+    figure.supxlabel(describe_setting(results), fontsize=8, color=SOFT_TEXT)
     unfinished = path.with_name(path.name + ".unfinished")
     figure.savefig(unfinished, format="png")
     unfinished.replace(path)
@@ -118,7 +105,7 @@ def _label_total(
     total = sum(parts.values())
     beside = axes.annotate(
         f"{_short(total)} {unit}", (total, y), (5, 0),
-        textcoords="offset points", va="center", fontsize=9, fontweight="bold",
+        textcoords="offset points", va="center", fontsize=10, fontweight="bold",
     )  # fmt: skip
     if total > _SHORT_BAR * longest:
         return
@@ -129,33 +116,33 @@ def _label_total(
     ]
     axes.annotate(
         ", ".join(told), (1, 0.5), (6, 0), xycoords=beside, textcoords="offset points",
-        va="center", fontsize=8, color="#555555",
+        va="center", fontsize=9, color=SOFT_TEXT,
     )  # fmt: skip
 
 
 def _label_part(axes: Axes, x: float, y: float, name: str, value: float, colour: str) -> None:
     axes.text(
-        x, y, f"{name}\n{_short(value)}", ha="center", va="center", fontsize=7, linespacing=1.05,
-        color="white" if colour in _DARK_GROUNDS else "black",
+        x, y, f"{name}\n{_short(value)}", ha="center", va="center", fontsize=9, linespacing=1.05,
+        color=text_on(colour),
     )  # fmt: skip
 
 
 def _finish(axes: Axes, title: str, longest: float) -> None:
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=26)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=28)
     axes.set_xlim(0, 1.2 * longest)
     if not axes.yaxis_inverted():
         axes.invert_yaxis()
     axes.tick_params(axis="y", length=0, labelsize=10)
-    axes.tick_params(axis="x", labelsize=8, colors="#555555")
+    axes.tick_params(axis="x", labelsize=9, colors=SOFT_TEXT)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.grid(axis="x", color="#E5E5E5", linewidth=0.7)
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     if not axes.containers:
         # Nothing was sent: no bar to explain.
         return
     axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=6, frameon=False, fontsize=8,
+        loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=6, frameon=False, fontsize=9,
         handlelength=0.9, handletextpad=0.4, columnspacing=1.1, borderaxespad=0.2,
     )  # fmt: skip
 

@@ -11,19 +11,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hopper.bench.picture import CAUSE_COLOURS, STAGE_COLOURS
+from hopper.palette import engine_colours, hex_of
 from hopper.rehearsal.cluster_plan import ClusterPlan
 from hopper.rehearsal.estimate import Estimate
 from hopper.rehearsal.growth import Growth, Point
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
 
-_LINE_COLOURS: Final = (
-    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"),
-    *("#D55E00", "#000000", "#F0E442", "#999999"),
-)
 _MIB: Final = 2**20
 _ABOVE: Final[dict[str, Any]] = {
-    "fontsize": "x-small", "loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False,
+    "fontsize": 9, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False,
     "columnspacing": 1.0,
 }  # fmt: skip
 
@@ -32,7 +29,7 @@ def draw_plan(found: ClusterPlan, path: Path) -> None:
     """Write the picture, in the format of the path's name."""
     trained = [each for each in found.estimates if not each.refused][::-1]
     rows = 2 if found.growth else 1
-    figure = Figure(figsize=(12, (1.6 + 0.42 * len(trained)) * rows + 0.6 * rows), dpi=130)
+    figure = Figure(figsize=(12, (1.6 + 0.42 * len(trained)) * rows + 0.6 * rows), dpi=150)
     figure.set_layout_engine("constrained")
     FigureCanvasAgg(figure)
     cluster = found.cluster
@@ -55,7 +52,7 @@ def _draw_seconds(axes: Axes, trained: Sequence[Estimate]) -> None:
     places = range(len(trained))
     axes.barh(
         [each + 0.2 for each in places], [each.epoch_seconds for each in trained], 0.36,
-        color="#444444", label="epoch",
+        color=hex_of("dim"), label="epoch",
     )  # fmt: skip
     left = [0.0] * len(trained)
     for stage in STAGES:
@@ -87,15 +84,17 @@ def _draw_growth(
     axes: Axes, growth: Sequence[Growth], value: Callable[[Point], float], label: str
 ) -> None:
     """A line an engine; what was rehearsed is filled."""
-    for each, colour in zip(growth, _LINE_COLOURS * len(growth), strict=False):
+    colours = engine_colours([each.engine for each in growth])
+    for each in growth:
+        colour = colours[each.engine]
         values = [value(point) for point in each.points]
         servers = [point.servers for point in each.points]
-        axes.plot(servers, values, color=colour, lw=1.2, label=each.engine)
+        axes.plot(servers, values, color=colour, lw=1.8, label=each.engine)
         filled = [colour if point.rehearsed else "white" for point in each.points]
-        axes.scatter(servers, values, c=filled, edgecolors=colour, s=22, zorder=3)
+        axes.scatter(servers, values, c=filled, edgecolors=colour, s=30, zorder=3)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("servers (filled: rehearsed; hollow: extrapolated)")
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small", ncols=2)
+    axes.legend(fontsize=9, ncols=2)

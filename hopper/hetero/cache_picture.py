@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from hopper.hetero.cache_plan import CachePlan, Profile
-from hopper.hetero.picture import COLOURS
+from hopper.palette import hex_of, series
 
 
 def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, title: str) -> None:
@@ -21,14 +21,14 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
     They show the cost of a missing byte of each type, each type's share of the cache under every
     policy, and the visits that would find their row in the cache.
     """
-    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
     costs, shares, hits = figure.subplots(1, 3)
     names = list(profile)
-    colours = [COLOURS[index % len(COLOURS)] for index in range(len(names))]
+    colours = [series(number) for number in range(len(names))]
     labels = [f"{name}\n{visited.row_bytes:,} B" for name, visited in profile.items()]
     costs.bar(labels, [visited.penalty * 1e9 for visited in profile.values()], color=colours)
-    costs.set_ylabel("nanoseconds a missing byte")
-    costs.set_title("Miss penalty", loc="left", fontsize=10)
+    costs.set_ylabel("nanoseconds")
+    costs.set_title("What a missing byte costs", loc="left", fontsize=11)
     costs.tick_params(axis="x", labelrotation=90 if len(names) > 4 else 0)
     policies = [plan.policy for plan in plans]
     bottom = [0.0] * len(plans)
@@ -37,15 +37,17 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
         shares.bar(policies, heights, bottom=bottom, color=colour, label=name)
         bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
     shares.set_ylabel("MiB")
-    shares.set_title("Rows by type", loc="left", fontsize=10)
-    shares.legend(fontsize=8, frameon=False)
+    shares.set_title("What is cached, by node type", loc="left", fontsize=11)
+    shares.legend(fontsize=9, frameon=False)
     total = sum(visited.total for visited in profile.values())
     planned = [plan for plan in plans if plan.policy != "lru"]
     rates = [sum(plan.hits(profile).values()) / max(1, total) for plan in planned]
-    hits.bar([plan.policy for plan in planned], [100 * rate for rate in rates], color="#0072B2")
-    hits.set_ylabel("visits found, %")
+    hits.bar(
+        [plan.policy for plan in planned], [100 * rate for rate in rates], color=hex_of("grey")
+    )
+    hits.set_ylabel("share of visits, %")
     hits.set_ylim(0, 100)
-    hits.set_title("Found while sampling", loc="left", fontsize=10)
+    hits.set_title("Visits that find their row", loc="left", fontsize=11)
     for axes in (shares, hits):
         axes.tick_params(axis="x", labelrotation=20)
     for axes in (costs, shares, hits):
@@ -53,5 +55,5 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     path = Path(path)
     unfinished = path.with_name(f"unfinished-{path.name}")
-    figure.savefig(unfinished, dpi=140, format="png")
+    figure.savefig(unfinished, dpi=150, format="png")
     os.replace(unfinished, path)

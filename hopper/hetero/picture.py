@@ -13,11 +13,8 @@ from matplotlib.figure import Figure
 from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import MetaPartition
 from hopper.hetero.metatree import Metatree, Vertex
+from hopper.palette import SOFT_TEXT, TEXT, hex_of, series, text_on
 
-# Okabe and Ito's palette, which most colour-blind people can distinguish.
-COLOURS: Final = (
-    "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
-)  # fmt: skip
 MOST_VERTICES: Final = 150
 """The most vertices of the unrolled tree in a picture, which shows deeper ones as a number."""
 
@@ -68,17 +65,17 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
         root.children.append(_unroll(tree, relation, 1, depth, sizes))
         owners.append([s for s, share in enumerate(partition.shares) if relation in share.roots])
     width = _spread(root, 0.0)
-    figure = Figure(figsize=(max(6.0, 1.1 * width), 1.7 + 1.3 * (depth + 1)), dpi=130,
+    figure = Figure(figsize=(max(6.0, 1.3 * width), 1.7 + 1.4 * (depth + 1)), dpi=150,
                     layout="constrained")  # fmt: skip
     axes = figure.add_subplot()
     for child, relation, holders in zip(root.children, tree.roots, owners, strict=True):
-        colour = COLOURS[holders[0] % len(COLOURS)]
+        colour = series(holders[0])
         _draw_branch(axes, root, child, 0, colour)
         servers = ", ".join(map(str, holders))
         axes.text(
             child.place, -depth - 0.45,
             f"weight {partition.weights[relation]:,}\nserver {servers}",
-            ha="center", va="top", fontsize=7, color="#333333",
+            ha="center", va="top", fontsize=9, color=SOFT_TEXT,
         )  # fmt: skip
     _draw_vertex(axes, root, 0, "#FFFFFF")
     axes.set_xlim(-0.6, width - 0.4)
@@ -133,11 +130,11 @@ def _spread(node: _Node, left: float) -> float:
 
 
 def _draw_branch(axes: Axes, parent: _Node, node: _Node, depth: int, colour: str) -> None:
-    axes.plot([parent.place, node.place], [-depth, -depth - 1], color="#999999", linewidth=1)
+    axes.plot([parent.place, node.place], [-depth, -depth - 1], color=hex_of("plain"), linewidth=1)
     axes.text(
         # Lines are further apart near the child, so the label stands there.
         parent.place + 0.7 * (node.place - parent.place), -depth - 0.7, node.relation,
-        fontsize=6.5, ha="center", va="center", color="#333333",
+        fontsize=9, ha="center", va="center", color=TEXT,
         bbox={"color": "white", "pad": 0.6},
     )  # fmt: skip
     for child in node.children:
@@ -148,6 +145,7 @@ def _draw_branch(axes: Axes, parent: _Node, node: _Node, depth: int, colour: str
 def _draw_vertex(axes: Axes, node: _Node, depth: int, colour: str) -> None:
     text = node.name + (f"\n(+{node.hidden})" if node.hidden else "")
     axes.text(
-        node.place, -depth, text, ha="center", va="center", fontsize=7.5, zorder=3,
-        bbox={"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": "#555555"},
+        node.place, -depth, text, ha="center", va="center", fontsize=10, zorder=3,
+        color=text_on(colour),
+        bbox={"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": hex_of("dim")},
     )  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hopper.micrograph.micrograph import Micrograph, Vertex
+from hopper.palette import series
 from hopper.partition.book import PartitionBook
 
 _SHAPES: Final = "osD^vpPX"
@@ -32,14 +33,14 @@ def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBoo
     _paint_edges(axes, micrograph, spots, homes)
     _paint_nodes(axes, micrograph, spots, homes)
     axes.set_title(
-        f"micrograph of {micrograph.target} {micrograph.root}: {len(spots)} vertices, "
+        f"Micrograph of {micrograph.target} {micrograph.root}: {len(spots)} vertices, "
         f"{micrograph.colocated(book):.0%} stored with the root"
     )
-    axes.legend(loc="upper left", fontsize=8)
+    axes.legend(loc="upper left", fontsize=10)
     axes.set_aspect("equal")
     axes.set_axis_off()
     unfinished = f"{path}.part"
-    figure.savefig(unfinished, format="png", dpi=130)
+    figure.savefig(unfinished, format="png", dpi=150)
     os.replace(unfinished, path)
 
 
@@ -90,7 +91,7 @@ def _paint_nodes(
             axes.scatter(
                 *zip(*(spots[node_type, row] for row in rows), strict=True),
                 s=110 if few else 25,
-                color=f"C{server % 10}",
+                color=series(server),
                 marker=_SHAPES[shape % len(_SHAPES)],
                 edgecolors="white",
                 label=f"{node_type} on server {server}",
@@ -104,7 +105,7 @@ def _paint_nodes(
             spot,
             xytext=(0, -9),
             textcoords="offset points",
-            size=7,
+            size=9,
             ha="center",
             va="top",
             zorder=5,

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from hopper.micrograph.merge import TimeSteps
 from hopper.migrate.schedule import Visit, visits
+from hopper.palette import GRID, SOFT_TEXT, series, text_on
 
-# Okabe and Ito's palette, which most colour-blind people can distinguish.
-_COLOURS: Final = (
-    "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
-)  # fmt: skip
+_CAPTION: Final = "Width: roots, as a share of the busiest rank's in the step. Grey: waiting."
+_ROOM_FOR_WORDS: Final = 0.36
+_ROOM_FOR_NUMBERS: Final = 0.13
 
 
 def tell_schedule(steps: TimeSteps) -> list[list[str]]:
@@ -38,8 +38,8 @@ def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
     the most roots in the step. The remainder of a rank's column is waiting.
     """
     timelines = _timelines(steps)
-    figure = Figure(figsize=(2.2 + 2.1 * steps.count, 1.3 + 0.85 * len(timelines)), dpi=130,
-                    layout="constrained")  # fmt: skip
+    size = max(5.5, 1.6 + 2.1 * steps.count), 1.7 + 0.75 * len(timelines)
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
     axes = figure.add_subplot()
     spots: dict[tuple[int, int], tuple[float, float]] = {}
     for step in range(steps.count):
@@ -48,13 +48,13 @@ def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
             for timeline in timelines
         ]
         for rank, timeline in enumerate(timelines):
-            axes.barh(rank, 0.9, left=step, height=0.6, color="#EEEEEE", zorder=1)
+            axes.barh(rank, 0.9, left=step, height=0.6, color=GRID, zorder=1)
             _draw_visit(axes, steps, timeline[step], rank, max(1, *load), spots)
     for model in range(len(timelines)):
         for step in range(1, steps.count):
             axes.annotate(
                 "", spots[model, step], spots[model, step - 1], zorder=3,
-                arrowprops={"arrowstyle": "->", "color": "#555555", "lw": 0.9, "shrinkA": 16,
+                arrowprops={"arrowstyle": "->", "color": SOFT_TEXT, "lw": 0.9, "shrinkA": 16,
                             "shrinkB": 16},
             )  # fmt: skip
     axes.set_yticks(range(len(timelines)), [f"rank {rank}" for rank in range(len(timelines))])
@@ -62,7 +62,8 @@ def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
     axes.set_xlim(-0.05, steps.count)
     axes.invert_yaxis()
     axes.xaxis.tick_top()
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, labelsize=10)
+    axes.set_xlabel(_CAPTION, fontsize=9, color=SOFT_TEXT, loc="left")
     for side in axes.spines.values():
         side.set_visible(False)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
@@ -83,12 +84,19 @@ def _draw_visit(
     for model in visit.models:
         roots = steps.groups[model][visit.step].size
         width = 0.9 * roots / most
-        colour = _COLOURS[model % len(_COLOURS)]
+        colour = series(model)
         axes.barh(rank, width, left=left, height=0.6, color=colour, edgecolor="white", zorder=2)
         spots[model, visit.step] = (left + width / 2, rank)
-        axes.text(left + width / 2, rank, f"m{model}\n{roots}", ha="center", va="center",
-                  fontsize=8, zorder=4)  # fmt: skip
+        axes.text(left + width / 2, rank, _label(model, roots, width), ha="center", va="center",
+                  fontsize=9, color=text_on(colour), zorder=4)  # fmt: skip
         left += width
+
+
+def _label(model: int, roots: int, width: float) -> str:
+    """What there is room for in a block of a width, a column being 1 wide."""
+    if width >= _ROOM_FOR_WORDS:
+        return f"model {model}\n{roots} roots"
+    return f"m{model}\n{roots}" if width >= _ROOM_FOR_NUMBERS else ""
 
 
 def _timelines(steps: TimeSteps) -> list[list[Visit]]:
