@@ -52,7 +52,6 @@ from benchmarks.layers.sides import merge_hops
 from benchmarks.paper.tables import ratio_text
 from benchmarks.typed_batches import Asked, ask, header, layer_configs
 from hopper.bench.parity import LOSS_CEILING
-from hopper.bench.statistics import paired_ratio
 from hopper.device_copies import to_device
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
@@ -60,6 +59,7 @@ from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
+from hopper.paired_ratio import paired_ratio
 from hopper.partition import PartitionedGraph
 from hopper.train.rank import use_threads
 

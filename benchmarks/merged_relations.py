@@ -40,7 +40,7 @@ from benchmarks.layers.batches import Workload
 from benchmarks.layers.pyg import StackedSide, difference, pyg_sides
 from benchmarks.layers.sides import BY_RELATION, MERGED, HopperSide, LayerSide
 from benchmarks.typed_batches import Asked, ask, header, layer_configs
-from hopper.bench.statistics import paired_ratio
+from hopper.paired_ratio import paired_ratio
 from hopper.partition import PartitionedGraph
 
 RESULT_FILE = "merged_relations.json"

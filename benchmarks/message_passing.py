@@ -30,9 +30,9 @@ from torch import Tensor
 from hopper import ops
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
-from hopper.bench.statistics import paired_ratio
 from hopper.graph.block import Edges
 from hopper.ops.csr import destinations, destinations_to_sources, edge_order
+from hopper.paired_ratio import paired_ratio
 from hopper.whole_files import write_text
 
 Call = Callable[[], Any]

@@ -133,7 +133,7 @@ def run_case(case: Case, seed: int, source: Path, work: Path) -> dict[str, float
         ]
         run_dir = folder / f"{case.model}-{engine}"
         summary = train_in_process(name, config, run_dir, overrides, RUN_SECONDS)
-        accuracy[engine] = float(summary["accuracy"]["test"])
+        accuracy[engine] = float(summary["scores"]["test"]["accuracy"])
     return accuracy
 
 

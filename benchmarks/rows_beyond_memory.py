@@ -35,8 +35,9 @@ from cache_server.read_ahead import read_ahead
 from hopper.bench.emulate.limits import bound_hosts, remove_limits
 from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.results import format_result
-from hopper.bench.statistics import paired_ratio
 from hopper.config.bounds import parse_size
+from hopper.paired_ratio import paired_ratio
+from hopper.palette import hex_of
 from hopper.whole_files import write_text
 
 WIDTH, AT_ONCE, SECONDS = 600, 10_000, 8.0
@@ -174,7 +175,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     medians = {side: float(np.median(own)) for side, own in result["rows_a_second"].items()}
-    axes.barh(list(medians)[::-1], list(medians.values())[::-1], color="tab:blue")
+    axes.barh(list(medians)[::-1], list(medians.values())[::-1], color=hex_of("blue"))
     axes.set_xscale("log")
     axes.set_xlabel("rows a second (logarithmic)")
     figure.savefig(file, dpi=110)

@@ -37,7 +37,7 @@ from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.train.checkpoint import BEST_MODEL_FILE
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
-from hopper.train.results import EPOCHS_FILE
+from hopper.train.results import EPOCHS_FILE, main_score
 from hopper.whole_files import write_text
 
 SECONDS_A_RUN: Final = 600.0
@@ -277,9 +277,10 @@ def _train(name: str, fixed: Fixed, work: Path) -> dict[str, Any]:
     for epoch in epochs:
         for cause, count in epoch["bytes"].items():
             sent[cause] = sent.get(cause, 0) + count
+    told = [main_score(summary, split) for split in ("val", "test")]
     return {
         "losses": [loss for epoch in epochs for loss in epoch["iteration_losses"]],
-        "scores": [epoch["val"] for epoch in epochs] + list(summary["accuracy"].values()),
+        "scores": [*(epoch["val"] for epoch in epochs), *told],
         "bytes": sent,
         "tensors": _sketches(run_dir),
     }

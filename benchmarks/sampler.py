@@ -35,11 +35,11 @@ from rich.table import Table
 from cache_server.draw import permute
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
-from hopper.bench.statistics import paired_ratio
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.topology import Topology
 from hopper.micrograph.sample import NeighborSampler
+from hopper.paired_ratio import paired_ratio
 from hopper.partition import PartitionedGraph
 from hopper.partition.layouts import DESCRIPTION_FILE
 

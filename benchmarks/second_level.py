@@ -31,8 +31,10 @@ from matplotlib.figure import Figure
 
 from hopper.bench.machine import tell_machine
 from hopper.bench.results import format_result
-from hopper.bench.statistics import measured_epochs, paired_ratio
+from hopper.bench.statistics import measured_epochs
 from hopper.graph.directory import GraphDirectory
+from hopper.paired_ratio import paired_ratio
+from hopper.palette import hex_of, tint
 from hopper.partition import partition_graph
 from hopper.whole_files import write_text
 
@@ -149,7 +151,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
     cells = result["cells"]
     engines = list(dict.fromkeys(each["engine"] for each in cells))
     kinds = list(dict.fromkeys((each["ranks_per_host"], each["placement"]) for each in cells))
-    shades = {1: "#9ecae1", 2: "#4292c6", 4: "#08519c"}
+    shades = {1: tint(hex_of("blue"), 2), 2: tint(hex_of("blue"), 1)}
     labels = {"rows_a_rank": "input rows a rank and iteration", "epoch_seconds": "s an epoch"}
     for axes, (key, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
         for place, (ranks, placement) in enumerate(kinds):
@@ -163,7 +165,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
                 [index + (place - len(kinds) / 2 + 0.5) * width for index in range(len(engines))],
                 [found[engine] for engine in engines],
                 width,
-                color=shades.get(ranks, "#08306b"),
+                color=shades.get(ranks, hex_of("blue")),
                 hatch="//" if placement == BY_LOCALITY else "",
                 edgecolor="white",
                 label=f"{ranks} a host" + ("" if ranks == 1 else f", {placement}"),

@@ -36,10 +36,11 @@ from hopper.bench.emulate.request import make_request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
-from hopper.bench.statistics import measured_epochs, paired_ratio
+from hopper.bench.statistics import measured_epochs
 from hopper.bench.train_process import ended_by_signals, train_in_process
 from hopper.config import make_config
 from hopper.errors import ClusterError
+from hopper.paired_ratio import paired_ratio
 from hopper.partition import PartitionedGraph
 from hopper.traffic import CAUSES
 from hopper.train.results import EPOCHS_FILE

@@ -189,7 +189,7 @@ def _result(
     runs: list[dict[str, Any]],
 ) -> dict[str, Any]:
     from hopper.bench.machine import commit, machine, versions
-    from hopper.bench.statistics import paired_ratio
+    from hopper.paired_ratio import paired_ratio
 
     losses = {engine: [run["losses"] for run in runs if run["engine"] == engine]
               for engine in engines}  # fmt: skip
@@ -296,13 +296,15 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    from hopper.palette import hex_of
+
     engines = list(result["ratios"])
     figure = Figure(figsize=(3.2 * len(engines) + 1, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, engine in zip(
         figure.subplots(1, len(engines), squeeze=False)[0], engines, strict=True
     ):
-        for side, colour in zip(SIDES, ("#999999", "#1b6ca8"), strict=True):
+        for side, colour in zip(SIDES, (hex_of("grey"), hex_of("blue")), strict=True):
             own = _of_runs(result, engine, side, "seconds")
             axes.plot(range(1, len(own) + 1), own, "o-", color=colour, label=side)
         axes.set(title=engine, xlabel="round", ylabel="seconds an epoch", ylim=(0, None))

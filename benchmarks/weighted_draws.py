@@ -30,8 +30,9 @@ from benchmarks.sampler import BATCH_SIZE, FANOUTS, WARM_UP, Workload, use_threa
 from cache_server.alias_table import write_tables
 from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.results import format_result
-from hopper.bench.statistics import paired_ratio
 from hopper.micrograph.samplers import SAMPLERS
+from hopper.paired_ratio import paired_ratio
+from hopper.palette import hex_of
 from hopper.partition.weight_sums import add_up, to_units
 from hopper.whole_files import write_text
 
@@ -189,7 +190,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
     figure = Figure((7, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    colors = ["tab:gray" if name in THEIRS else "tab:blue" for name in names]
+    colors = [hex_of("grey") if name in THEIRS else hex_of("blue") for name in names]
     axes.barh(names, medians, color=colors)
     axes.set_xlabel("ms of a batch (median of rounds)")
     figure.savefig(file, dpi=110)

@@ -16,9 +16,9 @@ from benchmarks.paper.each_cell import graph_size, make_run_folder, run_cells
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.grid import CONFIGS_FOLDER, Job, told
 from benchmarks.paper.toml import write_toml
-from hopper.bench.statistics import CONFIDENCE
 from hopper.bench.train_process import train_in_process
 from hopper.config import Config, make_config
+from hopper.paired_ratio import CONFIDENCE
 from hopper.whole_files import write_text
 
 SAME: Final = 0.001
@@ -57,7 +57,7 @@ def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
             job.progress.begin(name)
             words = [*side.contender().words, f"--train.seed={seed}"]
             summary = train_once(name, config, folder, words)
-            accuracy[side.role] = float(summary["accuracy"]["test"])
+            accuracy[side.role] = float(summary["scores"]["test"]["accuracy"])
         runs.append({"seed": seed, "accuracy": accuracy})
         told_values = ", ".join(f"{role} {value:.4f}" for role, value in accuracy.items())
         job.progress.say(f"{cell.name}, seed {seed}: {told_values}")

@@ -15,8 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from hopper.bench.statistics import Ratio, figures, label_of, measured_epochs, speed_up
+from hopper.bench.statistics import figures, label_of, measured_epochs, speed_up
+from hopper.paired_ratio import Ratio
 from hopper.traffic import CAUSES
+from hopper.train.results import main_score
 
 MIB: Final = 2**20
 SINGLE_STEP: Final = ("model_centric", "zero_hop", "locality")
@@ -94,7 +96,7 @@ def other_figures(record: Record, label: str) -> dict[str, Any]:
         "interface_bytes": _interface_bytes(
             [epoch["nic_bytes"] for run in own for epoch in run["epochs"]], own
         ),
-        "accuracy": own[0]["accuracy"]["test"],
+        "accuracy": main_score(own[0], "test"),
     }
 
 
@@ -148,7 +150,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "learnable": held.get("learnable"),
         "bounds": _bounds(own, ranks, size, None if is_raf else record["parameter_bytes"]),
         "interface_bytes": _interface_bytes([run["nic_bytes"] for run in own], own),
-        "accuracy": own[0].get("accuracy", {}).get("test"),
+        "accuracy": main_score(own[0], "test"),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
         "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),
         "work": record.get("work", {}).get(role, []),

@@ -22,6 +22,7 @@ from benchmarks.paper.tables import NONE, sides_of
 from hopper.bench.contender import Contender
 from hopper.config import Config
 from hopper.errors import RequestError
+from hopper.train.results import main_score
 
 WORDS: Final = ("--train.evaluate_every=1", "--train.score_training=true")
 """what the configurations of an experiment with curves need"""
@@ -77,7 +78,7 @@ def _curve(side: Contender, _config: Config, summary: Mapping[str, Any]) -> Run:
             f"{side.label}: no epoch was scored; expected a graph with validation nodes, and "
             f"train.evaluate_every of at most the {len(summary['epochs'])} epochs"
         )
-    return {"test": summary["accuracy"]["test"], "points": points}
+    return {"test": main_score(summary, "test"), "points": points}
 
 
 def scores_table(result: Result) -> Table:

@@ -21,7 +21,7 @@ from hopper.config import make_config
 from hopper.errors import RequestError
 from hopper.hetero.divide import divide_graph
 from hopper.run_log import OPENED
-from hopper.train.results import spans_file
+from hopper.train.results import main_score, spans_file
 
 _PARTITIONER: Final = "assign nodes"
 """how the partitioner's own phase begins; all others load, number, and write"""
@@ -61,7 +61,7 @@ def measure_job(job: Job, cell: Cell) -> dict[str, Any]:
         "train": seconds_to_best(summary["epochs"], summary["best_epoch"]),
         "best_epoch": summary["best_epoch"],
         "epochs": len(summary["epochs"]),
-        "val": summary["accuracy"]["val"],
+        "val": main_score(summary, "val"),
     }
     shutil.rmtree(folder)
     return measured

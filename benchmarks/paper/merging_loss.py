@@ -17,8 +17,8 @@ from benchmarks.paper.tables import (
     speed_table,
     summary_table,
 )
-from hopper.bench.statistics import paired_ratio
 from hopper.micrograph.merge_number import MERGE, TRIED
+from hopper.paired_ratio import paired_ratio
 
 OFF: Final = Side("off", "hop:merge=off")
 ADAPTIVE: Final = Side("adaptive", "hop")

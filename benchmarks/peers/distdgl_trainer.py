@@ -127,7 +127,8 @@ def main(job: dict[str, Any]) -> None:
             print(f"epoch {index}: {seconds:.2f} s", flush=True)
     accuracy = score(graph, model, job) if job["score"] else None
     if rank == 0:
-        found = {"epochs": epochs, "accuracy": {"test": accuracy}}
+        scores = {} if accuracy is None else {"accuracy": accuracy}
+        found = {"epochs": epochs, "scores": {"test": scores}}
         Path(job["result"]).write_text(json.dumps(found))
     torch.distributed.barrier()
 

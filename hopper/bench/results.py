@@ -15,7 +15,7 @@ from hopper.config import Config
 from hopper.partition import PartitionedGraph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
-from hopper.train.results import ROW_KINDS
+from hopper.train.results import ROW_KINDS, split_scores
 from hopper.whole_files import write_text
 
 RESULTS_SCHEMA: Final = 1
@@ -39,7 +39,7 @@ def run_entry(
         "epochs": [_epoch_entry(epoch) for epoch in summary["epochs"]],
         "nic_bytes": _sum_by_server([epoch.get("nic_bytes") for epoch in summary["epochs"]]),
         "peak_rss_mib": summary["peak_rss_mib"],
-        "accuracy": {key: summary["accuracy"].get(key) for key in ("val", "test")},
+        "scores": split_scores(summary),
     }
 
 

@@ -5,38 +5,18 @@ The functions work on the ``runs`` of results.json, so a table can be made from 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from scipy import stats
-
 from hopper.engines import ENGINE_CLASSES
+from hopper.paired_ratio import Ratio, paired_ratio
 
-CONFIDENCE = 0.95
 BASELINES = tuple(name for name, engine in ENGINE_CLASSES.items() if engine.is_baseline)
 """Engines that speed-ups are relative to, if they ran."""
 
 Run = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of times over paired rounds.
-
-    Attributes
-    ----------
-    mean: geometric mean over the rounds.
-    low, high: bounds of the 95 % interval; None with fewer than two rounds.
-    rounds: number of rounds.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    rounds: int
 
 
 @dataclass(frozen=True)
@@ -84,28 +64,9 @@ def epoch_seconds(run: Run) -> float:
     return sum(float(epoch["seconds"]) for epoch in measured_epochs(run))
 
 
-def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """The ratio of the times of two sides, measured in the same rounds.
-
-    The interval is Student's t interval of the mean of the logarithms.
-
-    Raises
-    ------
-    ValueError: the sides differ in length, there is no round, or a time is not positive and finite.
-    """
-    if len(numerators) != len(denominators) or not numerators:
-        raise ValueError(f"{len(numerators)} and {len(denominators)} rounds cannot be paired")
-    for seconds in (*numerators, *denominators):
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"expected positive, finite times, given {seconds}")
-    logs = [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
-    mean = fmean(logs)
-    if len(logs) < 2:
-        return Ratio(math.exp(mean), None, None, len(logs))
-    variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
-    quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1))
-    half = quantile * math.sqrt(variance / len(logs))
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+def epoch_bytes(run: Run) -> float:
+    """Bytes of all measured epochs together, of all causes."""
+    return sum(float(sum(epoch["bytes"].values())) for epoch in measured_epochs(run))
 
 
 def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
@@ -115,10 +76,31 @@ def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
     ------
     ValueError: an engine is missing in a round.
     """
+    return _round_by_round(runs, engine, baseline, epoch_seconds)
+
+
+def fewer_bytes(runs: Iterable[Run], engine: str, baseline: str) -> Ratio | None:
+    """How many times fewer bytes an engine's measured epochs send than the baseline's, of all
+    causes, round by round; None where one of them sends nothing.
+
+    Raises
+    ------
+    ValueError: an engine is missing in a round.
+    """
+    known = list(runs)
+    if any(not epoch_bytes(run) for run in known if label_of(run) in (engine, baseline)):
+        return None
+    return _round_by_round(known, engine, baseline, epoch_bytes)
+
+
+def _round_by_round(
+    runs: Iterable[Run], engine: str, baseline: str, measure: Callable[[Run], float]
+) -> Ratio:
+    """The baseline's measure divided by an engine's."""
     by_round: dict[str, dict[int, float]] = {engine: {}, baseline: {}}
     for run in runs:
         if label_of(run) in by_round:
-            by_round[label_of(run)][run["round"]] = epoch_seconds(run)
+            by_round[label_of(run)][run["round"]] = measure(run)
     if by_round[engine].keys() != by_round[baseline].keys():
         raise ValueError(f"{engine} and {baseline} did not run in the same rounds")
     rounds = sorted(by_round[engine])

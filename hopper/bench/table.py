@@ -13,13 +13,15 @@ from hopper.bench.machine import tell_machine
 from hopper.bench.statistics import (
     BASELINES,
     Figures,
-    Ratio,
     engines_of,
+    fewer_bytes,
     figures,
     label_of,
     measured_epochs,
     speed_up,
 )
+from hopper.bench.verdict import tell_bytes, tell_speed
+from hopper.paired_ratio import Ratio
 from hopper.traffic import CAUSES
 
 REFUSED: Final = "refused"
@@ -40,12 +42,37 @@ def print_results(console: Console, results: Mapping[str, Any], problems: Sequen
     console.print(traffic_table(results, problems))
     console.print(describe_setting(results), soft_wrap=True, highlight=False)
     rounds = len({run["round"] for run in results["runs"]})
+    if not problems:
+        for sentence in conclusions(results):
+            console.print(sentence, soft_wrap=True, highlight=False)
     if problems:
         console.print("No speed-up is told, because the engines did not compute the same:")
         for problem in problems:
             console.print(f"  {problem}", soft_wrap=True, highlight=False)
     elif rounds < 2:
-        console.print("One round only: speed-ups have no interval; use --rounds 2 or more.")
+        console.print("One round only: no ratio has an interval; use --rounds 2 or more.")
+
+
+def conclusions(results: Mapping[str, Any]) -> list[str]:
+    """For each engine, what the rounds show of it against the first baseline: time and bytes, only
+    where the interval excludes 1, and whether its gradient is the reference's."""
+    runs, parity = results["runs"], results["parity"]
+    engines = engines_of(runs)
+    baseline = next((name for name in BASELINES if name in engines), None)
+    found = []
+    for engine in engines:
+        if baseline is None or engine == baseline:
+            continue
+        told = [
+            tell_speed(engine, baseline, speed_up(runs, engine, baseline)),
+            tell_bytes(engine, baseline, fewer_bytes(runs, engine, baseline)),
+        ]
+        difference = parity["max_relative_gradient_difference"].get(engine)
+        judged = difference is not None and engine not in parity.get("not_judged", [])
+        told.append(f"same gradient, within {_told_difference(difference)}" if judged else
+                    "gradient not held to the reference's")  # fmt: skip
+        found.append("; ".join(told))
+    return found
 
 
 def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hopper
+from hopper.train.results import main_score
 
 
 def add_parser(commands: Any) -> None:
@@ -58,14 +59,13 @@ def ranking_table(summary: Mapping[str, Any]) -> Table:
         title="by validation score",
     )  # fmt: skip
     for trial in trials:
-        scores = trial["accuracy"]
         table.add_row(
             str(trial["trial"]),
             *_cells(trial["overrides"], keys),
             str(trial["parameters"]),
-            _score(scores["val"]),
+            _score(main_score(trial, "val")),
             "-" if trial["best_epoch"] is None else str(trial["best_epoch"]),
-            _score(scores["test"]),
+            _score(main_score(trial, "test")),
         )
     return table
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hopper.errors import ConfigError, HopperError
 from hopper.graph.schema import TargetKind
+from hopper.models.class_scores import count_claims
 from hopper.models.label_examples import ROOTS, make_examples, make_rank_examples
 
 
@@ -159,12 +160,8 @@ class _ByClass:
         The number of roots follows, and the number of those that may have several labels.
         """
         if labels.dim() == 1:
-            predicted, several = logits.argmax(-1), 0
-            is_right = predicted == labels
-            counts = [
-                torch.bincount(classes, minlength=self._classes)
-                for classes in (labels[is_right], predicted[~is_right], labels[~is_right])
-            ]
+            several = 0
+            counts = list(count_claims(logits, labels, self._classes))
         else:
             actual, predicted = labels != 0, logits > 0
             several = len(logits)

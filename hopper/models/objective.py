@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.schema import LabelKind, TargetKind
+from hopper.models.class_scores import MOST_CLASSES, count_claims
 from hopper.models.losses import DEFAULT_LOSSES, LOSSES, UNLABELLED, Loss
 from hopper.models.metrics import DEFAULT_METRICS, METRICS, AnyMetric, WholeMetric
 from hopper.ops import in_full
@@ -134,6 +135,17 @@ class Objective:
             else:
                 scores[metric.name] = metric.value(next(sums_by_metric))
         return scores
+
+    @torch.no_grad()
+    def class_counts(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """[3, classes] int64 of :func:`count_claims`, to add over batches and ranks; None where a
+        root may have several labels or values, or there are more classes than are told one by one.
+
+        Parameters and errors as :meth:`loss_sum`.
+        """
+        if self.kind != "class" or logits.shape[1] > MOST_CLASSES:
+            return None
+        return count_claims(*self._labelled(logits, labels), logits.shape[1])
 
     def label_sums(self, labels: Tensor, classes: int) -> Tensor:
         """Return sums of labels [classes + 1], float64, which can be added over ranks.

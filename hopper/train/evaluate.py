@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Inference
 from hopper.inference.inference import Ids
 from hopper.models import Objective
+from hopper.models.class_scores import class_scores
 
 
 @contextmanager
@@ -25,6 +27,17 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+class Scored(NamedTuple):
+    """What a model reaches on a split.
+
+    by_metric: its scores, the one that selects first. by_class: columns of
+    :func:`~hopper.models.class_scores.class_scores`; none where a root has not one label.
+    """
+
+    by_metric: dict[str, float]
+    by_class: dict[str, list[Any]]
 
 
 class Evaluator:
@@ -69,8 +82,25 @@ class Evaluator:
             logits, labels = self._predict(model, split)
         return self._scores(logits, labels, split)
 
-    def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """Logits and labels of this rank's part of a split; every rank must call it."""
+    @torch.no_grad()
+    def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
+        """:meth:`scores`, and those of each class; equal on every rank.
+
+        Raises
+        ------
+        ClusterError: a rank or server was lost, or a deadline passed.
+        """
+        with evaluating(model):
+            logits, labels = self._answers(model, split)
+        by_class: dict[str, list[Any]] = {}
+        counts = self.objective.class_counts(logits, labels)
+        if counts is not None:
+            self._scene.cluster.all_reduce(counts, "control", f"counting {split} claims by class")
+            by_class = class_scores(counts, self._inference.graph.label_names())
+        return Scored(self._scores(logits, labels, split), by_class)
+
+    def _answers(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """The logits of this rank's part of a split, and their labels; collective."""
         ids, logits = self._inference.rows(model, self._inference.split(split))
         return logits.cpu(), self._labels(ids)
 

@@ -33,7 +33,7 @@ from hopper.tasks import (
     type_at,
 )
 from hopper.tasks.target_edges import TargetEdges
-from hopper.train.evaluate import Evaluator, evaluating
+from hopper.train.evaluate import Evaluator, Scored, evaluating
 from hopper.train.known_links import KnownLinks
 from hopper.train.owned_rows import OwnedRows, part_of, places_among
 
@@ -130,6 +130,10 @@ class LinkEvaluator(Evaluator):
         ranks = torch.cat(ranks_by_moment)
         sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
         return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
+
+    def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
+        """See :class:`Evaluator`: a link is of no class."""
+        return Scored(self.scores(model, split), {})
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:

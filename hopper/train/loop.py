@@ -260,10 +260,10 @@ class Trainer:
             self.engine.hand_out(number)
             test = model.test()
             tests.append(test)
-            if test and not model.state.name:
-                scores = ", ".join(
+            if test.by_metric and not model.state.name:
+                told = ", ".join(
                     f"{name} {score:.4f} ({baselines['test'][name]:.4f})"
-                    for name, score in test.items()
+                    for name, score in test.by_metric.items()
                 )
                 console.say(
                     f"test {scores}, best epoch {model.progress.best_epoch}; in brackets "

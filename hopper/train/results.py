@@ -213,6 +213,27 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return summary
 
 
+def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The scores of a summary, of a trial in it, or of a run in results.json.
+
+    A summary of an older version has one score a split, under "accuracy" whatever its metric is.
+
+    Returns
+    -------
+    By split, "val" and "test", and by metric, the one that selects the best model first. A split
+    that was not scored has no metric.
+    """
+    if "scores" in summary:
+        return {split: dict(scores) for split, scores in summary["scores"].items()}
+    metric, old = str(summary.get("metric", "accuracy")), summary.get("accuracy", {})
+    return {split: {} if score is None else {metric: score} for split, score in old.items()}
+
+
+def main_score(summary: Mapping[str, Any], split: str) -> float | None:
+    """The score of a split by the metric that selects the best model; None where there is none."""
+    return next(iter(split_scores(summary).get(split, {}).values()), None)
+
+
 def refuse_finished(run_dir: Path) -> None:
     """Refuse to train into the folder of a finished run.
 

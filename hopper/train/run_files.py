@@ -12,6 +12,7 @@ from typing import Any
 from hopper.engines import Engine
 from hopper.graph.row_form import RoundingError
 from hopper.models import Objective
+from hopper.train.evaluate import Scored
 from hopper.train.results import (
     SUMMARY_FILE,
     EpochRecord,
@@ -92,7 +93,7 @@ class RunFiles:
 
     def conclude(
         self,
-        tests: Sequence[Mapping[str, float]],
+        tests: Sequence[Scored],
         baselines: Mapping[str, Mapping[str, float]],
         memory: list[float],
     ) -> None:
@@ -100,21 +101,23 @@ class RunFiles:
 
         Parameters
         ----------
-        tests: by model, the test scores of its best parameters by metric; empty if not scored.
-        baselines: by split, the scores of a single answer for all nodes.
-        memory: by rank, the peak resident memory in MiB.
+        tests: by model, the best parameters' scores on the test split, if it is scored.
+        baselines: by split, the scores of one answer for all nodes.
+        memory: by rank, MiB at most.
         """
         if not self._is_written:
             return
-        facts, metric = self._facts(memory), self._objective.metric
+        facts = self._facts(memory)
         scores = [
             {
-                "accuracy": {"val": model.progress.best_score, "test": test.get(metric)},
-                "scores": {"val": model.progress.best_scores, "test": dict(test)},
+                "scores": {"val": model.progress.best_scores, "test": test.by_metric},
                 "baselines": dict(baselines),
                 "best_epoch": model.progress.best_epoch,
             }
             for model, test in zip(self._models, tests, strict=True)
+        ]
+        by_class = [
+            {"by_class": {"test": test.by_class} if test.by_class else {}} for test in tests
         ]
         trials = []
         for number, trial in self._trials.items():
@@ -123,12 +126,12 @@ class RunFiles:
                 "overrides": dict(trial.state.overrides),
                 "parameters": trial.state.packed.parameters.numel(),
             }
-            trials.append(description | scores[number])
-            self._summarise(trial.folder, facts | trials[-1])
+            trials.append(own | scores[number])
+            self._summarise(trial.folder, facts | trials[-1] | by_class[number])
         validated = {number: model.progress.best_score for number, model in enumerate(self._models)}
         ranking = best_first(validated, self._objective.higher_is_better)
         of_all = {"ranking": ranking, "trials": trials} if trials else {}
-        self._summarise(self._run_dir, facts | scores[ranking[0]] | of_all)
+        self._summarise(self._run_dir, facts | scores[ranking[0]] | of_all | by_class[ranking[0]])
 
     def _facts(self, memory: list[float]) -> dict[str, Any]:
         """The part of a summary that is the same for all models of the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -26,6 +27,7 @@ from hopper.train.results import (
     TrialRecord,
     learned_rows_file,
     spans_file,
+    split_scores,
 )
 from hopper.train.run_description import read_run_schema
 from hopper.train.run_files import CONFIG_FILE
@@ -58,28 +60,34 @@ class _Trained:
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """By metric and split ("val", "test"), the scores of the model of :meth:`load_model`.
-
-        The metric that selects the best model comes first. Splits that were not scored are absent.
-        """
-        return self._by_metric("scores")
+        """By metric, the one that selected the model first, the score of each split, "val" and
+        "test", of the model that :meth:`load_model` returns. A split that was not scored is left
+        out."""
+        return self._by_metric(split_scores(self.summary))
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By metric and split, the scores of a single answer for all nodes.
-
-        That answer is the largest class of training nodes, for each of several labels what most of
-        them have, or their mean.
-        """
-        return self._by_metric("baselines")
-
-    def _by_metric(self, key: str) -> dict[str, dict[str, float]]:
-        if key not in self.summary:
+        """The same of one answer for all nodes: the largest class of training nodes, for each of
+        several labels what most of them have, or their mean."""
+        if "baselines" not in self.summary:
             raise RequestError(
-                f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: no {key!r}"
+                f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: "
+                "no 'baselines'"
             )
-        by_metric: dict[str, dict[str, float]] = {self.metric: {}}
-        for split, scores in self.summary[key].items():
+        return self._by_metric(self.summary["baselines"])
+
+    @property
+    def by_class(self) -> dict[str, list[Any]]:
+        """Of the test split, a column each: "class" (its name, or number), "precision", "recall",
+        "f1" and "support". A score is None where nothing tells it. Empty where a root has not one
+        label, there are more than a thousand classes, or an older version of Hopper wrote the run.
+        """
+        found: dict[str, list[Any]] = self.summary.get("by_class", {}).get("test", {})
+        return found
+
+    def _by_metric(self, splits: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {self.metric: {}}
+        for split, scores in splits.items():
             for name, score in scores.items():
                 by_metric.setdefault(name, {})[split] = score
         return by_metric

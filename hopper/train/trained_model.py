@@ -8,7 +8,7 @@ from pathlib import Path
 from hopper.engines import TrainState
 from hopper.migrate.transport import hand_out
 from hopper.train.checkpoint import BEST_MODEL_FILE, Progress, load_model, save_model
-from hopper.train.evaluate import Evaluator
+from hopper.train.evaluate import Evaluator, Scored
 from hopper.train.results import TrialRecord
 
 
@@ -108,8 +108,8 @@ class TrainedModel:
             progress.epochs_without_gain += self._config.evaluate_every
         return scores
 
-    def test(self) -> dict[str, float]:
-        """Go back to the best model and score it on the test split.
+    def test(self) -> Scored:
+        """Go back to the best model, and score it on the test split; nothing if it is not scored.
 
         If no epoch was scored, the present model counts as the best, and is saved.
 
@@ -132,8 +132,8 @@ class TrainedModel:
             for table in self._evaluator.learnable:
                 table.go_back()
         if not self._config.evaluate_every or not self._evaluator.has_split("test"):
-            return {}
-        return self.scores("test")
+            return Scored({}, {})
+        return self._evaluator.score_classes(self.state.packed.module, "test")
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """By split, the scores of a single answer for all nodes; every rank must call it."""

@@ -55,7 +55,7 @@ def make_run(
         "epochs": epochs,
         "nic_bytes": None,
         "peak_rss_mib": [100.0, 100.0],
-        "accuracy": {"val": 0.5, "test": None},
+        "scores": {"val": {"accuracy": 0.5}, "test": {}},
     }
 
 

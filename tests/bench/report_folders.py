@@ -75,7 +75,8 @@ def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> No
     ]
     summary = {
         "engine": entry["engine"], "exact": True, "ranks": 2, "metric": "accuracy",
-        "accuracy": {"val": 0.6, "test": 0.55}, "best_epoch": 1, "peak_rss_mib": [120.0, 130.0],
+        "scores": {"val": {"accuracy": 0.6}, "test": {"accuracy": 0.55}},
+        "best_epoch": 1, "peak_rss_mib": [120.0, 130.0],
         "epochs": epochs,
     }  # fmt: skip
     folder.mkdir(parents=True)

@@ -93,12 +93,12 @@ def test_results_have_the_schema(results: dict[str, Any]) -> None:
 def _check_run(run: Mapping[str, Any]) -> None:
     assert set(run) == {
         *("label", "engine", "exact", "options", "partition", "model", "round"),
-        *("epochs", "nic_bytes", "peak_rss_mib", "accuracy"),
+        *("epochs", "nic_bytes", "peak_rss_mib", "scores"),
     }
     assert run["nic_bytes"] is None
     assert len(run["peak_rss_mib"]) == 2
-    assert set(run["accuracy"]) == {"val", "test"}
-    assert 0 <= run["accuracy"]["test"] <= 1
+    assert set(run["scores"]) == {"val", "test"}
+    assert 0 <= run["scores"]["test"]["accuracy"] <= 1
     assert len(run["epochs"]) == 2
     for epoch in run["epochs"]:
         assert set(epoch) == {

@@ -67,6 +67,22 @@ def test_many_engines_with_options_fit_too() -> None:
         assert told in text
 
 
+def test_what_the_rounds_show_is_said() -> None:
+    text = printed(results_of(3), [], width=200)
+    assert (
+        "hop is 2.00 (2.00 to 2.00) times as fast as model_centric; "
+        "hop sends 7.05 (7.05 to 7.05) times fewer bytes than model_centric; "
+        "same gradient, within 3.0e-07"
+    ) in text
+    runs = []
+    for index, seconds in enumerate((2.0, 7.0)):
+        runs.append(make_run("model_centric", index, [4.0]))
+        runs.append(make_run("hop", index, [seconds]))
+    text = printed(make_results(runs, SOUND), [], width=200)
+    assert "no difference shown in time between hop and model_centric" in text
+    assert "no difference shown in bytes between hop and model_centric" in text
+
+
 def test_one_round_is_said_to_have_no_interval() -> None:
     text = printed(results_of(1), [])
     assert " 2.00 " in text

@@ -62,11 +62,13 @@ def h1(folder: Path) -> str:
 
 def test_a_page_about_an_ab(tmp_path: Path) -> None:
     folder = write_ab(tmp_path / "ab", sound_results())
-    assert h1(folder) == "hop trains 1.98 times as fast as model_centric"
+    assert h1(folder) == "hop is 1.98 (1.93 to 2.03) times as fast as model_centric"
     page = report(folder)
     for told in (
         "95% interval 1.93 to 2.03",
-        "5.00× fewer feature bytes",
+        "hop sends 4.90 (4.90 to 4.90) times fewer bytes than model_centric.",
+        "8.20 MB sent, 4.90 (4.90 to 4.90) times fewer bytes",
+        "same gradient, within 3.0e-07",
         "3 interleaved rounds of 1 measured epoch on identical seeds",
         "largest relative difference 3.0e-07, limit 1e-05",
         "Speed-up over model_centric",
@@ -157,7 +159,7 @@ def test_an_approximate_engine_is_marked_and_not_held_to_parity(tmp_path: Path) 
     results["runs"] += [make_run("locality", index, [9.0, 1.0]) for index in range(3)]
     folder = write_ab(tmp_path / "ab", results)
     # The headline is for engines that compute the same.
-    assert h1(folder) == "hop trains 1.98 times as fast as model_centric"
+    assert h1(folder) == "hop is 1.98 (1.93 to 2.03) times as fast as model_centric"
     page = report(folder)
     assert "approximate" in page.text
     assert "not checked" in page.text
@@ -182,7 +184,8 @@ def test_variants_of_an_engine_are_told_apart_by_label(tmp_path: Path) -> None:
     parity = SOUND | {"hop:merge=off:pregather=false": 4e-7}
     folder = write_ab(tmp_path / "ab", make_results(runs, parity))
     assert h1(folder) == (
-        "hop<wbr>:merge=off<wbr>:pregather=false trains 2.00 times as fast as model_centric"
+        "hop<wbr>:merge=off<wbr>:pregather=false is 2.00 (2.00 to 2.00) times as fast as "
+        "model_centric"
     )
     page = report(folder)
     assert "4.0e-07" in page.text
@@ -195,10 +198,10 @@ def test_variants_of_an_engine_are_told_apart_by_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [
-        ([[2.0], [2.1]], "hop trains 1.95 times as fast as model_centric"),
-        ([[3.0], [5.5]], "No engine is clearly faster than model_centric"),
-        ([[8.0], [8.1]], "No engine is faster than model_centric; hop comes closest"),
-        ([[2.0]], "hop trains 2.00 times as fast as model_centric"),
+        ([[2.0], [2.1]], "hop is 1.95 (1.43 to 2.66) times as fast as model_centric"),
+        ([[3.0], [5.5]], "No difference shown between hop and model_centric"),
+        ([[8.0], [8.1]], "hop is 0.50 (0.46 to 0.54) times as fast as model_centric"),
+        ([[2.0]], "No difference shown between hop and model_centric"),
     ],
 )
 def test_the_headline_goes_by_the_interval(
@@ -209,7 +212,10 @@ def test_the_headline_goes_by_the_interval(
         runs += [make_run("model_centric", index, [4.0]), make_run("hop", index, each)]
     folder = write_ab(tmp_path / "ab", make_results(runs, SOUND))
     assert h1(folder) == told
-    assert ("no interval" in report(folder).text) == (len(seconds) == 1)
+    text = report(folder).text
+    assert ("has no interval" in text) == (len(seconds) == 1)
+    # In the card, too, no number is told that the rounds do not show.
+    assert ("no difference shown to model_centric" in text) == told.startswith("No difference")
 
 
 def test_divided_layers_show_who_does_how_much(tmp_path: Path) -> None:
@@ -313,14 +319,105 @@ def test_a_single_run(tmp_path: Path) -> None:
     write_run(tmp_path / "run", make_run("hop", 0, [9.0, 2.0]), [3.0, 2.0, 1.5, 1.0])
     config = {"data": {"partitioned": str(tmp_path / "gone")}, "model": {"name": "gat"}}
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    assert h1(tmp_path / "run") == "hop on run: 2.00 s an epoch"
-    text = report(tmp_path / "run").text
-    for told in ("Test accuracy 0.5500", "epoch 0, iteration 0", "Training loss", "gat",
+    assert h1(tmp_path / "run") == "run: accuracy 0.5500 on the test split, 0.6000 on validation"
+    page = report(tmp_path / "run")
+    text = page.text
+    headings = [attrs["id"] for name, attrs in page.elements if name == "section"]
+    assert headings == [
+        "scores",
+        "learning",
+        "time",
+        "traffic",
+        "time-steps",
+        "evidence",
+        "setting",
+    ]
+    for told in ("Test accuracy 0.5500", "Best validation accuracy 0.6000 epoch 1 (of 0 to 1)",
+                 "accuracy by epoch Dashed: epoch 1, the best by accuracy",
+                 "they reach 0.5500 on the test split", "epoch 0, iteration 0", "Training loss",
+                 "gat",
                  "Graph and locality: the partitioned graph cannot be read",
                  "Machine, versions and commit"):  # fmt: skip
         assert told in text, told
     for absent in ("Speed-up", "Parity Largest", "R_micro"):
         assert absent not in text, absent
+
+
+def changed_summary(folder: Path, **changes: Any) -> Path:
+    """A run's folder, whose summary says something else of its scores."""
+    write_run(folder, make_run("hop", 0, [9.0, 2.0, 2.0]), [3.0, 2.0, 1.5, 1.0])
+    file = folder / "summary.json"
+    summary = {key: value for key, value in json.loads(file.read_text()).items()
+               if changes.get(key, value) is not None}  # fmt: skip
+    file.write_text(json.dumps(summary | {k: v for k, v in changes.items() if v is not None}))
+    return folder
+
+
+BY_CLASS = {
+    "class": ["cats", "<dogs>", "2"],
+    "precision": [0.75, 0.5, None],
+    "recall": [0.6, 1.0, None],
+    "f1": [2 / 3, 2 / 3, None],
+    "support": [1500, 20, 0],
+}
+
+
+def test_a_run_s_scores_by_metric_and_by_class(tmp_path: Path) -> None:
+    scores = {"val": {"mrr": 0.61, "hits@10": 0.8}, "test": {"mrr": 0.59, "hits@10": 0.79}}
+    folder = changed_summary(
+        tmp_path / "run", metric="mrr", scores=scores, by_class={"test": BY_CLASS},
+        baselines={"test": {"mrr": 0.02, "hits@10": 0.1}},
+    )  # fmt: skip
+    assert h1(folder) == "run: mrr 0.5900 on the test split, 0.6100 on validation"
+    text = report(folder).text
+    assert "metric validation test one answer for all, test" in text
+    assert "mrr 0.6100 0.5900 0.0200 hits@10 0.8000 0.7900 0.1000" in text
+    assert "3 classes; mean F1 0.6667." in text
+    assert "cats 1,500 0.7500 0.6000 0.6667" in text
+    assert "<dogs> 20 0.5000 1.0000 0.6667" in text
+    assert "2 0 – – –" in text
+    assert text.index("Test scores by class") < text.index("Epoch time") < text.index("by cause")
+
+
+def test_a_run_of_an_older_version_is_read(tmp_path: Path) -> None:
+    old = {"val": 0.6, "test": None}
+    folder = changed_summary(tmp_path / "run", metric="rmse", scores=None, accuracy=old)
+    assert h1(folder) == "run: rmse 0.6000 on validation"
+    results = sound_results()
+    for run in results["runs"]:
+        del run["scores"]
+        run["accuracy"] = {"val": 0.5, "test": 0.25}
+    text = report(write_ab(tmp_path / "ab", results)).text
+    assert "Final accuracy" in text
+    assert "hop 0.5000 0.2500" in text
+
+
+def test_a_run_that_was_not_scored_says_so(tmp_path: Path) -> None:
+    folder = changed_summary(tmp_path / "run", scores={"val": {}, "test": {}}, best_epoch=None)
+    assert h1(folder) == "hop on run: 2.00 s an epoch"
+    assert "Scores were not measured" in report(folder).text
+
+
+def test_columns_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    broken = BY_CLASS | {"support": [1]}
+    folder = changed_summary(tmp_path / "run", by_class={"test": broken})
+    with pytest.raises(RequestError, match=r"by_class\.test: .*expected 3 classes in each column"):
+        write_report(folder)
+
+
+def test_an_engine_has_its_colour_whatever_it_stands_beside(tmp_path: Path) -> None:
+    swatches = {}
+    for others in (["model_centric"], ["model_centric", "zero_hop", "locality"]):
+        runs = [make_run(name, i, [4.0]) for i in range(2) for name in (*others, "hop")]
+        folder = write_ab(tmp_path / str(len(others)), make_results(runs, dict.fromkeys(
+            [*others, "hop"], 1e-7)))  # fmt: skip
+        cards = [
+            a["class"] for n, a in report(folder).elements if "swatch c-" in str(a.get("class"))
+        ]
+        swatches[len(others)] = cards
+    assert swatches[1][:2] == ["swatch c-grey-0", "swatch c-blue-0"]
+    assert swatches[3][:4] == [f"swatch c-{name}-0" for name in ("grey", "red", "orange", "blue")]
+    assert ".c-blue-0 { --k: var(--blue)" in (folder / "report.html").read_text()
 
 
 def test_a_single_run_tells_of_its_graph(tmp_path: Path, tiny_graph: Any) -> None:

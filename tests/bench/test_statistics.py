@@ -9,11 +9,12 @@ import pytest
 from hopper.bench.statistics import (
     engines_of,
     epoch_seconds,
+    fewer_bytes,
     figures,
     measured_epochs,
-    paired_ratio,
     speed_up,
 )
+from hopper.paired_ratio import paired_ratio
 
 from .conftest import make_run
 
@@ -27,6 +28,30 @@ def test_interval_is_students_t_on_log_ratios() -> None:
     half = 12.7062 * math.log(2)
     assert math.log(ratio.low) == pytest.approx(math.log(4) - half, rel=1e-5)
     assert math.log(ratio.high) == pytest.approx(math.log(4) + half, rel=1e-5)
+
+
+def test_a_difference_is_shown_where_the_interval_excludes_1() -> None:
+    assert paired_ratio([2.0, 2.1, 2.2], [1.0, 1.0, 1.0]).is_shown
+    assert paired_ratio([1.0, 1.0, 1.0], [2.0, 2.1, 2.2]).is_shown
+    assert not paired_ratio([2.0, 0.6], [1.0, 1.0]).is_shown
+    assert not paired_ratio([2.0], [1.0]).is_shown
+    assert not paired_ratio([7.0, 8.0], [7.0, 8.0]).is_shown
+    ratio = paired_ratio([2.0, 8.0], [1.0, 1.0])
+    assert ratio.inverse.inverse == ratio
+    assert paired_ratio([1.0, 1.0], [2.0, 8.0]).low == pytest.approx(ratio.inverse.low)
+
+
+def test_bytes_of_measured_epochs_are_compared() -> None:
+    runs = []
+    for index in range(2):
+        runs.append(make_run("model_centric", index, [9.0, 4.0], feature_bytes=39_800_000))
+        runs.append(make_run("hop", index, [9.0, 4.0], feature_bytes=9_800_000))
+    ratio = fewer_bytes(runs, "hop", "model_centric")
+    # 200 kB of gradients each.
+    assert ratio is not None
+    assert (ratio.mean, ratio.low, ratio.is_shown) == (pytest.approx(4), pytest.approx(4), True)
+    runs[1]["epochs"][1]["bytes"] = dict.fromkeys(runs[1]["epochs"][1]["bytes"], 0)
+    assert fewer_bytes(runs, "hop", "model_centric") is None
 
 
 def test_equal_ratios_have_an_interval_of_no_width() -> None:

@@ -55,7 +55,9 @@ def test_cora(
     cases_file.write_text(json.dumps(cases))
     run_ranks(RANK_SCRIPT, 2, tmp_path / "ranks", str(cases_file))
     accuracy = {
-        engine: json.loads((tmp_path / engine / "summary.json").read_text())["accuracy"]["test"]
+        engine: json.loads((tmp_path / engine / "summary.json").read_text())["scores"]["test"][
+            "accuracy"
+        ]
         for engine in ENGINES
     }
     assert accuracy["zero_hop"] > 0.79, accuracy

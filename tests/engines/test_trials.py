@@ -171,7 +171,7 @@ def test_every_trial_equals_itself_trained_alone(
             for key, value in wanted.items():
                 assert found[key] == pytest.approx(value, rel=1e-7, abs=1e-10), (name, index, key)
             whole = json.loads((single / "summary.json").read_text())
-            assert summary["accuracy"] == whole["accuracy"]
+            assert summary["scores"] == whole["scores"]
             assert summary["best_epoch"] == whole["best_epoch"]
             epochs_run.add(len(epochs))
         stopped += len(epochs_run) > 1

@@ -31,7 +31,7 @@ class Witness:
             time.sleep(600)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        self._say("finish", summary["accuracy"]["test"])
+        self._say("finish", summary["scores"]["test"][summary["metric"]])
 
     def close(self) -> None:
         self._say("close")

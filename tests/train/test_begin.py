@@ -23,7 +23,7 @@ def test_parameters_and_rows_go_on(typed_runs: Any) -> None:
     again = typed_runs.finished("again", *RGCN, *still, begun, epochs=1, engine="model_centric")
     for name, value in read_tensors(first.run_dir / "best.safetensors").items():
         assert torch.equal(read_tensors(again.run_dir / "best.safetensors")[name], value)
-    assert again.summary()["accuracy"]["val"] == first.summary()["accuracy"]["val"]
+    assert again.summary()["scores"]["val"] == first.summary()["scores"]["val"]
     rows = [hopper.RunResult.open(run.run_dir).load_learnable_rows() for run in (first, again)]
     assert torch.equal(rows[0]["author"], rows[1]["author"])
 

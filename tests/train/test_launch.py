@@ -42,10 +42,10 @@ def test_a_run_writes_its_results(reference: Any) -> None:
         assert epoch["stage_seconds"]["compute"] > 0
     best = max(epochs, key=lambda epoch: epoch["val"])
     assert summary["best_epoch"] == best["epoch"]
-    assert summary["accuracy"]["val"] == best["val"]
+    assert summary["scores"]["val"]["accuracy"] == best["val"]
     # Six communities, told apart by features and neighbours.
     assert epochs[-1]["loss"] < 0.5 * epochs[0]["loss"]
-    assert summary["accuracy"]["test"] > 0.5
+    assert summary["scores"]["test"]["accuracy"] > 0.5
 
 
 def test_training_nodes_are_scored_where_that_is_asked_for(reference: Any, runs: Any) -> None:

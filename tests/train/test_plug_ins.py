@@ -56,7 +56,7 @@ def test_the_run_learns_and_says_by_what_it_is_scored(whole: Any) -> None:
     epochs, summary = whole.epochs(), whole.summary()
     assert epochs[-1]["loss"] < 0.7 * epochs[0]["loss"]
     assert summary["metric"] == "macro_f1"
-    assert summary["accuracy"]["test"] > 0.5
+    assert summary["scores"]["test"]["macro_f1"] > 0.5
     assert "val macro_f1 " in whole.stdout
 
 
@@ -65,14 +65,14 @@ def test_loggers_are_told_of_everything_on_rank_0(whole: Any) -> None:
     assert calls(whole) == [
         ["0", "start", "zero_hop", False],
         *(["0", "epoch", epoch, score] for epoch, score in enumerate(val)),
-        ["0", "finish", whole.summary()["accuracy"]["test"]],
+        ["0", "finish", whole.summary()["scores"]["test"]["macro_f1"]],
         ["0", "close"],
     ]
     with (whole.run_dir / "epochs.csv").open(newline="") as file:
         head, *lines, last = csv.reader(file)
     assert head[:3] == ["epoch", "loss", "val"]
     assert [float(line[1]) for line in lines] == [epoch["loss"] for epoch in whole.epochs()]
-    assert last == ["test", "", str(whole.summary()["accuracy"]["test"])]
+    assert last == ["test", "", str(whole.summary()["scores"]["test"]["macro_f1"])]
 
 
 def test_a_logger_that_fails_is_named_once_and_ends_nothing(whole: Any) -> None:

@@ -39,13 +39,23 @@ def test_predictions_score_as_the_run_did(
     reference: Any, runs: Any, community_graph: GraphDirectory, tmp_path: Path
 ) -> None:
     """On the graph that it was trained on, and on the same one over other servers."""
-    summary = reference.summary()["accuracy"]
+    scores = reference.summary()["scores"]
     labels, count = community_graph.labels("item"), community_graph.schema.node_types["item"].count
     found = predicted(runs, reference.run_dir, tmp_path / "labels")
     np.testing.assert_array_equal(found.ids, np.arange(count))
     for split in ("val", "test"):
         nodes = community_graph.split(split)
-        assert float((found.values[nodes] == labels[nodes]).mean()) == summary[split]
+        assert float((found.values[nodes] == labels[nodes]).mean()) == scores[split]["accuracy"]
+    # Both ranks counted the claims of their nodes.
+    by_class = reference.summary()["by_class"]["test"]
+    claims, actual = found.values[nodes], labels[nodes]
+    for place, number in enumerate(map(int, by_class["class"])):
+        right = ((claims == number) & (actual == number)).sum()
+        assert by_class["support"][place] == (actual == number).sum()
+        assert by_class["recall"][place] == pytest.approx(right / (actual == number).sum())
+        if by_class["precision"][place] is not None:
+            assert by_class["precision"][place] == pytest.approx(right / (claims == number).sum())
+    assert sum(by_class["support"]) == nodes.size
     assert not (tmp_path / "labels" / "_work").exists()
     other = tmp_path / "three servers"
     partition_graph(community_graph, other, 3, "random", seed=5)

@@ -63,7 +63,7 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
     assert len(whole.losses()) == epochs
     assert resumed.losses() == whole.losses()
     assert [epoch["val"] for epoch in resumed.epochs()] == [e["val"] for e in whole.epochs()]
-    assert resumed.summary()["accuracy"] == whole.summary()["accuracy"]
+    assert resumed.summary()["scores"] == whole.summary()["scores"]
     best = "best.safetensors"
     assert (resumed.run_dir / best).read_bytes() == (whole.run_dir / best).read_bytes()
 

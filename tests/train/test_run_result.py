@@ -14,6 +14,7 @@ import torch
 
 import hopper
 from hopper.graph.directory import GraphDirectory
+from hopper.train.results import main_score
 from hopper.train.tensor_file import read_tensors
 
 SCRIPT = """
@@ -66,7 +67,10 @@ def test_a_result_tells_what_the_run_wrote(opened: hopper.RunResult, reference: 
     assert [vars(epoch) for epoch in opened.epochs] == reference.epochs()
     assert opened.epochs[0].bytes["feature"] > 0
     summary = reference.summary()
-    assert opened.metrics == {"accuracy": summary["accuracy"]}
+    splits = summary["scores"]
+    assert opened.metrics == {
+        "accuracy": {split: scores["accuracy"] for split, scores in splits.items()}
+    }
     assert (opened.engine, opened.is_exact, opened.ranks) == ("hop", True, 2)
     assert opened.best_epoch == summary["best_epoch"]
     assert opened.config.model.hidden == 8
@@ -92,6 +96,17 @@ def test_the_loaded_model_is_the_one_that_was_scored(
     parts = hopper.PartitionedGraph.open(partitioned)
     found = accuracy(model, moved.config, community_graph, parts)
     assert found == pytest.approx(opened.metrics["accuracy"]["test"], abs=1e-12)
+
+
+def test_a_score_of_an_older_version_has_the_name_of_its_metric(tmp_path: Path) -> None:
+    summary = {"metric": "mrr", "accuracy": {"val": 0.5, "test": None}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    old = hopper.RunResult.open(tmp_path)
+    assert old.metrics == {"mrr": {"val": 0.5}}
+    assert old.by_class == {}
+    assert (main_score(summary, "val"), main_score(summary, "test")) == (0.5, None)
+    with pytest.raises(hopper.RequestError, match="no 'baselines'"):
+        _ = old.baselines
 
 
 def test_an_altered_model_is_not_loaded(opened: hopper.RunResult, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_the_table_is_ranked() -> None:
             "trial": index,
             "overrides": {"model.hidden": 4 + index},
             "parameters": 10,
-            "accuracy": {"val": val, "test": None},
+            "scores": {"val": {"accuracy": val}, "test": {}},
             "best_epoch": 1,
         }
         for index, val in enumerate((0.25, 0.75))

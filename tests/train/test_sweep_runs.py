@@ -53,9 +53,9 @@ def test_a_sweep_writes_a_folder_per_trial_and_a_summary(swept: Any) -> None:
     assert [each["overrides"] for each in summary["trials"]] == [
         {"model.hidden": hidden} for hidden in (4, 8, 6)
     ]
-    scores = {each["trial"]: each["accuracy"]["val"] for each in summary["trials"]}
+    scores = {each["trial"]: each["scores"]["val"]["accuracy"] for each in summary["trials"]}
     assert summary["ranking"] == best_first(scores, higher_is_better=True)
-    assert summary["accuracy"] == summary["trials"][summary["ranking"][0]]["accuracy"]
+    assert summary["scores"] == summary["trials"][summary["ranking"][0]]["scores"]
     for trial in range(3):
         own = trial_epochs(swept, trial)
         folder = swept.run_dir / f"trial-{trial}"
@@ -76,7 +76,8 @@ def test_the_result_of_a_sweep_loads_every_trial(swept: Any) -> None:
     assert result.ranking == summary["ranking"]
     for index, (trial, hidden) in enumerate(zip(result.trials, (4, 8, 6), strict=True)):
         assert trial.overrides == {"model.hidden": hidden}
-        assert trial.metrics == {"accuracy": summary["trials"][index]["accuracy"]}
+        for split, scores in summary["trials"][index]["scores"].items():
+            assert trial.metrics["accuracy"][split] == scores["accuracy"]
         assert trial.best_epoch == summary["trials"][index]["best_epoch"]
         assert [vars(epoch) for epoch in trial.epochs] == trial_epochs(swept, index)
         model = trial.load_model()

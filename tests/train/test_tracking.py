@@ -44,7 +44,7 @@ def test_tensorboard(reference: Any, tmp_path: Path) -> None:
     losses = [event.value for event in events.Scalars("loss")]
     assert losses == pytest.approx([record["loss"] for record in reference.epochs()])
     [test] = events.Scalars("test/accuracy")
-    assert test.value == pytest.approx(reference.summary()["accuracy"]["test"])
+    assert test.value == pytest.approx(reference.summary()["scores"]["test"]["accuracy"])
 
 
 def test_mlflow(reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from hopper.bench.report.markup import Child, Markup, breakable, percent, tag
 from hopper.bench.report.tables import Cell, table
-from hopper.bench.statistics import Ratio
+from hopper.paired_ratio import Ratio
 
 Told = Callable[[float], str]
 
@@ -31,10 +31,11 @@ class Part(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A value with the single measurements behind it, each with words of its own."""
+    """A value with the single measurements behind it, each with words of its own; ``colour`` is a
+    class of :mod:`hopper.bench.report.colours`."""
 
     name: str
-    colour: int
+    colour: str
     value: float
     points: Sequence[tuple[str, float]]
 
@@ -132,12 +133,12 @@ def dotted(title: str, subtitle: str, rows: Sequence[Row], told: Told, value_nam
         words = ", ".join(f"{what} {told(value)}" for what, value in row.points)
         bar = tag(
             "rect", x=0, y=0, width=percent(row.value * scale), height=_HEIGHT, rx=3,
-            class_=f"e{row.colour}", data_tip=f"{row.name}\n{value_name}: {told(row.value)}",
+            class_=row.colour, data_tip=f"{row.name}\n{value_name}: {told(row.value)}",
         )  # fmt: skip
         dots = [
             tag(
                 "circle", cx=percent(value * scale), cy=_HEIGHT / 2, r=4,
-                class_=f"dot e{row.colour}", data_tip=f"{row.name}\n{what}: {told(value)}",
+                class_=f"dot {row.colour}", data_tip=f"{row.name}\n{what}: {told(value)}",
             )
             for what, value in row.points
         ]  # fmt: skip
@@ -156,12 +157,12 @@ def dotted(title: str, subtitle: str, rows: Sequence[Row], told: Told, value_nam
     return figure(title, subtitle, tag("div", drawn, class_="bars dotted"), numbers=numbers)
 
 
-def ratios(title: str, subtitle: str, found: Mapping[str, tuple[int, Ratio]]) -> Markup:
+def ratios(title: str, subtitle: str, found: Mapping[str, tuple[str, Ratio]]) -> Markup:
     """Ratios on a logarithmic axis, with their interval; 1 is marked.
 
     Parameters
     ----------
-    found: by name, its colour and its ratio.
+    found: by name, the class that sets its colour, and its ratio.
     """
     ends = [1.0]
     for _, ratio in found.values():
@@ -183,17 +184,17 @@ def ratios(title: str, subtitle: str, found: Mapping[str, tuple[int, Ratio]]) ->
 
 
 def _ratio_row(
-    name: str, colour: int, ratio: Ratio, lines: Child, place: Callable[[float], str]
+    name: str, colour: str, ratio: Ratio, lines: Child, place: Callable[[float], str]
 ) -> Markup:
     words = tell_ratio(ratio)
     marks: list[Markup] = []
     if ratio.low is not None and ratio.high is not None:
         marks.append(
             tag("line", x1=place(ratio.low), x2=place(ratio.high), y1=15, y2=15,
-                class_=f"interval e{colour}")
+                class_=f"interval {colour}")
         )  # fmt: skip
     tip = f"{name}\n{words}"
-    marks.append(tag("circle", cx=place(ratio.mean), cy=15, r=6, class_=f"e{colour}", data_tip=tip))
+    marks.append(tag("circle", cx=place(ratio.mean), cy=15, r=6, class_=colour, data_tip=tip))
     svg = tag("svg", lines, marks, role="img", aria_label=f"{name}: {words}", height=30,
               class_="wide")  # fmt: skip
     return tag(

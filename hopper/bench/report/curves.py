@@ -22,10 +22,10 @@ _FLOOR: Final = 1e-9
 
 
 class Curve(NamedTuple):
-    """A run's values over ``xs``; ``colour`` is its place in the palette."""
+    """A run's values over ``xs``; ``colour`` is a class of :mod:`hopper.bench.report.colours`."""
 
     name: str
-    colour: int
+    colour: str
     xs: Sequence[float]
     values: Sequence[float]
     exact: bool = True
@@ -54,20 +54,25 @@ def curves_figure(
     x_name: str,
     told: Callable[[float], str] = three_digits,
     limit: tuple[float, float] | None = None,
+    *,
+    compared: bool = True,
+    mark: float | None = None,
 ) -> Markup:
     """Curves, and how far the others are from the first.
 
     Parameters
     ----------
     limit: a difference that exact engines stay below, and the x up to which that holds.
+    compared: whether the curves are of the same quantity, so that their differences say something.
+    mark: an x at which there is a line from top to bottom.
     """
     drawn = [_thinned(each, _mean) for each in curves]
     scale = _linear(drawn)
     parts: list[Child] = [
-        legend({each.name: f"e{each.colour}" for each in drawn}),
-        _plot(drawn, scale, 220, x_name, told, title),
+        legend({each.name: each.colour for each in drawn}) if len(drawn) > 1 else None,
+        _plot(drawn, scale, 220, x_name, told, title, mark=mark),
     ]
-    differences = _differences(curves)
+    differences = _differences(curves) if compared else []
     if differences:
         reference = curves[0].name
         caption = f"Relative difference to {reference}"
@@ -151,6 +156,7 @@ def _plot(
     told: Callable[[float], str],
     label: str,
     limit: tuple[float, float] | None = None,
+    mark: float | None = None,
 ) -> Markup:
     last = max([x for each in curves for x in each.xs], default=1.0) or 1.0
     first = min([x for each in curves for x in each.xs], default=0.0)
@@ -163,6 +169,9 @@ def _plot(
     if limit is not None:
         y, end = percent(scale.place(limit[0])), percent(min(1.0, (limit[1] - first) / width))
         grid.append(tag("line", x1=0, x2=end, y1=y, y2=y, class_="limit"))
+    if mark is not None:
+        x = percent((mark - first) / width)
+        grid.append(tag("line", x1=x, x2=x, y1=0, y2="100%", class_="one"))
     lines = [_line(index, curves, scale, first, width) for index in range(len(curves))]
     inner = tag("svg", lines, viewBox="0 0 1000 1000", preserveAspectRatio="none", width="100%",
                 height="100%")  # fmt: skip
@@ -194,14 +203,14 @@ def _line(index: int, curves: Sequence[Curve], scale: _Scale, first: float, widt
         for x, v in zip(curve.xs, curve.values, strict=True)
     )
     others = len(curves) - 1
-    broad = index == 0 and others > 0 and not scale.logarithmic
+    broad = index == 0 and others > 0 and not scale.logarithmic and curve.exact
     dashes = offset = None
     if others > 1 and index > 0 and curve.exact and not scale.logarithmic:
         dashes, offset = f"{_DASH} {_DASH * (others - 1)}", -_DASH * (index - 1)
     if len(curve.xs) == 1:
         # A single point has no length; a line of none with round ends is a dot.
         points = f"{points} {points}"
-    return tag("polyline", points=points, class_=f"line e{curve.colour}{' broad' if broad else ''}",
+    return tag("polyline", points=points, class_=f"line {curve.colour}{' broad' if broad else ''}",
                stroke_dasharray=dashes, stroke_dashoffset=offset)  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from hopper.bench.parity import (
     judge_losses,
 )
 from hopper.bench.report.source import Parity, Run, Source
-from hopper.bench.statistics import BASELINES, Figures, Ratio, figures, speed_up
+from hopper.bench.statistics import BASELINES, Figures, fewer_bytes, figures, speed_up
 from hopper.engines import ENGINE_CLASSES
+from hopper.paired_ratio import Ratio
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Findings:
     in_float64, losses_in_float64: what float64 says of gradients and losses that float32 could not
         judge.
     ratios: by baseline and name, how many times faster; without the baseline itself.
+    byte_ratios: as ratios, how many times fewer bytes; None where one of the two sends none.
     unpaired: sentences on comparisons that cannot be made.
     """
 
@@ -46,6 +48,7 @@ class Findings:
     problems: tuple[str, ...]
     baselines: tuple[str, ...]
     ratios: Mapping[str, Mapping[str, Ratio]]
+    byte_ratios: Mapping[str, Mapping[str, Ratio | None]]
     unpaired: tuple[str, ...]
 
     def ratio(self, name: str, baseline: str) -> Ratio | None:
@@ -93,7 +96,7 @@ def find(source: Source) -> Findings:
             ]
     if source.kind != "ab":
         problems = []
-    ratios, unpaired = _ratios(source, entries) if not problems else ({}, [])
+    ratios, byte_ratios, unpaired = _ratios(source, entries) if not problems else ({}, {}, [])
     return Findings(
         figures={name: figures(entries, name) for name in source.names},
         approximate=approximate,
@@ -109,6 +112,7 @@ def find(source: Source) -> Findings:
         problems=tuple(problems),
         baselines=tuple(name for name in BASELINES if name in source.names),
         ratios=ratios,
+        byte_ratios=byte_ratios,
         unpaired=tuple(unpaired),
     )
 
@@ -132,16 +136,18 @@ def _by_name(source: Source, told: Mapping[str, float]) -> dict[str, float | Non
 
 def _ratios(
     source: Source, entries: list[dict[str, Any]]
-) -> tuple[dict[str, dict[str, Ratio]], list[str]]:
+) -> tuple[dict[str, dict[str, Ratio]], dict[str, dict[str, Ratio | None]], list[str]]:
     ratios: dict[str, dict[str, Ratio]] = {}
+    byte_ratios: dict[str, dict[str, Ratio | None]] = {}
     unpaired = []
     for baseline in (name for name in BASELINES if name in source.names):
-        ratios[baseline] = {}
+        ratios[baseline], byte_ratios[baseline] = {}, {}
         for name in source.names:
             if name == baseline:
                 continue
             try:
                 ratios[baseline][name] = speed_up(entries, name, baseline)
+                byte_ratios[baseline][name] = fewer_bytes(entries, name, baseline)
             except ValueError as error:
                 unpaired.append(f"{name} against {baseline}: {error}")
-    return ratios, unpaired
+    return ratios, byte_ratios, unpaired

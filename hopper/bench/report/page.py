@@ -7,6 +7,7 @@ import hashlib
 from importlib.resources import files
 from typing import Final
 
+from hopper.bench.report.colours import palette_style
 from hopper.bench.report.findings import find
 from hopper.bench.report.headline import headline, hero
 from hopper.bench.report.markup import Markup, tag
@@ -61,7 +62,7 @@ def _head(title: str) -> Markup:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", f"{title} · Hopper"),
-        tag("style", _asset("style.css")),
+        tag("style", Markup(palette_style() + "\n"), _asset("style.css")),
     )
 
 

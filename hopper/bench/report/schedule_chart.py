@@ -11,9 +11,11 @@ from typing import Final
 
 from hopper.bench.report import units
 from hopper.bench.report.bars import legend
+from hopper.bench.report.colours import series_class
 from hopper.bench.report.markup import Markup, breakable, joined, percent, tag
 from hopper.bench.report.spans import Passage, Span, Timeline
 from hopper.bench.report.tables import Cell, table
+from hopper.palette import SERIES
 from hopper.run_log import STAGES
 
 _ROW: Final = 38
@@ -26,7 +28,6 @@ _AXIS: Final = 24
 _SHORTEST: Final = 2e-4
 """share of the iteration below which a span would be thinner than a hair"""
 _LABELLED: Final = 0.028
-_PALETTE: Final = 8
 
 
 def charts(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
@@ -74,7 +75,7 @@ def key(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
     by_stage = legend({stage: f"k-{stage}" for stage in STAGES})
     if not models:
         return tag("div", by_stage, class_="for-stage")
-    by_model = {f"model {model}": f"e{model % _PALETTE}" for model in models[:_PALETTE]}
+    by_model = {f"model {model}": series_class(model) for model in models[: len(SERIES)]}
     others = {"several models, or none": "k-plain", "moving": "k-moving", "waiting": "k-wait"}
     return joined(
         tag("div", legend(by_model | others), class_="for-model"),
@@ -174,7 +175,7 @@ def _span(span: Span, timeline: Timeline) -> Markup:
     start, width = span.start / timeline.seconds, span.seconds / timeline.seconds
     # Without migrating models every rank trains its own.
     owner = span.model if timeline.passages or span.model is not None else span.rank
-    colour = "m-none" if owner is None else f"e{owner % _PALETTE}"
+    colour = "m-none" if owner is None else series_class(owner)
     rect = tag(
         "rect", x=percent(start), y=top, width=percent(width),
         height=height, class_=f"span s-{span.stage} {colour}", data_tip=_tip(span),
@@ -205,7 +206,7 @@ def _passage(passage: Passage, timeline: Timeline) -> Markup:
     y1, y2 = (rank * _ROW + _ROW / 2 for rank in (passage.source, passage.target))
     way = f"rank {passage.source} to {passage.target}"
     tip = f"model {passage.model}: {way}\nbefore time step {passage.step}"
-    colour = f"e{passage.model % _PALETTE}"
+    colour = series_class(passage.model)
     return tag(
         "g",
         tag("line", x1=x1, x2=x2, y1=y1, y2=y2, class_="halo"),
@@ -218,7 +219,7 @@ def _passage(passage: Passage, timeline: Timeline) -> Markup:
 def _arrival(passage: Passage, timeline: Timeline) -> Markup:
     """A dot where a model arrives."""
     x, y = percent(passage.arrives / timeline.seconds), passage.target * _ROW + _ROW / 2
-    return tag("circle", cx=x, cy=y, r=3.5, class_=f"arrival e{passage.model % _PALETTE}")
+    return tag("circle", cx=x, cy=y, r=3.5, class_=f"arrival {series_class(passage.model)}")
 
 
 def _grid(timeline: Timeline, height: int) -> list[Markup]:

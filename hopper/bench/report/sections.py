@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean, median
-from typing import Final
 
 from hopper.bench.emulate.reconcile import TOLERANCE
 from hopper.bench.layer_work import unevenness
 from hopper.bench.parity import COMPARED_LOSSES
 from hopper.bench.report import bars, schedule_chart, units
 from hopper.bench.report.bars import Part, Row, figure
+from hopper.bench.report.colours import colour_classes
 from hopper.bench.report.curves import Curve, curves_figure
 from hopper.bench.report.findings import Findings
 from hopper.bench.report.headline import ratios_section
 from hopper.bench.report.markup import Child, Markup, tag
+from hopper.bench.report.scores import final_scores, run_scores
 from hopper.bench.report.setting import is_number, setting
 from hopper.bench.report.source import Run, Source
 from hopper.bench.report.tables import Cell, table
@@ -25,15 +26,17 @@ from hopper.traffic import CAUSES
 Section = tuple[str, str, list[Child]]
 """identifier, heading, content"""
 
-_PALETTE: Final = 8
-
 
 def all_sections(source: Source, found: Findings) -> list[Section]:
     """Those that have something to show, in the page's order."""
+    learned = ("learning", "Learning", learning(source, found))
+    is_run = source.kind == "run"
     sections = [
+        ("scores", "Scores", run_scores(source)),
+        *([learned] if is_run else []),
         ("time", "Time", time(source, found)),
         ("traffic", "Traffic between servers", traffic(source, found)),
-        ("learning", "Learning", learning(source, found)),
+        *([] if is_run else [learned]),
         ("time-steps", "Time steps as they ran", time_steps(source)),
         ("evidence", "Locality, parity and memory", evidence(source, found)),
         ("setting", "Setting", setting(source)),
@@ -43,15 +46,15 @@ def all_sections(source: Source, found: Findings) -> list[Section]:
 
 def time(source: Source, found: Findings) -> list[Child]:
     """Speed-ups, epoch times with their rounds, and where a rank's time goes."""
-    rows = []
-    for index, name in enumerate(source.names):
+    rows, colours = [], colour_classes(source)
+    for name in source.names:
         points = [(f"round {run.round + 1}", _mean_seconds(run)) for run in source.runs_of(name)]
         if source.kind == "run":
             points = [
                 (f"epoch {i}", each.seconds)
                 for i, each in enumerate(source.runs_of(name)[0].epochs)
             ]
-        rows.append(Row(name, index % _PALETTE, found.figures[name].seconds, points))
+        rows.append(Row(name, colours[name], found.figures[name].seconds, points))
     what, dots = "median over rounds", "each round"
     if source.kind == "run":
         what, dots = "mean of the measured epochs", "each epoch"
@@ -168,59 +171,39 @@ def _interfaces(source: Source) -> Child:
 
 
 def learning(source: Source, found: Findings) -> list[Child]:
-    """Losses and scores of the first round, laid over each other, and final scores."""
+    """Losses of the first round, laid over each other; of an A/B also its scores."""
     dtype = str(source.results.config.get("train", {}).get("dtype", "float32"))
     compared = COMPARED_LOSSES.get(dtype)
-    limit = (found.loss_limit, float("inf") if compared is None else float(compared))
+    last = float("inf") if compared is None else float(compared)
+    limit: tuple[float, float] | None = (found.loss_limit, last)
     per_iteration = all(
         len(epoch.iteration_losses) == epoch.iterations
         for epochs in source.learning.values() for epoch in epochs
     )  # fmt: skip
-    losses, scores = [], []
-    for index, (name, epochs) in enumerate(source.learning.items()):
+    losses, scores, colours = [], [], colour_classes(source)
+    for name, epochs in source.learning.items():
         exact = name not in found.approximate
         values = [epoch.loss for epoch in epochs]
         if per_iteration:
             values = [loss for epoch in epochs for loss in epoch.iteration_losses]
-        losses.append(Curve(name, index % _PALETTE, range(len(values)), values, exact))
+        losses.append(Curve(name, colours[name], range(len(values)), values, exact))
         scored = [(i, epoch.val) for i, epoch in enumerate(epochs) if epoch.val is not None]
         scores.append(
-            Curve(name, index % _PALETTE, [i for i, _ in scored], [v for _, v in scored], exact)
+            Curve(name, colours[name], [i for i, _ in scored], [v for _, v in scored], exact)
         )
     unit = "iteration" if per_iteration else "epoch"
-    both: list[Child] = [
-        curves_figure("Training loss", f"Per {unit}, first round. Curves that coincide share one "
-                      "line in turns.", losses, unit, limit=limit if per_iteration else None)
-    ]  # fmt: skip
+    limit = limit if per_iteration else None
+    if source.kind == "run":
+        # The scores have a section of their own.
+        return [curves_figure("Training loss", f"Per {unit}.", losses, unit)]
+    told = f"Per {unit}, first round. Curves that coincide share one line in turns."
+    both: list[Child] = [curves_figure("Training loss", told, losses, unit, limit=limit)]
     if any(curve.values for curve in scores):
         both.append(
             curves_figure(f"Validation {source.metric}", "After each epoch, first round.",
                           [curve for curve in scores if curve.values], "epoch")
         )  # fmt: skip
-    return [tag("div", both, class_="pair"), _scores(source)]
-
-
-def _scores(source: Source) -> Child:
-    rows = []
-    for name in source.names:
-        runs = source.runs_of(name)
-        told = [[run.accuracy.get(split) for run in runs] for split in ("val", "test")]
-        if any(value is not None for values in told for value in values):
-            rows.append([name, *(Cell(_spread(values)) for values in told)])
-    if not rows:
-        return tag("p", "Scores were not measured (train.evaluate_every = 0).", class_="note")
-    head = ["engine", "best validation", "test"]
-    caption = "Mean over rounds; their range where they differ"
-    return figure(f"Final {source.metric}", "", table(caption, head, rows, hidden=False))
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    low, high = min(known), max(known)
-    spread = f" ({low:.4f} to {high:.4f})" if high > low else ""
-    return f"{fmean(known):.4f}{spread}"
+    return [tag("div", both, class_="pair"), final_scores(source)]
 
 
 def time_steps(source: Source) -> list[Child]:
@@ -335,13 +318,13 @@ def _work(source: Source) -> list[Child]:
 
 
 def _memory(source: Source) -> Child:
-    rows = []
-    for index, name in enumerate(source.names):
+    rows, colours = [], colour_classes(source)
+    for name in source.names:
         runs = [run.peak_rss_mib for run in source.runs_of(name) if run.peak_rss_mib]
         if runs:
             ranks = [median(each) for each in zip(*runs, strict=False)]
             points = [(f"rank {rank}", value) for rank, value in enumerate(ranks)]
-            rows.append(Row(name, index % _PALETTE, max(ranks), points))
+            rows.append(Row(name, colours[name], max(ranks), points))
     if not rows:
         return None
     subtitle = "Resident memory; bar: the largest rank, dots: each rank, median over rounds."

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from hopper.bench.contender import Contender
 from hopper.bench.layer_work import LayerWork, read_layer_work
@@ -23,7 +31,7 @@ from hopper.errors import HopperError, RequestError
 from hopper.partition import PartitionedGraph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
-from hopper.train.results import ROW_KINDS, SPANS_FOLDER, SUMMARY_FILE
+from hopper.train.results import ROW_KINDS, SPANS_FOLDER, SUMMARY_FILE, split_scores
 
 CONFIG_FILE: Final = "config.json"
 RUNS_FOLDER: Final = "runs"
@@ -53,6 +61,42 @@ class _Read(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
+class _Scored(_Read):
+    """What has scores by split and metric, the metric that selects the best model first."""
+
+    scores: dict[str, dict[str, float]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_metrics(cls, value: Any) -> Any:
+        """An older file has one score a split, under "accuracy"."""
+        is_old = isinstance(value, dict) and "scores" not in value
+        if is_old and isinstance(value.get("accuracy"), dict):
+            return {**value, "scores": split_scores(value)}
+        return value
+
+    def score(self, split: str, metric: str) -> float | None:
+        """One of them; None where there is none."""
+        return self.scores.get(split, {}).get(metric)
+
+
+class ByClass(_Read):
+    """Scores class by class, as columns of one length; see :mod:`hopper.models.class_scores`."""
+
+    names: Annotated[list[str], Field(alias="class")]
+    precision: list[float | None]
+    recall: list[float | None]
+    f1: list[float | None]
+    support: list[int]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> ByClass:
+        lengths = [len(each) for each in (self.precision, self.recall, self.f1, self.support)]
+        if set(lengths) != {len(self.names)}:
+            raise ValueError(f"expected {len(self.names)} classes in each column, given {lengths}")
+        return self
+
+
 class Epoch(_Read):
     """One epoch of a run; see design.md's results schema."""
 
@@ -64,11 +108,13 @@ class Epoch(_Read):
     stage_seconds: Annotated[dict[str, Amount], _known(STAGES)]
     iteration_losses: list[float] = []
     val: float | None = None
+    train: float | None = None
+    scores: dict[str, float] = {}
     lookups: dict[str, tuple[Amount, Amount]] = {}
     sent_bytes: Amount = 0
 
 
-class Run(_Read):
+class Run(_Scored):
     """One run of an engine in one round."""
 
     engine: str
@@ -79,7 +125,6 @@ class Run(_Read):
     epochs: Annotated[list[Epoch], Field(min_length=1)]
     nic_bytes: list[Any] | None = None
     peak_rss_mib: list[Amount] = []
-    accuracy: dict[str, float | None] = {}
     exact: bool | None = None
 
     @property
@@ -124,13 +169,15 @@ class Results(_Read):
     parity: Parity | None = None
 
 
-class Summary(_Read):
+class Summary(_Scored):
     """The content of a run's summary.json."""
 
     engine: str
     exact: bool | None = None
     metric: str = "accuracy"
-    accuracy: dict[str, float | None] = {}
+    baselines: dict[str, dict[str, float]] = {}
+    best_epoch: int | None = None
+    by_class: dict[str, ByClass] = {}
     peak_rss_mib: list[Amount] = []
     epochs: Annotated[list[Epoch], Field(min_length=1)]
 
@@ -143,6 +190,7 @@ class Source:
     learning: by name of run, the epochs of its first round with losses per iteration and scores.
     timelines: by name of run, its recorded iterations; see :mod:`hopper.bench.report.spans`.
     work: by name of run, its layers' division among ranks, where the engine divides them.
+    summary: of a single run; None of an A/B.
     missing: sentences on what could not be shown and why.
     """
 
@@ -154,6 +202,7 @@ class Source:
     timelines: dict[str, list[Timeline]]
     work: dict[str, list[LayerWork]]
     missing: list[str]
+    summary: Summary | None = None
 
     @property
     def names(self) -> list[str]:
@@ -193,7 +242,8 @@ def _read_ab(folder: Path) -> Source:
     timelines: dict[str, list[Timeline]] = {}
     work: dict[str, list[LayerWork]] = {}
     missing: list[str] = []
-    metric = "accuracy"
+    told = [name for run in results.runs for scores in run.scores.values() for name in scores]
+    metric = told[0] if told else "accuracy"
     for name, run in firsts.items():
         learning[name] = run.epochs
         place = _run_folder(folder, run)
@@ -216,7 +266,7 @@ def _read_run(folder: Path) -> Source:
     config = _config(folder, missing)
     described = _described(config, missing)
     run = {
-        **summary.model_dump(exclude={"exact", "metric"}),
+        **summary.model_dump(exclude={"exact", "metric", "by_class"}),
         "exact": summary.exact,
         "model": config.get("model", {}),
         "options": config.get(summary.engine, {}),
@@ -226,7 +276,9 @@ def _read_run(folder: Path) -> Source:
     _add_timelines(summary.engine, folder, timelines, missing)
     learning = {summary.engine: summary.epochs}
     work = {summary.engine: read_layer_work(folder / SPANS_FOLDER)}
-    return Source(folder, "run", results, summary.metric, learning, timelines, work, missing)
+    return Source(
+        folder, "run", results, summary.metric, learning, timelines, work, missing, summary
+    )
 
 
 def _add_timelines(

@@ -67,9 +67,9 @@ def difference(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
-def things(number: int, noun: str) -> str:
+def things(number: int, noun: str, plural: str = "") -> str:
     """A number and its noun."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def listed(names: Sequence[str]) -> str:

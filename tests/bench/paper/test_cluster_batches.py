@@ -123,7 +123,7 @@ def test_one_side_is_told_its_clusters(
     ) -> dict[str, Any]:
         asked.append((name, load_config(config_file, words)))
         epochs = [{"epoch": 0, "seconds": 1.0, "train": 0.5, "val": 0.5}]
-        return {"epochs": epochs, "accuracy": {"test": 0.5}}
+        return {"epochs": epochs, "scores": {"test": {"accuracy": 0.5}}}
 
     monkeypatch.setattr(placement, "train_in_process", fake)
     experiment = replace(

@@ -215,7 +215,8 @@ def test_accuracy_is_taken_seed_by_seed(
         assert not run_dir.exists()
         asked.append((name, tuple(words)))
         seed = int(words[-1].rpartition("=")[2])
-        return {"accuracy": {"test": 0.6 + seed / 100 - 0.05 * ("locality" in name)}}
+        score = 0.6 + seed / 100 - 0.05 * ("locality" in name)
+        return {"scores": {"test": {"accuracy": score}}}
 
     monkeypatch.setattr(accuracy, "train_in_process", fake)
     told = Told()

@@ -1,0 +1,81 @@
+"""What a comparison shows, in sentences.
+
+A difference is told only where the interval of the ratio excludes 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hopper.paired_ratio import Ratio
+
+
+def tell_speed(engine: str, baseline: str, ratio: Ratio) -> str:
+    """Whether an engine is faster than a baseline.
+
+    Parameters
+    ----------
+    ratio: the baseline's time divided by the engine's.
+    """
+    if not ratio.is_shown:
+        return f"no difference shown in time between {engine} and {baseline} ({why_not(ratio)})"
+    return f"{engine} is {tell_ratio(ratio)} times as fast as {baseline}"
+
+
+def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
+    """Whether an engine sends fewer bytes than a baseline.
+
+    Parameters
+    ----------
+    ratio: the baseline's bytes divided by the engine's; None where one of them sends nothing.
+    """
+    if ratio is None:
+        return f"the bytes of {engine} and {baseline} cannot be compared: one of them sends none"
+    if not ratio.is_shown:
+        return f"no difference shown in bytes between {engine} and {baseline} ({why_not(ratio)})"
+    if ratio.mean < 1:
+        return f"{engine} sends {tell_ratio(ratio.inverse)} times as many bytes as {baseline}"
+    return f"{engine} sends {tell_ratio(ratio)} times fewer bytes than {baseline}"
+
+
+def tell_ratio(ratio: Ratio) -> str:
+    """A ratio with its interval, "1.80 (1.60 to 2.03)"."""
+    if ratio.low is None or ratio.high is None:
+        return f"{_number(ratio.mean)} (no interval)"
+    return f"{_number(ratio.mean)} ({tell_bounds(ratio)})"
+
+
+def tell_bounds(ratio: Ratio) -> str:
+    """The interval of a ratio that has one, "1.60 to 2.03"."""
+    assert ratio.low is not None
+    assert ratio.high is not None
+    return f"{_number(ratio.low)} to {_number(ratio.high)}"
+
+
+def why_not(ratio: Ratio) -> str:
+    """Why rounds show no difference."""
+    if ratio.low is None or ratio.high is None:
+        return "one round has no interval"
+    return f"{tell_ratio(ratio)} times"
+
+
+def most_telling(ratios: Mapping[str, Ratio]) -> str:
+    """Of several engines, the one that a headline is for: the fastest that is shown to be faster
+    than the baseline, else the fastest that is not shown to differ, else the least slow."""
+
+    def rank(name: str) -> tuple[int, float]:
+        ratio = ratios[name]
+        kind = (2 if ratio.mean > 1 else 0) if ratio.is_shown else 1
+        return kind, ratio.mean
+
+    return max(ratios, key=rank)
+
+
+def _number(value: float) -> str:
+    """Two decimals; more where they would say 1 and it is not, so that no interval seems to touch
+    1 that does not."""
+    for places in (2, 3, 4):
+        text = f"{value:.{places}f}"
+        if float(text) != 1 or value == 1:
+            return text
+    return f"{value:.6g}"

@@ -1,0 +1,51 @@
+"""Sentences on ratios: a difference is told only where the interval excludes 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper.bench.verdict import most_telling, tell_bytes, tell_speed
+from hopper.paired_ratio import Ratio
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        (Ratio(1.8, 1.6, 2.03, 5), "hop is 1.80 (1.60 to 2.03) times as fast as p3"),
+        (Ratio(0.5, 0.4, 0.6, 5), "hop is 0.50 (0.40 to 0.60) times as fast as p3"),
+        (Ratio(1.01, 1.0004, 1.02, 5), "hop is 1.01 (1.0004 to 1.02) times as fast as p3"),
+        (Ratio(1.8, 0.99, 3.3, 2),
+         "no difference shown in time between hop and p3 (1.80 (0.99 to 3.30) times)"),
+        (Ratio(1.8, None, None, 1),
+         "no difference shown in time between hop and p3 (one round has no interval)"),
+        (Ratio(1.0, 1.0, 1.0, 5),
+         "no difference shown in time between hop and p3 (1.00 (1.00 to 1.00) times)"),
+    ],
+)  # fmt: skip
+def test_speed(ratio: Ratio, told: str) -> None:
+    assert tell_speed("hop", "p3", ratio) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        (Ratio(5.0, 5.0, 5.0, 3), "hop sends 5.00 (5.00 to 5.00) times fewer bytes than p3"),
+        (Ratio(0.5, 0.4, 0.625, 3), "hop sends 2.00 (1.60 to 2.50) times as many bytes as p3"),
+        (Ratio(2.0, 0.5, 8.0, 2),
+         "no difference shown in bytes between hop and p3 (2.00 (0.50 to 8.00) times)"),
+        (None, "the bytes of hop and p3 cannot be compared: one of them sends none"),
+    ],
+)  # fmt: skip
+def test_bytes(ratio: Ratio | None, told: str) -> None:
+    assert tell_bytes("hop", "p3", ratio) == told
+
+
+def test_what_is_shown_goes_before_what_is_larger() -> None:
+    shown, unsure, slower = (
+        Ratio(1.2, 1.1, 1.3, 5),
+        Ratio(9.0, 0.5, 99.0, 5),
+        Ratio(0.5, 0.4, 0.6, 5),
+    )
+    assert most_telling({"a": unsure, "b": shown, "c": slower}) == "b"
+    assert most_telling({"a": unsure, "c": slower}) == "a"
+    assert most_telling({"c": slower, "d": Ratio(0.7, 0.6, 0.8, 5)}) == "d"
