@@ -1,49 +1,66 @@
-"""``train.engine = "auto"``: all exact engines try the first global batches, the fastest trains.
+"""``train.engine = "auto"``: exact engines train a few global batches in turns, the fastest trains.
 
-Each try has a model and an optimiser of its own, which are discarded. The measurements and the
-choice are written to ``engine.json`` in the run's folder. A resumed run reads its engine from this
-file, and a replayed run takes the engine of the run that it replays.
+Rounds are repeated until the fastest engine is shown to be faster than every other, or a limit is
+reached: one iteration tells little on a machine with other work. Nothing of a try is kept: each
+engine gets a model and an optimiser of its own. What was measured and chosen is written to
+``engine.json`` in the run's folder; a resumed run takes its word for it, a replayed one that of the
+run it replays.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean, median
 from typing import Final
 
 import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
-from hopper.engines import Engine, Request, engines_of
+from hopper.engines import Engine, Request, engines_of, find_engine
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
-from hopper.train.iteration_cost import try_engine
-from hopper.train.replay import read_replayed_engine
+from hopper.paired_ratio import Ratio, paired_ratio
+from hopper.train.iteration_cost import measure_iteration
+from hopper.train.replay import replayed_engine
 from hopper.whole_files import write_text
 
 ENGINE_FILE: Final = "engine.json"
+LEAST_ROUNDS: Final = 3
+"""before an engine may be called slower: of two, a small spread may be chance"""
+MOST_ROUNDS: Final = 12
+MOST_SECONDS: Final = 60.0
+"""after which no further round begins"""
 
 
 @dataclass(frozen=True)
 class Try:
-    """One engine's iteration.
+    """One engine's timed iterations, one a round.
 
-    Attributes
-    ----------
-    engine: the engine's name.
-    seconds: time of the slowest rank.
-    bytes: bytes that all ranks sent between servers, for all causes.
+    seconds: their median. bytes: the mean of what all ranks sent between servers, of all causes.
+    iteration_seconds: by round, those of the slowest rank. times_as_long: as the chosen engine, in
+    the rounds of this one; None for the chosen engine itself.
     """
 
     engine: str
     seconds: float
     bytes: int
+    iteration_seconds: tuple[float, ...] = ()
+    times_as_long: Ratio | None = None
 
     def __str__(self) -> str:
-        return f"{self.engine} {self.seconds:.3g} s, {self.bytes / 1e6:.4g} MB"
+        told = f"{self.engine} {self.seconds:.3g} s, {self.bytes / 1e6:.4g} MB"
+        ratio = self.times_as_long
+        if ratio is None:
+            return told
+        if ratio.low is None or ratio.high is None:
+            return f"{told}, {ratio.mean:.2f} times as long (one round, no interval)"
+        return f"{told}, {ratio.mean:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -58,7 +75,7 @@ class Choice:
 def settle_engine(
     request: Request,
     cluster: Cluster,
-    batches: Sequence[GlobalBatch],
+    batch_of: Callable[[int], GlobalBatch],
     make_engine: Callable[[Request], Engine],
     say: Callable[[str], None],
 ) -> Request:
@@ -66,9 +83,9 @@ def settle_engine(
 
     Parameters
     ----------
-    batches: the first batches of epoch 0, at least one. The second is timed, if there is one.
-    make_engine: makes an engine with a model, an optimiser and a log of its own.
-    say: prints the choice and its reason.
+    batch_of: a global batch by its number, in the order of training.
+    make_engine: an engine with a model, an optimiser and a log of its own.
+    say: told the reason.
 
     Raises
     ------
@@ -88,7 +105,7 @@ def settle_engine(
         engine = next(candidate for candidate in candidates if not candidate.plans_on_host)
         choice = Choice(engine.name, "a single rank sends nothing")
     else:
-        choice = _choose(request, candidates, cluster, batches, make_engine)
+        choice = _choose(request, candidates, cluster, batch_of, make_engine)
     say(f"engine auto: {choice.engine}: {choice.reason}")
     if cluster.rank == 0:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -103,46 +120,116 @@ def with_engine(config: Config, engine: str) -> Config:
     return make_config(values)
 
 
+@dataclass
+class _Side:
+    """An engine that is tried, made when its first turn comes.
+
+    seconds: by round, of the slowest rank. sent: by round, bytes of all ranks.
+    """
+
+    request: Request
+    cluster: Cluster
+    make_engine: Callable[[Request], Engine]
+    seconds: list[float] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    engine: Engine | None = None
+
+    def take_turn(self, warm_up: GlobalBatch, batch: GlobalBatch, begun: float) -> float:
+        """Time an iteration; returns how long ago ``begun`` was, on the rank that tells most.
+
+        Raises
+        ------
+        RequestError: not with this model, or with these options; equally so on every rank.
+        """
+        if self.engine is None:
+            find_engine(self.request.config).kind.check(self.request)
+            self.engine = self.make_engine(self.request)
+            measure_iteration(self.engine, self.cluster, warm_up)
+        cost = measure_iteration(self.engine, self.cluster, batch)
+        if self.request.reads.tables:
+            # Tables of learned rows may be as large as memory allows, or lie in one file.
+            self.close()
+        spent = self.cluster.clock() - begun
+        own = torch.tensor([cost.seconds, sum(cost.sent.values()), spent], dtype=torch.float64)
+        everyone = self.cluster.all_gather(own, "control", "agreeing on an engine")
+        self.cluster.traffic.take()
+        self.seconds.append(float(everyone[:, 0].max()))
+        self.sent.append(int(everyone[:, 1].sum()))
+        return float(everyone[:, 2].max())
+
+    def close(self) -> None:
+        """Let go of the engine, if there is one."""
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+
 def _choose(
     request: Request,
     candidates: Sequence[type[Engine]],
     cluster: Cluster,
-    batches: Sequence[GlobalBatch],
+    batch_of: Callable[[int], GlobalBatch],
     make_engine: Callable[[Request], Engine],
 ) -> Choice:
-    """Let all candidates try an iteration, and choose the fastest."""
-    tries: list[Try] = []
-    for candidate in candidates:
-        tries += _try(candidate.name, request, cluster, batches, make_engine)
-    fastest_first = sorted(tries, key=lambda attempt: attempt.seconds)
-    reason = f"an iteration each: {'; '.join(map(str, fastest_first))}"
-    return Choice(fastest_first[0].engine, reason, tuple(tries))
+    begun, spent = cluster.clock(), 0.0
+    refusal: RequestError | None = None
+    with ExitStack() as stack:
+        sides = {}
+        for each in candidates:
+            own = request.under(with_engine(request.config, each.name))
+            sides[each.name] = _Side(own, cluster, make_engine)
+            stack.callback(sides[each.name].close)
+        left = list(sides)
+        for number in range(MOST_ROUNDS):
+            # Each round another engine begins: what one reads may be in memory for the next.
+            first = number % len(left)
+            for name in [*left[first:], *left[:first]]:
+                try:
+                    spent = sides[name].take_turn(batch_of(0), batch_of(number + 1), begun)
+                except RequestError as error:
+                    left.remove(name)
+                    refusal = error
+            if refusal is not None and not left:
+                raise refusal
+            left = fastest_first({name: sides[name].seconds for name in left})
+            for name in left[1:]:
+                if _is_slower(sides[name].seconds, sides[left[0]].seconds):
+                    left.remove(name)
+                    sides[name].close()
+            if len(left) == 1 or spent > MOST_SECONDS:
+                break
+    return _conclude(left[0], {name: side for name, side in sides.items() if side.seconds})
 
 
-def _try(
-    name: str,
-    request: Request,
-    cluster: Cluster,
-    batches: Sequence[GlobalBatch],
-    make_engine: Callable[[Request], Engine],
-) -> list[Try]:
-    """Let one engine try an iteration, and free its memory; empty if it refuses the request."""
-    attempt = request.under(with_engine(request.config, name))
-    try:
-        # The first iteration warms up.
-        *_, cost = try_engine(attempt, cluster, batches[:2], make_engine)
-    except RequestError:
-        # The engine cannot train this model or these options. All ranks agree on that.
-        return []
-    return [_agree(cluster, name, cost.seconds, sum(cost.sent.values()))]
+def fastest_first(seconds: Mapping[str, Sequence[float]]) -> list[str]:
+    """Engines by the geometric mean of their rounds; all have as many."""
+    return sorted(seconds, key=lambda name: fmean(math.log(each) for each in seconds[name]))
 
 
-def _agree(cluster: Cluster, name: str, seconds: float, sent: int) -> Try:
-    """Combine the measurements of all ranks."""
-    measured = torch.tensor([seconds, float(sent)], dtype=torch.float64)
-    by_rank = cluster.all_gather(measured, "control", "agreeing on an engine")
-    cluster.traffic.take()
-    return Try(name, float(by_rank[:, 0].max()), int(by_rank[:, 1].sum()))
+def _is_slower(own: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether the rounds show that an engine is slower than the best one."""
+    return len(own) >= LEAST_ROUNDS and paired_ratio(own, best).is_shown
+
+
+def _conclude(best: str, sides: Mapping[str, _Side]) -> Choice:
+    tries = []
+    for name, side in sides.items():
+        fastest = sides[best].seconds[: len(side.seconds)]
+        ratio = None if name == best else paired_ratio(side.seconds, fastest)
+        sent = round(fmean(side.sent))
+        tries.append(Try(name, median(side.seconds), sent, tuple(side.seconds), ratio))
+    ranked = sorted(tries, key=lambda each: each.times_as_long.mean if each.times_as_long else 0.0)
+    rounds = len(sides[best].seconds)
+    times = f"{rounds} round{'s' * (rounds != 1)}"
+    told = f"{times} of an iteration each: " + "; ".join(str(each) for each in ranked)
+    even = [
+        each.engine
+        for each in ranked
+        if each.times_as_long is not None and not each.times_as_long.is_shown
+    ]
+    if even:
+        told += f". No difference is shown between {best} and {' or '.join(even)}"
+    return Choice(best, told, tuple(tries))
 
 
 def _read_engine(run_dir: Path) -> str:

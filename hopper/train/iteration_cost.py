@@ -94,23 +94,33 @@ def try_engine(
     costs = []
     with closing(make_engine(request)) as engine:
         for number, batch in enumerate(batches):
-            cluster.arrive(f"trying engine {engine.name}")
-            settle()
-            cluster.traffic.take()
-            context = nullcontext() if number else watch()
-            costs.append(_measure(engine, cluster, batch, busy, settle, context))
+            watched = nullcontext() if number else watch()
+            costs.append(measure_iteration(engine, cluster, batch, busy, settle, watched))
     return costs
 
 
-def _measure(
+def measure_iteration(
     engine: Engine[Any, Any],
     cluster: Cluster,
     batch: GlobalBatch,
-    busy: Callable[[], float],
-    settle: Callable[[], None],
-    context: AbstractContextManager[object],
+    busy: Callable[[], float] = time.process_time,
+    settle: Callable[[], None] = _nothing,
+    watched: AbstractContextManager[object] | None = None,
 ) -> IterationCost:
-    """Train one iteration as :meth:`Engine.train_step` does, and measure its phases."""
+    """Train one global batch, as :meth:`Engine.train_step` does, once every rank has come.
+
+    Parameters
+    ----------
+    busy, settle: as of :func:`try_engine`.
+    watched: the model is trained within it.
+
+    Raises
+    ------
+    ClusterError: a rank or server was lost, or a deadline passed.
+    """
+    cluster.arrive(f"trying engine {engine.name}")
+    settle()
+    cluster.traffic.take()
     rows, log = engine.state.rows, engine.state.log
     marks = []
 
@@ -129,7 +139,7 @@ def _measure(
     mark()
     settle()
     mark()
-    with context:
+    with watched or nullcontext():
         engine.train(plan, inputs)
     mark()
     phases = {

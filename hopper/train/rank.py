@@ -232,14 +232,13 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
 def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
     """Replace "auto" in a request by an engine."""
     schedule = make_schedule(request)
+    count = request.config.train.epochs * schedule.iterations
     settled = settle_engine(
         request,
         cluster,
-        # If an epoch has one iteration, the second batch is the next epoch's.
-        [schedule.batch(*divmod(number, schedule.iterations)) for number in range(2)],
-        lambda attempt: make_engine(
-            attempt, cluster, rows, RunLog(), make_learnable(attempt, cluster)
-        ),
+        # Where the run has fewer batches than are asked for, they come again.
+        lambda number: schedule.batch(*divmod(number % count, schedule.iterations)),
+        lambda own: make_engine(own, cluster, rows, RunLog(), make_learnable(own, cluster)),
         RunConsole(cluster.rank == 0, "").say,
     )
     rows.take_rows()
