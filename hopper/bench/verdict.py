@@ -39,10 +39,13 @@ def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
 
 
 def tell_ratio(ratio: Ratio) -> str:
-    """A ratio with its interval, "1.80 (1.60 to 2.03)"."""
+    """A ratio with its interval, "1.80 (1.60 to 2.03)"; one without width is called that."""
     if ratio.low is None or ratio.high is None:
         return f"{_number(ratio.mean)} (no interval)"
-    return f"{_number(ratio.mean)} ({tell_bounds(ratio)})"
+    told = _number(ratio.mean)
+    if _number(ratio.low) == told == _number(ratio.high):
+        return f"{told} (in every round)"
+    return f"{told} ({tell_bounds(ratio)})"
 
 
 def tell_bounds(ratio: Ratio) -> str:
@@ -56,7 +59,7 @@ def why_not(ratio: Ratio) -> str:
     """Why rounds show no difference."""
     if ratio.low is None or ratio.high is None:
         return "one round has no interval"
-    return f"{tell_ratio(ratio)} times"
+    return f"{_number(ratio.mean)} times, {tell_bounds(ratio)}"
 
 
 def most_telling(ratios: Mapping[str, Ratio]) -> str:
@@ -72,8 +75,10 @@ def most_telling(ratios: Mapping[str, Ratio]) -> str:
 
 
 def _number(value: float) -> str:
-    """Two decimals; more where they would say 1 and it is not, so that no interval seems to touch
-    1 that does not."""
+    """Two decimals, fewer of large numbers; more where they would say 1 and it is not, so that no
+    interval seems to touch 1 that does not."""
+    if value >= 10:
+        return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
     for places in (2, 3, 4):
         text = f"{value:.{places}f}"
         if float(text) != 1 or value == 1:

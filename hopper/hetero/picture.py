@@ -68,10 +68,12 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
     figure = Figure(figsize=(max(6.0, 1.3 * width), 1.7 + 1.4 * (depth + 1)), dpi=150,
                     layout="constrained")  # fmt: skip
     axes = figure.add_subplot()
-    for child, relation, holders in zip(root.children, tree.roots, owners, strict=True):
-        colour = series(holders[0])
-        _draw_branch(axes, root, child, 0, colour)
-        servers = ", ".join(map(str, holders))
+    for place, (child, relation, own) in enumerate(
+        zip(root.children, tree.roots, owners, strict=True)
+    ):
+        colour = series(own[0])
+        _draw_branch(axes, root, child, 0, colour, place)
+        servers = ", ".join(map(str, own))
         axes.text(
             child.place, -depth - 0.45,
             f"weight {partition.weights[relation]:,}\nserver {servers}",
@@ -129,16 +131,19 @@ def _spread(node: _Node, left: float) -> float:
     return right
 
 
-def _draw_branch(axes: Axes, parent: _Node, node: _Node, depth: int, colour: str) -> None:
+def _draw_branch(
+    axes: Axes, parent: _Node, node: _Node, depth: int, colour: str, place: int
+) -> None:
     axes.plot([parent.place, node.place], [-depth, -depth - 1], color=hex_of("plain"), linewidth=1)
+    # Nearer to the child, where lines stand further apart; neighbours at heights of their own.
+    down = 0.56 if place % 2 else 0.72
     axes.text(
-        # Lines are further apart near the child, so the label stands there.
-        parent.place + 0.7 * (node.place - parent.place), -depth - 0.7, node.relation,
+        parent.place + down * (node.place - parent.place), -depth - down, node.relation,
         fontsize=9, ha="center", va="center", color=TEXT,
         bbox={"color": "white", "pad": 0.6},
     )  # fmt: skip
-    for child in node.children:
-        _draw_branch(axes, node, child, depth + 1, colour)
+    for place, child in enumerate(node.children):
+        _draw_branch(axes, node, child, depth + 1, colour, place)
     _draw_vertex(axes, node, depth + 1, colour)
 
 

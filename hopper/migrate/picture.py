@@ -11,7 +11,10 @@ from matplotlib.figure import Figure
 
 from hopper.micrograph.merge import TimeSteps
 from hopper.migrate.schedule import Visit, visits
-from hopper.palette import GRID, SOFT_TEXT, series, text_on
+from hopper.palette import GRID, SOFT_TEXT, TEXT, series, text_on
+
+Spots = dict[tuple[int, int], tuple[float, float, float]]
+"""by model and time step, where its block begins and ends, and in which row"""
 
 _CAPTION: Final = "Width: roots, as a share of the busiest rank's in the step. Grey: waiting."
 _ROOM_FOR_WORDS: Final = 0.36
@@ -41,7 +44,7 @@ def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
     size = max(5.5, 1.6 + 2.1 * steps.count), 1.7 + 0.75 * len(timelines)
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    spots: dict[tuple[int, int], tuple[float, float]] = {}
+    spots: Spots = {}
     for step in range(steps.count):
         load = [
             sum(steps.groups[model][step].size for model in timeline[step].models)
@@ -52,10 +55,13 @@ def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
             _draw_visit(axes, steps, timeline[step], rank, max(1, *load), spots)
     for model in range(len(timelines)):
         for step in range(1, steps.count):
+            # From the right edge of a block to the left one of the next, clear of their words.
+            _, *leaves = spots[model, step - 1]
+            left, _, rank = spots[model, step]
             axes.annotate(
-                "", spots[model, step], spots[model, step - 1], zorder=3,
-                arrowprops={"arrowstyle": "->", "color": SOFT_TEXT, "lw": 0.9, "shrinkA": 16,
-                            "shrinkB": 16},
+                "", (left, rank), leaves, zorder=3,
+                arrowprops={"arrowstyle": "->", "color": TEXT, "lw": 1.2, "shrinkA": 1,
+                            "shrinkB": 1},
             )  # fmt: skip
     axes.set_yticks(range(len(timelines)), [f"rank {rank}" for rank in range(len(timelines))])
     axes.set_xticks(np.arange(steps.count) + 0.45, [f"time step {s}" for s in range(steps.count)])
@@ -78,7 +84,7 @@ def _draw_visit(
     visit: Visit,
     rank: int,
     most: int,
-    spots: dict[tuple[int, int], tuple[float, float]],
+    spots: Spots,
 ) -> None:
     left = float(visit.step)
     for model in visit.models:
@@ -86,7 +92,7 @@ def _draw_visit(
         width = 0.9 * roots / most
         colour = series(model)
         axes.barh(rank, width, left=left, height=0.6, color=colour, edgecolor="white", zorder=2)
-        spots[model, visit.step] = (left + width / 2, rank)
+        spots[model, visit.step] = (left, left + width, rank)
         axes.text(left + width / 2, rank, _label(model, roots, width), ha="center", va="center",
                   fontsize=9, color=text_on(colour), zorder=4)  # fmt: skip
         left += width

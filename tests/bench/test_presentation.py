@@ -70,8 +70,8 @@ def test_many_engines_with_options_fit_too() -> None:
 def test_what_the_rounds_show_is_said() -> None:
     text = printed(results_of(3), [], width=200)
     assert (
-        "hop is 2.00 (2.00 to 2.00) times as fast as model_centric; "
-        "hop sends 7.05 (7.05 to 7.05) times fewer bytes than model_centric; "
+        "hop is 2.00 (in every round) times as fast as model_centric; "
+        "hop sends 7.05 (in every round) times fewer bytes than model_centric; "
         "same gradient, within 3.0e-07"
     ) in text
     runs = []

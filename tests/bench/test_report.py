@@ -66,8 +66,8 @@ def test_a_page_about_an_ab(tmp_path: Path) -> None:
     page = report(folder)
     for told in (
         "95% interval 1.93 to 2.03",
-        "hop sends 4.90 (4.90 to 4.90) times fewer bytes than model_centric.",
-        "8.20 MB sent, 4.90 (4.90 to 4.90) times fewer bytes",
+        "hop sends 4.90 (in every round) times fewer bytes than model_centric.",
+        "8.20 MB sent, 4.90 (in every round) times fewer bytes",
         "same gradient, within 3.0e-07",
         "3 interleaved rounds of 1 measured epoch on identical seeds",
         "largest relative difference 3.0e-07, limit 1e-05",
@@ -184,7 +184,7 @@ def test_variants_of_an_engine_are_told_apart_by_label(tmp_path: Path) -> None:
     parity = SOUND | {"hop:merge=off:pregather=false": 4e-7}
     folder = write_ab(tmp_path / "ab", make_results(runs, parity))
     assert h1(folder) == (
-        "hop<wbr>:merge=off<wbr>:pregather=false is 2.00 (2.00 to 2.00) times as fast as "
+        "hop<wbr>:merge=off<wbr>:pregather=false is 2.00 (in every round) times as fast as "
         "model_centric"
     )
     page = report(folder)

@@ -173,9 +173,10 @@ def _run_cards(source: Source, found: Findings) -> list[Markup]:
     if run.peak_rss_mib:
         told["Peak memory"] = (units.memory(max(run.peak_rss_mib)), "of the largest rank")
     return [
-        tag("div", tag("h2", name), tag("p", value, class_="big"), tag("p", words), class_="card")
+        tag("div", tag("h2", name), tag("p", value, class_="big"), tag("p", words),
+            class_="card figure")
         for name, (value, words) in told.items()
-    ]
+    ]  # fmt: skip
 
 
 def _card(found: Findings, colour: str, name: str) -> Markup:
