@@ -38,8 +38,10 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
         bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
     shares.set_ylabel("MiB")
     shares.set_title("What is cached, by node type", loc="left", fontsize=11)
-    shares.legend(fontsize=9, frameon=False)
-    total = sum(visited.total for visited in profile.values())
+    # Room for the legend above the bars.
+    shares.set_ylim(0, 1.3 * max(bottom, default=0.0) or 1.0)
+    shares.legend(fontsize=9, frameon=False, loc="upper center", ncols=2)
+    total = sum(known.total for known in profile.values())
     planned = [plan for plan in plans if plan.policy != "lru"]
     rates = [sum(plan.hits(profile).values()) / max(1, total) for plan in planned]
     hits.bar(
