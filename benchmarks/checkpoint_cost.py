@@ -27,8 +27,9 @@ from scipy import stats
 
 from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
-from hopper.bench.statistics import measured_epochs, paired_ratio
+from hopper.bench.statistics import measured_epochs
 from hopper.graph.directory import GraphDirectory
+from hopper.paired_ratio import paired_ratio
 from hopper.partition import partition_graph
 from hopper.whole_files import write_text
 

@@ -38,7 +38,7 @@ class CsvLogger:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the score of the best model."""
-        self._lines.writerow(["test", "", summary["scores"]["test"][summary["metric"]]])
+        self._lines.writerow(["test", "", summary["scores"]["test"].get(summary["metric"])])
 
     def close(self) -> None:
         """Close the file, if it was opened."""

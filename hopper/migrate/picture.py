@@ -56,10 +56,10 @@ def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
     for model in range(len(timelines)):
         for step in range(1, steps.count):
             # From the right edge of a block to the left one of the next, clear of their words.
-            _, *leaves = spots[model, step - 1]
-            left, _, rank = spots[model, step]
+            _, leaves, row = spots[model, step - 1]
+            arrives, _, next_row = spots[model, step]
             axes.annotate(
-                "", (left, rank), leaves, zorder=3,
+                "", (arrives, next_row), (leaves, row), zorder=3,
                 arrowprops={"arrowstyle": "->", "color": TEXT, "lw": 1.2, "shrinkA": 1,
                             "shrinkB": 1},
             )  # fmt: skip
