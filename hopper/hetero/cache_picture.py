@@ -41,7 +41,7 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
     # Room for the legend above the bars.
     shares.set_ylim(0, 1.3 * max(bottom, default=0.0) or 1.0)
     shares.legend(fontsize=9, frameon=False, loc="upper center", ncols=2)
-    total = sum(known.total for known in profile.values())
+    total = sum(visited.total for visited in profile.values())
     planned = [plan for plan in plans if plan.policy != "lru"]
     rates = [sum(plan.hits(profile).values()) / max(1, total) for plan in planned]
     hits.bar(

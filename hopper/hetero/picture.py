@@ -68,12 +68,12 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
     figure = Figure(figsize=(max(6.0, 1.3 * width), 1.7 + 1.4 * (depth + 1)), dpi=150,
                     layout="constrained")  # fmt: skip
     axes = figure.add_subplot()
-    for place, (child, relation, own) in enumerate(
+    for place, (child, relation, holders) in enumerate(
         zip(root.children, tree.roots, owners, strict=True)
     ):
-        colour = series(own[0])
+        colour = series(holders[0])
         _draw_branch(axes, root, child, 0, colour, place)
-        servers = ", ".join(map(str, own))
+        servers = ", ".join(map(str, holders))
         axes.text(
             child.place, -depth - 0.45,
             f"weight {partition.weights[relation]:,}\nserver {servers}",

@@ -31,8 +31,8 @@ def count_claims(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
     claims = logits.argmax(-1)
     right = claims == labels
     counts = [
-        torch.bincount(each, minlength=classes)
-        for each in (labels[right], claims[~right], labels[~right])
+        torch.bincount(members, minlength=classes)
+        for members in (labels[right], claims[~right], labels[~right])
     ]
     return torch.stack(counts)
 

@@ -138,14 +138,16 @@ class Objective:
 
     @torch.no_grad()
     def class_counts(self, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """[3, classes] int64 of :func:`count_claims`, to add over batches and ranks; None where a
-        root may have several labels or values, or there are more classes than are told one by one.
+        """Return [3, classes] int64 of :func:`count_claims`, which can be added over ranks.
+
+        It is None where a root may have several labels or values, and above 1,000 classes.
 
         Parameters and errors as :meth:`loss_sum`.
         """
         if self.kind != "class" or logits.shape[1] > MOST_CLASSES:
             return None
-        return count_claims(*self._labelled(logits, labels), logits.shape[1])
+        classes = logits.shape[1]
+        return count_claims(*self._drop_unlabelled(logits, labels), classes)
 
     def label_sums(self, labels: Tensor, classes: int) -> Tensor:
         """Return sums of labels [classes + 1], float64, which can be added over ranks.

@@ -27,7 +27,7 @@ from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 from hopper.paired_ratio import Ratio, paired_ratio
 from hopper.train.iteration_cost import measure_iteration
-from hopper.train.replay import replayed_engine
+from hopper.train.replay import read_replayed_engine
 from hopper.whole_files import write_text
 
 ENGINE_FILE: Final = "engine.json"

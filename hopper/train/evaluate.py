@@ -84,14 +84,14 @@ class Evaluator:
 
     @torch.no_grad()
     def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
-        """:meth:`scores`, and those of each class; equal on every rank.
+        """:meth:`scores`, and the scores of each class; every rank must call it.
 
         Raises
         ------
         ClusterError: a rank or server was lost, or a deadline passed.
         """
         with evaluating(model):
-            logits, labels = self._answers(model, split)
+            logits, labels = self._predict(model, split)
         by_class: dict[str, list[Any]] = {}
         counts = self.objective.class_counts(logits, labels)
         if counts is not None:
@@ -99,8 +99,8 @@ class Evaluator:
             by_class = class_scores(counts, self._inference.graph.label_names())
         return Scored(self._scores(logits, labels, split), by_class)
 
-    def _answers(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """The logits of this rank's part of a split, and their labels; collective."""
+    def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """Logits and labels of this rank's part of a split; every rank must call it."""
         ids, logits = self._inference.rows(model, self._inference.split(split))
         return logits.cpu(), self._labels(ids)
 

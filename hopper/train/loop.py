@@ -261,7 +261,7 @@ class Trainer:
             test = model.test()
             tests.append(test)
             if test.by_metric and not model.state.name:
-                told = ", ".join(
+                scores = ", ".join(
                     f"{name} {score:.4f} ({baselines['test'][name]:.4f})"
                     for name, score in test.by_metric.items()
                 )

@@ -101,9 +101,9 @@ class RunFiles:
 
         Parameters
         ----------
-        tests: by model, the best parameters' scores on the test split, if it is scored.
-        baselines: by split, the scores of one answer for all nodes.
-        memory: by rank, MiB at most.
+        tests: by model, the test scores of its best parameters; empty if not scored.
+        baselines: by split, the scores of a single answer for all nodes.
+        memory: by rank, the peak resident memory in MiB.
         """
         if not self._is_written:
             return
@@ -126,7 +126,7 @@ class RunFiles:
                 "overrides": dict(trial.state.overrides),
                 "parameters": trial.state.packed.parameters.numel(),
             }
-            trials.append(own | scores[number])
+            trials.append(description | scores[number])
             self._summarise(trial.folder, facts | trials[-1] | by_class[number])
         validated = {number: model.progress.best_score for number, model in enumerate(self._models)}
         ranking = best_first(validated, self._objective.higher_is_better)

@@ -60,15 +60,19 @@ class _Trained:
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """By metric, the one that selected the model first, the score of each split, "val" and
-        "test", of the model that :meth:`load_model` returns. A split that was not scored is left
-        out."""
+        """By metric and split ("val", "test"), the scores of the model of :meth:`load_model`.
+
+        The metric that selects the best model comes first. Splits that were not scored are absent.
+        """
         return self._by_metric(split_scores(self.summary))
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """The same of one answer for all nodes: the largest class of training nodes, for each of
-        several labels what most of them have, or their mean."""
+        """By metric and split, the scores of a single answer for all nodes.
+
+        That answer is the largest class of training nodes, for each of several labels what most of
+        them have, or their mean.
+        """
         if "baselines" not in self.summary:
             raise RequestError(
                 f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: "
@@ -78,15 +82,17 @@ class _Trained:
 
     @property
     def by_class(self) -> dict[str, list[Any]]:
-        """Of the test split, a column each: "class" (its name, or number), "precision", "recall",
-        "f1" and "support". A score is None where nothing tells it. Empty where a root has not one
-        label, there are more than a thousand classes, or an older version of Hopper wrote the run.
+        """The scores of each class on the test split, as columns.
+
+        They are "class" (its name, or number), "precision", "recall", "f1" and "support". A score
+        is None where nothing defines it. There are no columns where a root has several labels, or
+        above 1,000 classes, or if an older version of Hopper wrote the run.
         """
-        found: dict[str, list[Any]] = self.summary.get("by_class", {}).get("test", {})
-        return found
+        columns: dict[str, list[Any]] = self.summary.get("by_class", {}).get("test", {})
+        return columns
 
     def _by_metric(self, splits: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-        found: dict[str, dict[str, float]] = {self.metric: {}}
+        by_metric: dict[str, dict[str, float]] = {self.metric: {}}
         for split, scores in splits.items():
             for name, score in scores.items():
                 by_metric.setdefault(name, {})[split] = score
