@@ -41,14 +41,17 @@ with quick_imports():
 
     import cache_server.__main__  # noqa: F401
     import hopper.bench.emulate.waiting_rank
-    import hopper.cli.commands
+    import hopper.cli.partition_run
     import hopper.hetero.metatree
     import hopper.predict.launch
     import hopper.predict.rank
     import hopper.train.launch
     import hopper.train.machine_agent
     import hopper.train.rank_main  # noqa: F401
+    from hopper.cli.commands import build_parser
 
+    # Imports what all commands have.
+    build_parser()
     # What numba reads before its first kernel.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()

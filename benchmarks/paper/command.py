@@ -22,6 +22,7 @@ from benchmarks.peers.registry import PEERS
 from hopper.bench.train_process import ended_by_signals
 from hopper.cli.bench import progress_bar
 from hopper.cli.numbers import whole
+from hopper.console_tables import print_table
 from hopper.errors import RequestError
 
 _WORK = Path("runs/paper")
@@ -176,7 +177,7 @@ def _print_list(console: Console) -> None:
     table = Table("experiment", "", "cells", box=None, pad_edge=False)
     for experiment in EXPERIMENTS.values():
         table.add_row(experiment.name, experiment.title, _count(experiment))
-    console.print(table)
+    print_table(console, table)
 
 
 def _count(experiment: Any) -> str:

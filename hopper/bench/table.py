@@ -20,8 +20,7 @@ from hopper.bench.statistics import (
     measured_epochs,
     speed_up,
 )
-from hopper.bench.verdict import tell_bytes, tell_speed
-from hopper.paired_ratio import Ratio
+from hopper.console_tables import print_table
 from hopper.traffic import CAUSES
 
 REFUSED: Final = "refused"
@@ -38,8 +37,8 @@ def print_results(console: Console, results: Mapping[str, Any], problems: Sequen
     results: the content of results.json.
     problems: why engines are not equal; with any, no speed-up and no reduction is told.
     """
-    console.print(times_table(results, problems))
-    console.print(traffic_table(results, problems))
+    print_table(console, times_table(results, problems))
+    print_table(console, traffic_table(results, problems))
     console.print(describe_setting(results), soft_wrap=True, highlight=False)
     rounds = len({run["round"] for run in results["runs"]})
     if not problems:

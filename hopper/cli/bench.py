@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from hopper.bench.emulate.request import Request
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
-    bench = commands.add_parser("bench", help="measure engines against each other")
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    bench = commands.add_parser("bench", help=text)
     kinds = bench.add_subparsers(
         dest="kind", required=True, metavar="KIND", parser_class=OverridableParser
     )

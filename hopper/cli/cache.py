@@ -11,17 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.numbers import whole
-from hopper.config import Config, load_config
+from hopper.console_tables import print_table
 
 if TYPE_CHECKING:
+    from hopper.config import Config
     from hopper.hetero.cache_profile import CacheProfile
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "cache", help="profile visits and penalties of rows that may be missing, and plan a cache"
-    )
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    parser = commands.add_parser("cache", help=text)
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
     profile = steps.add_parser(
         "profile",
@@ -48,13 +47,14 @@ def add_parser(commands: Any) -> None:
 
 
 def _run_profile(options: argparse.Namespace) -> int:
+    from hopper.config import load_config
     from hopper.train.launch import profile
 
     config = load_config(options.config, options.overrides)
     found = profile(config)
     console = Console()
     for rank, each in enumerate(found):
-        console.print(_profile_table(f"rank {rank}, {each.iterations} iterations", each))
+        print_table(console, _profile_table(f"rank {rank}, {each.iterations} iterations", each))
     return 0
 
 
@@ -76,6 +76,7 @@ def _profile_table(title: str, profile: CacheProfile) -> Table:
 
 
 def _run_plan(options: argparse.Namespace) -> int:
+    from hopper.config import load_config
     from hopper.hetero.cache_picture import draw_plans
     from hopper.hetero.cache_plan import POLICIES, cache_bytes, plan_cache
     from hopper.partition.memory import format_bytes
@@ -85,7 +86,7 @@ def _run_plan(options: argparse.Namespace) -> int:
     size = cache_bytes(options.size, profile.types)
     plans = [plan_cache(profile.types, each, size) for each in POLICIES]
     console = Console()
-    console.print(_profile_table(f"rank {options.rank}", profile))
+    print_table(console, _profile_table(f"rank {options.rank}", profile))
     table = Table(title=f"a cache of {format_bytes(size)}", title_justify="left")
     table.add_column("policy")
     names = list(profile.types)
@@ -99,7 +100,7 @@ def _run_plan(options: argparse.Namespace) -> int:
             share = f"{hits / total:.1%}" if total else "none"
             found = [share, f"{plan.saved_seconds(profile.types):.3g}"]
         table.add_row(plan.policy, *_rows(plan.room, names), *found)
-    console.print(table)
+    print_table(console, table)
     console.print(
         f"Of {total:,} visits in {profile.iterations} iterations; seconds as they were measured, "
         "if rows came one type after the other.",

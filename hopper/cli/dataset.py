@@ -6,30 +6,25 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from rich.console import Console
-
-from hopper.cli.dataset_tables import print_description
 from hopper.cli.numbers import seed, whole
-from hopper.cli.phases import show_progress
-from hopper.config.bounds import parse_size
-from hopper.graph.describe import describe
-from hopper.graph.directory import GraphDirectory
-from hopper.graph.importers import KINDS, ImportOptions, RandomSplit, Watcher, import_graph
+
+KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
+"""those of hopper.graph.importers, which takes long to import; a test compares them"""
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the ``dataset`` command to an argparse subparsers object."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    parser = commands.add_parser(
         "dataset",
-        help="make, import and look at graph directories",
+        help=text,
         description="Make, import and look at graph directories.",
     )
-    commands = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
-    _add_make(commands)
-    _add_import(commands)
-    info = commands.add_parser("info", help="check and describe a graph directory")
+    kinds = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
+    _add_make(kinds)
+    _add_import(kinds)
+    info = kinds.add_parser("info", help="check and describe a graph directory")
     info.add_argument("graph", type=Path, metavar="DIR", help="graph directory")
     info.add_argument("--json", action="store_true", help="print JSON instead of tables")
     info.add_argument(
@@ -41,8 +36,8 @@ def add_parser(subparsers: Any) -> None:
     info.set_defaults(run=run_info)
 
 
-def _add_make(commands: Any) -> None:
-    make = commands.add_parser("make", help="make a synthetic graph from a preset")
+def _add_make(kinds: Any) -> None:
+    make = kinds.add_parser("make", help="make a synthetic graph from a preset")
     make.add_argument("preset", metavar="PRESET", help="arxiv-like, products-like, uk-like, ...")
     make.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     make.add_argument(
@@ -58,8 +53,8 @@ def _add_make(commands: Any) -> None:
     make.set_defaults(run=run_make)
 
 
-def _add_import(commands: Any) -> None:
-    parser = commands.add_parser("import", help="import a graph from another format")
+def _add_import(kinds: Any) -> None:
+    parser = kinds.add_parser("import", help="import a graph from another format")
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument(
         "source",
@@ -150,6 +145,10 @@ def run_import(arguments: argparse.Namespace) -> int:
     GraphError: the source is unusable; names file and field.
     RequestError: a missing library, an option that does not fit, an occupied destination.
     """
+    from hopper.cli.phases import show_progress
+    from hopper.config.bounds import parse_size
+    from hopper.graph.importers import ImportOptions, RandomSplit, Watcher, import_graph
+
     given = arguments.memory_limit
     limit = parse_size(given, "--memory-limit") if given else None
     options = ImportOptions(
@@ -186,6 +185,12 @@ def run_info(arguments: argparse.Namespace) -> int:
     ------
     GraphError: the directory is missing or damaged; names file and field.
     """
+    from rich.console import Console
+
+    from hopper.cli.dataset_tables import print_description
+    from hopper.graph import GraphDirectory
+    from hopper.graph.describe import describe
+
     description = describe(GraphDirectory.open(arguments.graph, check=arguments.check))
     if arguments.json:
         print(json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False))
@@ -195,6 +200,8 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 
 def _print_written(out: Path) -> None:
+    from hopper.graph import GraphDirectory
+
     schema = GraphDirectory.open(out, check="shapes").schema
     for relation, kind in schema.relations.items():
         if kind.feature_dim is not None:

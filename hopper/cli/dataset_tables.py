@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hopper.console_tables import print_table
+
 
 def print_description(description: dict[str, Any], console: Console) -> None:
     """Print what :func:`hopper.graph.describe.describe` returned."""
@@ -18,13 +20,13 @@ def print_description(description: dict[str, Any], console: Console) -> None:
     if description["source"]:
         console.print(f"source: {description['source']}", markup=False)
     console.print(f"target: {target if isinstance(target, str) else '/'.join(target)}")
-    console.print(_node_types(description))
-    console.print(_relations(description))
-    console.print(_degrees(description))
+    print_table(console, _node_types(description))
+    print_table(console, _relations(description))
+    print_table(console, _degrees(description))
     if description["labels"]:
-        console.print(_labels(description))
+        print_table(console, _labels(description))
     if description["splits"]:
-        console.print(_splits(description))
+        print_table(console, _splits(description))
 
 
 def _node_types(description: dict[str, Any]) -> Table:

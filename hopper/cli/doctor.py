@@ -22,11 +22,11 @@ from hopper.whole_files import write_text
 _STYLES: Final[dict[State, str]] = {"fine": "green", "warning": "yellow", "wrong": "bold red"}
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "doctor",
-        help="look for what is wrong before anyone trains",
+        help=text,
         description="Looks at a configuration, this machine and the feature servers that it names. "
         "Nothing is started, and nothing is written. Any key of the configuration can be "
         "overridden as --section.key VALUE. The exit code is 1 where anything is wrong.",

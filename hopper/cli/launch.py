@@ -9,12 +9,11 @@ from hopper.cli.train import add_restarts
 from hopper.quick_imports import quick_imports
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "launch",
-        help="train on a cluster: places servers and ranks on its machines, and takes them down "
-        "again",
+        help=text,
     )
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     ray = kinds.add_parser(

@@ -11,13 +11,14 @@ from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
 from hopper.cli.numbers import whole
+from hopper.console_tables import print_table
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "metatree",
-        help="show the metatree of a typed graph and how servers would divide it",
+        help=text,
         description="Nothing is read but the graph's schema: relations that hops from the target "
         "follow, sub-metatrees with their weights, and which server would hold which.",
         allow_abbrev=False,
@@ -47,11 +48,11 @@ def _run(options: argparse.Namespace) -> int:
     weights = Table("root relation", "weight of its sub-metatree")
     for root, weight in partition.weights.items():
         weights.add_row(str(root), f"{weight:,}")
-    console.print(weights)
+    print_table(console, weights)
     shares = Table("server", "root relations", "replica", "relations", "nodes", "edges")
     for row in list_shares(partition):
         shares.add_row(*row)
-    console.print(shares)
+    print_table(console, shares)
     console.print(f"a node is held by {partition.replication:.2f} servers", highlight=False)
     if partition.unreachable:
         told = ", ".join(map(str, partition.unreachable))

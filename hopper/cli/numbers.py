@@ -1,10 +1,11 @@
-"""Numbers on the command line, within what arrays and files can hold; used as ``type=``."""
+"""Numbers on the command line, within what arrays and files can hold; used as ``type=``.
+
+The bounds are the configuration's, which takes a moment to import: `--help` does without.
+"""
 
 from __future__ import annotations
 
 import argparse
-
-from hopper.config.bounds import COUNTS, SEEDS
 
 
 def whole(text: str) -> int:
@@ -14,6 +15,8 @@ def whole(text: str) -> int:
     ------
     argparse.ArgumentTypeError: it is none.
     """
+    from hopper.config.bounds import COUNTS
+
     return _read(text, -COUNTS + 1, COUNTS, "a whole number below 2**31")
 
 
@@ -24,6 +27,8 @@ def seed(text: str) -> int:
     ------
     argparse.ArgumentTypeError: it is none.
     """
+    from hopper.config.bounds import SEEDS
+
     return _read(text, 0, SEEDS, "a whole number from 0, below 2**63")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hopper.console_tables import print_table
 from hopper.partition import PartitionedGraph
 from hopper.partition.memory import MemoryEstimate, format_bytes
 from hopper.partition.stored_forms import rounded_tables
@@ -45,7 +46,7 @@ def show_division(description: dict[str, Any], out: Path) -> None:
             *(format_bytes(share[key]) for key in sizes),
         )
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    console.print(table)
+    print_table(console, table)
     balance = description["balance"]
     console.print(
         f"edge cut {description['edge_cut']:.1%} · largest share over mean: "
@@ -54,7 +55,7 @@ def show_division(description: dict[str, Any], out: Path) -> None:
     )
     if "refined" in description:
         console.print(_refinement(description["refined"]))
-    console.print(_shares_table(description["shares"]))
+    print_table(console, _shares_table(description["shares"]))
     if is_split:
         shares = description["per_server"]
         stored, without = (
@@ -145,7 +146,7 @@ def show_by_relation(description: dict[str, Any], out: Path) -> None:
             *(format_bytes(share[key]) for key in ("feature_bytes", "topology_bytes")),
         )
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    console.print(table)
+    print_table(console, table)
     console.print(
         f"a node is held by {meta['replication']:.2f} servers · largest share over mean: nodes "
         f"{description['balance']['nodes']:.3f}, edges {description['balance']['edges']:.3f} · "

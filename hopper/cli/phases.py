@@ -13,6 +13,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.progress import Progress as Bars
+from rich.table import Column
 
 from hopper.phases import Progress
 
@@ -33,8 +34,8 @@ class _Bars:
         """Show a new bar."""
         self._bars = Bars(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
+            TextColumn("{task.description}", table_column=Column(overflow="fold")),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=self._console,
@@ -68,5 +69,6 @@ class _Lines:
         """Prints nothing."""
 
     def end(self, seconds: float) -> None:
-        """Print the phase and its time."""
-        self._console.print(f"{self._phase}: {seconds:.1f} s")
+        """Print the phase and its time, unless an error or Ctrl-C has cut it short."""
+        if sys.exc_info()[0] is None:
+            self._console.print(f"{self._phase}: {seconds:.1f} s")

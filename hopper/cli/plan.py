@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.numbers import whole
+from hopper.console_tables import print_table
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 _MIB = 2**20
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "plan",
-        help="foretell bytes and seconds of every engine on a cluster",
+        help=text,
         description="No cluster is started: all its ranks take turns in this process and run a few "
         "iterations of every engine. Any key of the configuration can be overridden as "
         "--section.key VALUE.",
@@ -165,9 +166,9 @@ def _divide(
 def _print(found: ClusterPlan, console: Console) -> None:
     trained = [each for each in found.estimates if not each.refused]
     for table in (_times(trained), _bytes(trained), _stages(trained), _memory(trained)):
-        console.print(table)
+        print_table(console, table)
     if found.growth:
-        console.print(_growth(found.growth))
+        print_table(console, _growth(found.growth))
     if not all(each.exact for each in trained):
         console.print("* approximate: its gradient is not that of one process", highlight=False)
     for each in found.estimates:

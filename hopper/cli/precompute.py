@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from hopper.hetero.precompute.tables import Recipe
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the ``precompute`` command to an argparse subparsers object."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    parser = commands.add_parser(
         "precompute",
-        help="average the neighbours of a typed graph once, for sehgnn and nars",
+        help=text,
         description="Average the neighbours of a typed graph's target once and write the rows as a "
         "graph directory, which models sehgnn and nars train on.",
     )
-    commands = parser.add_subparsers(dest="precompute_command", required=True, metavar="COMMAND")
-    metapaths = commands.add_parser("metapaths", help="along metapaths, for model sehgnn")
+    kinds = parser.add_subparsers(dest="precompute_command", required=True, metavar="COMMAND")
+    metapaths = kinds.add_parser("metapaths", help="along metapaths, for model sehgnn")
     _add_common(metapaths, "graph directory, or one divided by relation")
     add_metapath_option(metapaths)
     metapaths.set_defaults(run=_run_metapaths)
-    subsets = commands.add_parser("subsets", help="over subsets of the relations, for model nars")
+    subsets = kinds.add_parser("subsets", help="over subsets of the relations, for model nars")
     _add_common(subsets, "graph directory")
     subsets.add_argument(
         "--subsets", type=whole, default=8, metavar="N", help="how many are drawn (default 8)"
@@ -73,6 +73,7 @@ def _run(options: argparse.Namespace, recipe: Recipe) -> int:
     from rich.table import Table
 
     from hopper.cli.phases import show_progress
+    from hopper.console_tables import print_table
     from hopper.hetero.precompute import precompute
 
     _, progress = show_progress()
@@ -88,5 +89,5 @@ def _run(options: argparse.Namespace, recipe: Recipe) -> int:
     table = Table("rows", "width", title=f"{schema.name}: rows of {target}: {options.out}")
     for name, kind in schema.node_types.items():
         table.add_row(f"{name} (its own)" if name == target else name, str(kind.feature_dim))
-    Console(highlight=False, soft_wrap=True).print(table)
+    print_table(Console(highlight=False, soft_wrap=True), table)
     return 0

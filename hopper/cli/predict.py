@@ -9,11 +9,11 @@ from typing import Any
 from hopper.quick_imports import quick_imports
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "predict",
-        help="predict labels, probabilities or embeddings of nodes with a trained model",
+        help=text,
         description="Computes layer by layer over whole neighbourhoods, on servers and ranks that "
         "are started on this machine. When it was ended early, the same command goes on. Of the "
         "run's configuration, data.*, cluster.*, train.device and train.threads can be overridden "

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "report",
-        help="write DIR/report.html: one page about an A/B or a training run",
+        help=text,
         description="Reads what `hopper bench ab` wrote, or the run directory of `hopper train`, "
         "and writes one HTML file that shows it. What a folder does not hold is left out, and the "
         "page says so.",

@@ -10,14 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.numbers import whole
+from hopper.console_tables import print_table
 from hopper.errors import RequestError
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "schedule",
-        help="show the time steps of an iteration of the hop engine",
+        help=text,
         description="Nothing is trained: every rank derives the time steps from the configuration "
         "alone. Any key of it can be overridden as --section.key VALUE.",
         allow_abbrev=False,
@@ -70,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     for rank, row in enumerate(tell_schedule(steps)):
         table.add_row(str(rank), *(cell or "waits" for cell in row))
     console = Console()
-    console.print(table)
+    print_table(console, table)
     console.print("m2 (37): model 2 on 37 roots", highlight=False)
     if options.out is not None:
         draw_schedule(steps, options.out, title)

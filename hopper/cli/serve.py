@@ -8,11 +8,16 @@ from typing import Any
 from cache_server.__main__ import build_parser, serve_with
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand, with the options of ``python -m cache_server``."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand, with the options of ``python -m cache_server``.
+
+    Parameters
+    ----------
+    text: says in the list of commands what it does.
+    """
     parser = commands.add_parser(
         "serve",
-        help="serve one server's rows (the same as python -m cache_server)",
+        help=text,
         description="Serve one server's rows of a partitioned graph until SIGTERM or SIGINT.",
         parents=[build_parser(add_help=False)],
     )

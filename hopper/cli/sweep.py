@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 import hopper
-from hopper.train.results import main_score
+from hopper.console_tables import print_table
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "sweep",
-        help="train all combinations of listed values at once, over features read once",
+        help=text,
         description="A list where [model] or [train] expects one value makes trials: all "
         "combinations are trained at once by engine hop, whose models travel to the features. Any "
         "key of the configuration can be overridden as --section.key VALUE.",
@@ -34,9 +34,9 @@ def _run(options: argparse.Namespace) -> int:
     where = str(options.config)
     config = make_sweep(override(read_values(where), options.overrides, where), where)
     console = Console()
-    console.print(trials_table(config.hop.trials))
+    print_table(console, trials_table(config.hop.trials))
     summary = hopper.train(config).summary
-    console.print(ranking_table(summary))
+    print_table(console, ranking_table(summary))
     return 0
 
 

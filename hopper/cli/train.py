@@ -9,11 +9,11 @@ from hopper.cli.numbers import whole
 from hopper.quick_imports import quick_imports
 
 
-def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+def add_parser(commands: Any, text: str = "") -> None:
+    """Add the subcommand; ``text`` says in the list of commands what it does."""
     parser = commands.add_parser(
         "train",
-        help="train on this machine: starts servers and ranks, and takes them down again",
+        help=text,
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
     parser.add_argument("config", metavar="CONFIG.toml")

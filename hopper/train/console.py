@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     Task,
     TextColumn,
     TimeElapsedColumn,
@@ -21,15 +21,29 @@ from rich.text import Text
 from hopper.train.results import EpochRecord
 
 
-class _Rate(ProgressColumn):
-    """Shows the recent rate of roots over all ranks, and this rank's rate of sent bytes."""
+class _EpochBar(Progress):
+    """A bar, and what changes beside it on a line of its own: 80 columns do not hold both."""
 
-    def render(self, task: Task) -> Text:
-        """Return both rates as text."""
-        if not task.speed:
-            return Text("")
-        sent = task.fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
-        return Text(f"{task.speed * task.fields['batch']:,.0f} roots/s  {sent:.3g} MB/s sent here")
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """See rich."""
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text("  ".join(filter(None, (_score(task), _rate(task)))))
+
+
+def _score(task: Task) -> str:
+    """The last loss that this rank knows, and the last epoch's score."""
+    loss = task.fields["loss"]
+    told = "" if math.isnan(loss) else f"loss {loss:.4f}"
+    return f"{told}{task.fields['score']}".strip()
+
+
+def _rate(task: Task) -> str:
+    """Roots a second of all ranks, of late, and bytes that this rank has sent a second."""
+    if not task.speed:
+        return ""
+    sent = task.fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
+    return f"{task.speed * task.fields['batch']:,.0f} roots/s  {sent:.3g} MB/s sent here"
 
 
 class RunConsole:
@@ -50,12 +64,10 @@ class RunConsole:
 
     def __enter__(self) -> RunConsole:
         if self._console is not None and self._console.is_terminal:
-            self._bar = Progress(
+            self._bar = _EpochBar(
                 TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(),
+                BarColumn(bar_width=None),
                 MofNCompleteColumn(),
-                TextColumn("loss {task.fields[loss]}{task.fields[score]}"),
-                _Rate(),
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),
@@ -97,7 +109,7 @@ class RunConsole:
                 total=total,
                 completed=done,
                 epoch=epoch,
-                loss="",
+                loss=math.nan,
                 score=self._score,
                 batch=batch,
                 sent=0,
@@ -108,14 +120,15 @@ class RunConsole:
 
         Parameters
         ----------
+        loss: NaN where this rank does not know it.
         sent: bytes that this rank has sent since it started.
         """
         if self._bar is not None:
             if self._sent_before is None:
                 self._sent_before = sent
             since = sent - self._sent_before
-            loss_text = _format_loss(loss)
-            self._bar.update(self._bar.task_ids[0], advance=1, loss=loss_text, sent=since)
+            told = {} if math.isnan(loss) else {"loss": loss}
+            self._bar.update(self._bar.task_ids[0], advance=1, sent=since, **told)
 
     def end_epoch(self, record: EpochRecord) -> None:
         """Print an epoch's line."""
@@ -130,8 +143,3 @@ class RunConsole:
             f"{record.seconds:.2f} s  {rate:,.0f} roots/s  "
             f"sent {sent / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f})"
         )
-
-
-def _format_loss(loss: float) -> str:
-    """The loss as text; "" if this rank does not know it."""
-    return "" if math.isnan(loss) else f"{loss:.4f}"

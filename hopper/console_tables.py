@@ -1,0 +1,87 @@
+"""Tables on a terminal that is narrower than they are: nothing of them is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Column, Table
+
+_UNBOUNDED = 1 << 16
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table so that all of it can be read.
+
+    Words are never broken. Where the columns do not fit with their words on several lines either,
+    every row becomes a few lines, one a column.
+
+    Parameters
+    ----------
+    table: without a footer. The widths of its columns are set.
+    """
+    widths = fit_columns(console, table)
+    if widths is None:
+        console.print(list_rows(table), soft_wrap=False)
+        return
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width, column.overflow, column.no_wrap = width, "fold", False
+    console.print(table, soft_wrap=False)
+
+
+def fit_columns(console: Console, table: Table) -> list[int] | None:
+    """Widths of a table's columns with which it fits the console; None if there are none.
+
+    A column gets what its longest line takes, or less, but no less than its longest word.
+    """
+    spans = [_span(console, column) for column in table.columns]
+    whole = _measure(console, table).maximum
+    frame = whole - sum(span.maximum for span in spans)
+    widths = [span.maximum for span in spans]
+    while sum(widths) + frame > console.width:
+        rooms = [width - span.minimum for width, span in zip(widths, spans, strict=True)]
+        # The column with the most lines' worth of room gives way first.
+        index = max(range(len(widths)), key=lambda each: (rooms[each] > 0, widths[each]))
+        if rooms[index] <= 0:
+            return None
+        widths[index] -= 1
+    return widths
+
+
+def list_rows(table: Table) -> Table:
+    """A table's rows below one another: of each column its heading and the row's cell."""
+    listed = Table(
+        title=table.title, title_justify="left", show_header=False, box=None, pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    listed.add_column(overflow="fold")
+    listed.add_column(overflow="fold")
+    headings = [_one_line(column) for column in table.columns]
+    for row in _rows(table.columns):
+        if listed.row_count:
+            listed.add_row()
+        for heading, cell in zip(headings, row, strict=True):
+            if cell != "":
+                listed.add_row(heading, cell)
+    return listed
+
+
+def _rows(columns: Sequence[Column]) -> list[tuple[RenderableType, ...]]:
+    return list(zip(*(column.cells for column in columns), strict=True))
+
+
+def _one_line(column: Column) -> RenderableType:
+    heading = column.header
+    return heading.replace("\n", " ") if isinstance(heading, str) else heading
+
+
+def _span(console: Console, column: Column) -> Measurement:
+    """The longest word and the longest line of a column."""
+    spans = [_measure(console, each) for each in (column.header, *column.cells)]
+    return Measurement(max(s.minimum for s in spans), max(s.maximum for s in spans))
+
+
+def _measure(console: Console, content: RenderableType) -> Measurement:
+    options = console.options.update(max_width=_UNBOUNDED)
+    return Measurement.get(console, options, content)

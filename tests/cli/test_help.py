@@ -1,0 +1,90 @@
+"""``hopper --help``, ``--version`` and what they import: little, so that they are quick."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import hopper
+from hopper.cli import dataset, main
+from hopper.cli.commands import COMMANDS, build_parser
+from hopper.graph.importers import KINDS
+
+LOADED = """
+import contextlib, io, sys
+from hopper.cli import main
+
+heavy = sys.argv.pop(1).split(",")
+for words in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main(words.split())
+    assert shown.getvalue(), words
+    print(words, *(name for name in heavy if name in sys.modules), sep=":")
+"""
+
+
+def loaded(heavy: str, *commands: str) -> list[str]:
+    """What of some modules a fresh process has imported after each of some commands."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, heavy, *commands],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_it_imports_next_to_nothing(word: str) -> None:
+    assert loaded("torch,numba,numpy,pydantic,rich,grpc", word) == [word]
+
+
+def test_help_of_commands_imports_neither_torch_nor_numba() -> None:
+    # A feature server's own parser comes with the server.
+    commands = [f"{name} --help" for name in COMMANDS if name != "serve"]
+    commands += ["dataset import --help", "bench ab --help", "cache plan --help"]
+    assert loaded("torch,numba", *commands) == commands
+
+
+def test_versions_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    python = ".".join(map(str, sys.version_info[:3]))
+    torch, numpy = (re.escape(metadata.version(each)) for each in ("torch", "numpy"))
+    line = (
+        rf"hopper {re.escape(hopper.__version__)}, Python {python}, torch {torch}, numpy {numpy}\n"
+    )
+    assert re.fullmatch(line, capsys.readouterr().out)
+
+
+def test_all_commands_are_listed_whichever_is_asked_for() -> None:
+    whole = build_parser().format_help()
+    assert build_parser([]).format_help() == whole
+    assert build_parser(["plan", "--help"]).format_help() == whole
+    for name, text in COMMANDS.items():
+        assert name in whole
+        assert " ".join(text.split()) in " ".join(whole.split())
+
+
+def test_every_module_with_a_command_is_listed() -> None:
+    folder = Path(dataset.__file__).parent
+    modules = {
+        file.stem for file in folder.glob("*.py") if "\ndef add_parser(commands" in file.read_text()
+    }
+    assert modules == set(COMMANDS)
+
+
+def test_a_command_has_the_same_options_where_it_alone_is_made() -> None:
+    words = ["schedule", "c.toml", "--dissolve", "1"]
+    assert build_parser(words).parse_args(words) == build_parser().parse_args(words)
+
+
+def test_kinds_of_imports_are_those_that_there_are() -> None:
+    assert dataset.KINDS == KINDS

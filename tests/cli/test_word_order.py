@@ -1,0 +1,109 @@
+"""Options, overrides and what a command works on may stand in any order."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.cli.commands import build_parser
+from hopper.cli.numbers import seed, whole
+from hopper.train import rank_main
+
+SAMPLES: dict[Any, str] = {whole: "1", seed: "1", float: "1.5", Path: "x", None: "x"}
+OVERRIDES = (["--train.epochs", "3"], ["--train.epochs=3"])
+
+
+def leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Commands without commands of their own."""
+    below = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    if not below:
+        yield name, parser
+    for action in below:
+        for word, each in action.choices.items():
+            yield from leaves(each, f"{name} {word}".strip())
+
+
+# Plug-ins of a checkout parse their own words.
+LEAVES = {
+    name: parser
+    for name, parser in leaves(build_parser())
+    if not {"words"} & {each.dest for each in parser._actions}
+}
+WITH_CONFIGURATION = {
+    name: parser
+    for name, parser in LEAVES.items()
+    if any(each.metavar == "CONFIG.toml" for each in parser._actions)
+}
+
+
+def value_for(action: argparse.Action) -> list[str]:
+    if action.nargs == 0:
+        return []
+    if action.choices is not None:
+        return [next(iter(action.choices))]
+    return [SAMPLES.get(action.type, "1")]
+
+
+def split_words(parser: Any) -> tuple[list[str], list[str], list[list[str]]]:
+    """Words for the positions, for required options, and for each of the other options."""
+    places, required, optional = [], [], []
+    for action in parser._actions:
+        if not action.option_strings:
+            places += value_for(action)
+        elif action.dest not in ("help", "explain", "schema"):
+            words = [action.option_strings[-1], *value_for(action)]
+            if action.required:
+                required += words
+            else:
+                optional.append(words)
+    return places, required, optional
+
+
+def parsed(name: str, words: list[str]) -> argparse.Namespace:
+    given = [*name.split(), *words]
+    return build_parser(given).parse_args(given)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_options_stand_before_or_after(name: str) -> None:
+    places, required, optional = split_words(LEAVES[name])
+    if name == "config":
+        required = ["--schema"]
+    for option in (*optional, list(chain(*optional))):
+        behind = parsed(name, [*places, *required, *option])
+        assert parsed(name, [*option, *required, *places]) == behind
+        assert parsed(name, [*option, *places, *required]) == behind
+
+
+@pytest.mark.parametrize("name", WITH_CONFIGURATION)
+def test_overrides_stand_before_or_after(name: str) -> None:
+    places, required, optional = split_words(WITH_CONFIGURATION[name])
+    options = [*required, *chain(*optional)]
+    for override in OVERRIDES:
+        behind = parsed(name, [*places, *options, *override])
+        assert behind.overrides == override
+        assert behind.config == places[0]
+        assert parsed(name, [*override, *places, *options]) == behind
+        assert parsed(name, [*options, *override, *places]) == behind
+
+
+def test_commands_that_take_a_configuration_are_all_here() -> None:
+    assert {"train", "doctor", "plan", "schedule", "sweep", "bench ab", "launch ray"} <= set(
+        WITH_CONFIGURATION
+    )
+    assert {"cache plan", "cache profile"} <= set(WITH_CONFIGURATION)
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+def test_a_rank_takes_them_in_any_order(tmp_path: Path, override: list[str]) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[data]\npartitioned = "parts"\n')
+    found: list[int] = []
+    for words in ([str(config), *override], [*override, str(config)]):
+        assert rank_main.main(words, lambda given: found.append(given.train.epochs)) == 0
+    assert found == [3, 3]
