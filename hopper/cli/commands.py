@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "partition": "divide a graph directory over servers",
     "serve": "serve one server's rows (the same as python -m cache_server)",
     "cache": "profile visits and penalties of rows that may be missing, and plan a cache",
+    "config": "explain the keys of a configuration, or print their JSON schema",
     "doctor": "look for what is wrong before anyone trains",
     "train": "train on this machine: starts servers and ranks, and takes them down again",
     "launch": "train on a cluster: places servers and ranks on its machines, and takes them down "

@@ -118,14 +118,16 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
     precompute`` makes of them, or hgnn with an ``aggregate`` of one's own, or a class of one's own
     that derives from :class:`hopper.models.relational.HGNN`"""
     name_options: Options = Field(default={})
-    """keywords of a class of one's own"""
+    """keywords of the constructor, where ``name`` is a class of one's own"""
     layers: Positive = 3
     """also the number of hops; 7 for deepgcn, 10 for film and 1 for sehgnn and nars where it is not
     given"""
     hidden: Positive = 16
     """width of hidden layers (of each head, for gat)"""
     heads: Positive = 1
+    """attention heads, of gat, rgat, hgt and sehgnn"""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """share of a layer's numbers that are set to 0 in training"""
     edge_features: bool = False
     """whether features of edges are read, of the relations that have any (docs/edge-features.md)"""
     metapaths: list[list[str]] = Field(default=[])

@@ -53,6 +53,13 @@ BUILT_INS: Final = {
 """by key of ``[train]``, what it names besides classes of one's own"""
 DECODERS: Final = ("auto", "dot", "distmult", "complex", "rotate", "mlp", "bilinear")
 LOGGERS: Final = ("tensorboard", "mlflow", "wandb")
+_SERVER: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    ]
+}
+"""the JSON schema of an entry of ``cluster.servers`` as a file may have it"""
 
 
 class Data(Section):
@@ -161,6 +168,7 @@ class Train(Section):
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
+    """how many times all training roots are trained"""
     loss: str = "auto"
     """cross_entropy | binary_cross_entropy | squared_error, of links cross_entropy |
     binary_cross_entropy | margin | bpr, or "package.module:Class"; "auto" = the first of these for
@@ -174,6 +182,7 @@ class Train(Section):
     "package.module:Class"; "auto" = accuracy of classes, micro_f1 of several labels, rmse of
     values, mrr of links"""
     metric_options: Options = Field(default={})
+    """keywords of the metric's class's constructor"""
     more_metrics: list[str] = Field(default=[])
     """others that are reported beside it, named as ``metric`` is"""
     init_from: str = ""
@@ -184,6 +193,7 @@ class Train(Section):
     optimizer_options: Options = Field(default={})
     """adam and adamw: betas, epsilon"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.003
+    """of all parameters but learnable rows, whose own is learnable.learning_rate"""
     schedule: str = "constant"
     """what multiplies this learning rate and that of learnable rows at every update: constant |
     cosine | step | warmup, or "package.module:Class" """
@@ -191,6 +201,7 @@ class Train(Section):
     """cosine: minimum; step: step_size (updates), gamma, minimum; these and warmup: warmup_steps
     (updates) or warmup_fraction (of the run)"""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """times the parameter, as the optimiser's class understands it; learnable rows have none"""
     clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
     """bound of the global gradient norm; 0 = off"""
     gradient_norms: bool = False
@@ -199,11 +210,14 @@ class Train(Section):
     patience: NonNegative = 0
     """epochs without a better validation score before the run ends; 0 = off"""
     last_batch: Literal["keep", "drop"] = "keep"
+    """what becomes of the roots that are left at the end of an epoch and are fewer than a global
+    batch: keep = they are trained too; drop = they wait for another epoch"""
     seed: Seed = 0
-    """initialisation, dropout, shuffling and draws"""
+    """of initialisation, dropout, shuffling and draws"""
     model_seed: Seed | None = None
-    """initialisation and dropout, if they are to differ from ``seed``"""
+    """of initialisation and dropout, where theirs is to differ from ``seed``"""
     dtype: Literal["float32", "float64"] = "float32"
+    """of parameters, rows and gradients"""
     autocast: Literal["off", "bfloat16", "float16"] = "off"
     """what matrix products are computed in while training, if not in ``dtype``: an approximation,
     whose sums over edges, losses, gradients and updates are float32; with float16, for GPUs without
@@ -211,7 +225,7 @@ class Train(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda where there is one"""
     evaluate_every: NonNegative = 1
-    """epochs; 0 = never"""
+    """epochs between scores of the validation roots; 0 = none are scored"""
     score_training: bool = False
     """score the training nodes too, whenever validation nodes are scored, and in the same way: over
     full neighbourhoods, without dropout"""
@@ -301,7 +315,7 @@ class Task(Section):
     each link; joint = any, the same for all links of a global batch; in_batch = ends of its other
     links; degree = in proportion to the power 3/4 of their training links"""
     num_negatives: Positive = 64
-    """for each link and end"""
+    """how many are drawn for each link and end"""
     fixed_negatives: dict[str, str] = Field(default={})
     """by split, an .npy file [links, ends, k] of original ids that take the places of draws, or, of
     val and test, that links are ranked among instead of all nodes (docs/links.md)"""
@@ -396,6 +410,7 @@ class Learnable(Section):
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
     """its sparse form: an update touches the rows that an iteration read; no weight decay"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.01
+    """of learnable rows; ``train.schedule`` multiplies it too"""
     tables: Literal["tied", "per_server_table", "per_relation"] = "tied"
     """tied = a node has one row; per_server_table = one in every sub-metatree that meets it, as in
     Heta, so that its rows never leave a server that has the sub-metatree; per_relation = one for
@@ -428,7 +443,7 @@ class Cache(Section):
     type's share being in proportion to its visits (hotness), or to visits times what a missing byte
     costs (hotness+penalty), or single rows ranked by the latter (benefit)"""
     size: str = "0"
-    """of what each rank holds in memory: "512M", or "10%" of all that could be missing; 4
+    """room for what each rank holds in memory: "512M", or "10%" of all that could be missing; 4
     bytes a node come on top"""
     memory: Literal["host", "device"] = "host"
     """where feature rows are held: "device" holds them where the rank trains, those of its own
@@ -451,13 +466,13 @@ class Pipeline(Section):
     reads: Positive = 5
     """iterations that wait, with their rows, to be trained at most"""
     memory: str = "1G"
-    """of plans that wait to be read, and again of iterations that wait to be trained; each may go
-    one item beyond"""
+    """room for plans that wait to be read, and as much for iterations that wait to be trained; each
+    may go one item beyond"""
     lookahead: NonNegative = 0
     """iterations after the one that is read whose plans decide which rows of other servers are
     kept, to be read from there; 0 = none are"""
     lookahead_memory: str = "1G"
-    """of the rows that are kept"""
+    """room for the rows that ``lookahead`` keeps"""
 
     @field_validator("memory", "lookahead_memory")
     @classmethod
@@ -495,11 +510,12 @@ def _are_texts(value: Any) -> bool:
 class Cluster(Section):
     """``[cluster]``: the machines."""
 
-    servers: list[str] = Field(default=[])
+    servers: list[str] = Field(default=[], json_schema_extra={"items": _SERVER})
     """"host:port" of each feature server, in order of server, or a list of them where several
     serve a server's part, of which any is asked, and another one when it fails (in one text, with
     commas between them); empty = start them here"""
     ranks_per_server: Positive = 1
+    """training processes on each machine"""
     share_gpus: bool = False
     """whether several ranks of a machine may train on one GPU; NCCL refuses that, so messages
     between ranks then go through host memory"""
@@ -512,7 +528,7 @@ class Cluster(Section):
     tls_certificate: str = ""
     """PEM certificate of this machine: its feature server's, and shown to others by its ranks"""
     tls_key: str = ""
-    """its key"""
+    """PEM key of ``tls_certificate``"""
     token_file: str = ""
     """file with what every request to a feature server has to carry"""
     insecure: bool = False
@@ -530,7 +546,7 @@ class Cluster(Section):
     """of what ranks, the launcher and the servers that it starts tell on stderr: warnings for
     people, or all events, a line of JSON each"""
     server_metrics: str = ""
-    """the same of the feature servers that are started here, in order of server"""
+    """as ``metrics``, for the feature servers that are started here, in order of server"""
 
     @field_validator("servers", mode="before")
     @classmethod

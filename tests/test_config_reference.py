@@ -1,0 +1,170 @@
+"""What ``hopper config`` says of keys, compared with the loader."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hopper.cli import main
+from hopper.config import Config, make_config
+from hopper.config.reference import list_keys, make_schema
+from hopper.errors import ConfigError
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+KEYS = {key.name: key for key in list_keys()}
+
+
+def configurations() -> dict[str, dict[str, Any]]:
+    """Those of the examples, of the quick start and of the documents' first pages."""
+    found = {str(file): file.read_text() for file in (REPOSITORY / "examples").glob("*.toml")}
+    pages = sorted((REPOSITORY / "docs").glob("*.md"))
+    # Where a sweep has lists, a run has single values.
+    for page in (REPOSITORY / "README.md", *(p for p in pages if p.name != "sweeps.md")):
+        blocks = re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        found |= {f"{page.name} {n}": text for n, text in enumerate(blocks) if "[data]" in text}
+    return {name: tomllib.loads(text) for name, text in found.items()}
+
+
+CONFIGURATIONS = configurations()
+
+
+def accepts(values: dict[str, Any]) -> bool:
+    try:
+        jsonschema.validate(values, make_schema())
+    except jsonschema.ValidationError:
+        return False
+    return True
+
+
+def loads(values: dict[str, Any]) -> bool:
+    try:
+        make_config(values)
+    except ConfigError:
+        return False
+    return True
+
+
+def test_every_key_is_listed_and_described() -> None:
+    assert list(KEYS) == [
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        for key in field.annotation.model_fields  # type: ignore[union-attr]
+    ]
+    assert [name for name, key in KEYS.items() if len(key.description) < 5] == []
+    assert not any(":class:" in key.description for key in KEYS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("data.partitioned", ("text", "", "required")),
+        ("train.epochs", ("whole number", "above 0, below 2**31", "3")),
+        ("train.seed", ("whole number", "at least 0, below 2**63", "0")),
+        ("train.model_seed", ("whole number", "at least 0, below 2**63", "not set")),
+        ("train.learning_rate", ("number", "above 0, finite", "0.003")),
+        ("model.dropout", ("number", "at least 0, below 1", "0.0")),
+        ("model.root_weight", ("true or false", "", "true")),
+        ("model.metapaths", ("list of lists of texts", "", "[]")),
+        ("train.last_batch", ('"keep" | "drop"', "", '"keep"')),
+        (
+            "hop.merge",
+            ('"off" | "adaptive" or whole number', "at least 0, below 2**31", '"adaptive"'),
+        ),
+        (
+            "sampler.fanouts",
+            ("list of whole numbers", "at least 1 of them", "[10, 10, 10]"),
+        ),
+        ("task.weights", ("table of numbers", "at least 0, finite", "{}")),
+        ("train.optimizer_options", ("table of values of any type", "", "{}")),
+    ],
+)
+def test_types_bounds_and_defaults(name: str, told: tuple[str, str, str]) -> None:
+    key = KEYS[name]
+    assert (key.type, key.bounds, key.default_text) == told
+
+
+def test_defaults_are_the_loader_s() -> None:
+    config = make_config({"data": {"partitioned": "parts"}}).model_dump()
+    for key in KEYS.values():
+        section, name = key.name.split(".")
+        if not key.is_required:
+            assert config[section][name] == key.default, key.name
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_schema_takes_what_the_loader_takes(name: str) -> None:
+    values = CONFIGURATIONS[name]
+    jsonschema.validate(values, make_schema())
+    for section, keys in values.items():
+        wrong: dict[str, Any] = copy.deepcopy(values)
+        wrong[section]["no_such_key"] = 1
+        assert not accepts(wrong)
+        assert not loads(wrong)
+        assert keys
+    assert not accepts(values | {"no_such_section": {}})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "good"),
+    [
+        ("train", "epochs", 0, False),
+        ("train", "epochs", True, False),
+        ("train", "epochs", 1.5, False),
+        ("train", "learning_rate", 1, True),
+        ("train", "last_batch", "keeps", False),
+        ("train", "resume", "auto", True),
+        ("hop", "merge", 2, True),
+        ("hop", "merge", "never", False),
+        ("sampler", "fanouts", [], False),
+        ("cluster", "servers", ["a:1", ["b:1", "c:1"]], True),
+        ("cluster", "servers", [1], False),
+        ("model", "dropout", 1.0, False),
+    ],
+)
+def test_schema_and_loader_agree(section: str, key: str, value: Any, good: bool) -> None:
+    values: dict[str, Any] = {"data": {"partitioned": "parts"}} | {section: {key: value}}
+    assert accepts(values) == loads(values) == good
+
+
+def test_the_schema_describes_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["required"] == ["data"]
+    described = schema["$defs"]["Train"]["properties"]["epochs"]["description"]
+    assert described == KEYS["train.epochs"].description
+
+
+def test_a_key_a_section_and_all_are_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["config", "--explain", "train.seed"]) == 0
+    assert capsys.readouterr().out == (
+        "[train] the run.\n\n"
+        "train.seed\n"
+        "    whole number, at least 0, below 2**63; default 0\n"
+        "    of initialisation, dropout, shuffling and draws\n\n"
+    )
+    assert main(["config", "--explain", "[cooperative]"]) == 0
+    assert capsys.readouterr().out.count("\ncooperative.") == 1
+    assert main(["config", "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line in KEYS] == list(KEYS)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_key_that_there_is_not_is_answered_by_those_close_to_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "--explain", "train.epoch"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: --explain: expected a key or a section, given 'train.epoch'")
+    assert "train.epochs" in told
