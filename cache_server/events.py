@@ -36,6 +36,11 @@ class Events:
         """
         self._format, self._common_fields = log_format, common_fields
 
+    @property
+    def format(self) -> LogFormat:
+        """Lines for people, or of JSON."""
+        return self._format
+
     def warn(self, event: str, text: str, **fields: Any) -> None:
         """Write a warning in either format."""
         if self._format == "json":

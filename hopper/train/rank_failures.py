@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cache_server.events import events
 from hopper.errors import ClusterError, HopperError, RankFailed, RankLost, RankSilent
+from hopper.train.parent import DIE_WITH_PARENT
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -45,15 +47,28 @@ class Failure:
     kind: str = ""
 
 
-def record_failure(error: BaseException) -> None:
-    """Write this rank's error to the file that torchrun's agent reads.
+def tell_failure(error: Exception) -> None:
+    """Record why this rank fails, and tell it on stderr.
+
+    A launcher of Hopper's tells one of Hopper's own errors itself, once for all ranks.
+    """
+    is_recorded = record_failure(error)
+    if not isinstance(error, HopperError):
+        traceback.print_exception(error)
+    elif events.format == "json" or not (is_recorded and DIE_WITH_PARENT in os.environ):
+        events.fail("error", f"rank {os.environ.get('RANK', '0')}: error: {error}")
+
+
+def record_failure(error: BaseException) -> bool:
+    """Write why this rank fails, where torchrun's agent looks for it, in the form that it reads;
+    whether that could be done.
 
     torch's own writer gives the time in whole seconds, too coarse to tell which of two ranks failed
     first. On a full disk it leaves half a file, at which the agent fails.
     """
     name = os.environ.get(_FILE_VARIABLE)
     if not name:
-        return
+        return False
     moment = time.time()
     extra = {
         "py_callstack": "".join(traceback.format_exception(error)),
@@ -72,6 +87,8 @@ def record_failure(error: BaseException) -> None:
         # The rank prints its error as well.
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def read_failure(rank: int, failure: ProcessFailure) -> Failure:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from cache_server.events import events
 from hopper.config import Config, load_config
-from hopper.errors import HopperError, StorageError, explain_os_error
+from hopper.errors import StorageError, explain_os_error
+from hopper.override_words import split_overrides
 from hopper.train.rank import run_rank
-from hopper.train.rank_failures import record_failure
+from hopper.train.rank_failures import tell_failure
 
 
 def main(
@@ -25,36 +25,24 @@ def main(
 
     Parameters
     ----------
-    arguments: the configuration file and overrides.
-    work: the work of the rank.
-    module: the module's name in the usage text.
-
-    Returns
-    -------
-    The exit code: 0 on success, 1 on an error, 2 on wrong usage.
+    arguments: the configuration's path and overrides, in any order.
+    module: that torchrun was given.
     """
-    if not arguments or arguments[0].startswith("-"):
+    own, overrides = split_overrides(arguments)
+    if len(own) != 1 or own[0].startswith("-"):
         usage = f"usage: torchrun ... -m {module} CONFIG [--section.key VALUE ...]"
         print(usage, file=sys.stderr)
         return 2
     get_error_handler().initialize()
     try:
-        config = load_config(arguments[0], arguments[1:])
-        events.set_format(config.cluster.log_format, process="rank", rank=_rank())
+        config = load_config(own[0], overrides)
+        rank = int(os.environ.get("RANK", 0))
+        events.set_format(config.cluster.log_format, process="rank", rank=rank)
         work(config)
     except Exception as error:
-        explained = _explain(error)
-        record_failure(explained)
-        if isinstance(explained, HopperError):
-            events.fail("error", f"rank {_rank()}: error: {explained}")
-        else:
-            traceback.print_exc()
+        tell_failure(_explain(error))
         return 1
     return 0
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", 0))
 
 
 def _explain(error: Exception) -> Exception:

@@ -16,14 +16,13 @@ from typing import Final
 import numpy as np
 import torch
 
-from cache_server.events import events
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.errors import GraphError, RequestError
 from hopper.partition import PartitionedGraph
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_rows, check_structure, read_division
-from hopper.train.rank_failures import record_failure
+from hopper.train.rank_failures import tell_failure
 
 _BYTES_A_SECOND: Final = 500e6
 """Rate at which features are checked during training, low enough to leave memory bandwidth."""
@@ -107,9 +106,8 @@ class RowCheck:
         try:
             check_rows(self._path, [self._server], _BYTES_A_SECOND, self._stopped.is_set)
         except GraphError as error:
-            record_failure(error)
-            events.fail("error", f"rank {os.environ.get('RANK', '0')}: error: {error}")
-            # The main thread may be waiting for other ranks. They end once this process is gone.
+            tell_failure(error)
+            # The main thread may be waiting for other ranks, which end on missing this one.
             os._exit(1)
         self._done.set()
 

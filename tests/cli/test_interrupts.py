@@ -1,0 +1,97 @@
+"""Ctrl-C is answered by one line, whatever a command is doing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopper.graph import GraphDirectory
+from hopper.partition import partition_graph
+from tests.conftest import make_community_graph
+
+# The process gets SIGINT at the moment at which it begins to import a module.
+AT_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+from hopper.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+# It gets one that Python drops, as it does with errors while an object is destroyed.
+DROPPED = """
+import signal, sys, time
+from hopper import cli
+
+class Dropped:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def run(argv):
+    Dropped()
+    time.sleep(30)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli._run = run
+sys.exit(cli.main([]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interrupts")
+    graph = make_community_graph(folder / "graph", nodes=300)
+    partition_graph(GraphDirectory.open(graph.path), folder / "parts", 2, "random")
+    (folder / "c.toml").write_text('[data]\npartitioned = "parts"\n[train]\nbatch_size = 8\n')
+    return folder
+
+
+def ended(folder: Path, *words: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("argparse", "--help"),
+        ("pydantic", "config --explain"),
+        ("torch", "doctor c.toml"),
+        ("torch", "train c.toml"),
+        ("numba", "schedule c.toml"),
+        ("hopper.rehearsal.cluster_plan", "plan c.toml"),
+        ("hopper.partition.build", "partition graph --servers 2 --method random --out o"),
+        ("hopper.graph.describe", "dataset info graph"),
+        ("hopper.hetero.metatree", "metatree graph"),
+        ("hopper.train.warm_cache", "cache plan c.toml --size 1M"),
+        ("hopper.bench.report", "report ."),
+        ("hopper.predict.launch", "predict run --out o"),
+        ("hopper.train.sweep", "sweep c.toml"),
+        ("hopper.bench.ab", "bench ab c.toml --engines hop --out o"),
+    ],
+)
+def test_one_line(folder: Path, module: str, command: str) -> None:
+    before = sorted(folder.iterdir())
+    code, _, told = ended(folder, AT_IMPORT, module, *command.split())
+    assert (code, told) == (130, "interrupted\n")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_one_that_python_drops_is_sent_again(folder: Path) -> None:
+    assert ended(folder, DROPPED) == (130, "", "interrupted\n")
