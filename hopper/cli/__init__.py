@@ -13,30 +13,43 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
 
 _AGAIN_SECONDS: Final = 0.05
+_INTERRUPTED: Final = "interrupted"
+_CODE: Final = 128 + signal.SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 if it did what was asked, 1 with a text on stderr if it could not, 130 if it
     was interrupted."""
     try:
-        with _raised_again():
+        with _answering_ctrl_c():
             return _run(argv)
     except KeyboardInterrupt:
         # Whoever does not want to wait for threads that still work presses it once more.
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        print("interrupted", file=sys.stderr, flush=True)
-        return 130
+        print(_INTERRUPTED, file=sys.stderr, flush=True)
+        return _CODE
 
 
 @contextmanager
-def _raised_again() -> Iterator[None]:
-    """Send again, a moment later, the Ctrl-C that Python drops: one that arrives while an object is
-    being destroyed."""
+def _answering_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end a command where Python alone would not.
+
+    One that arrives while torch is being imported ends the process at once, because torch's own
+    code would abort it. One that Python drops, while an object is being destroyed, is sent again a
+    moment later.
+    """
     before = sys.unraisablehook
+
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        if _imports_torch(frame):
+            print(_INTERRUPTED, file=sys.stderr, flush=True)
+            os._exit(_CODE)
+        raise KeyboardInterrupt
 
     def send_again(dropped: Any) -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
@@ -46,11 +59,29 @@ def _raised_again() -> Iterator[None]:
         else:
             before(dropped)
 
+    # Where somebody else has a handler, or none may be set, theirs stays.
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    is_ours = is_ours and threading.current_thread() is threading.main_thread()
     sys.unraisablehook = send_again
     try:
+        if is_ours:
+            signal.signal(signal.SIGINT, interrupt)
         yield
     finally:
         sys.unraisablehook = before
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _imports_torch(frame: FrameType | None) -> bool:
+    """Whether a module of torch is being imported in this frame or in one that called it."""
+    names = set()
+    while frame is not None:
+        names.add(str(frame.f_globals.get("__name__")).partition(".")[0])
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            names.add("import")
+        frame = frame.f_back
+    return {"import", "torch"} <= names
 
 
 def _run(argv: Sequence[str] | None) -> int:

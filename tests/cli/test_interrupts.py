@@ -74,6 +74,7 @@ def ended(folder: Path, *words: str) -> tuple[int, str, str]:
         ("pydantic", "config --explain"),
         ("torch", "doctor c.toml"),
         ("torch", "train c.toml"),
+        ("torch.nn", "train c.toml"),
         ("numba", "schedule c.toml"),
         ("hopper.rehearsal.cluster_plan", "plan c.toml"),
         ("hopper.partition.build", "partition graph --servers 2 --method random --out o"),
