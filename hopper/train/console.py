@@ -60,6 +60,7 @@ class RunConsole:
         self._metric = metric
         self._bar: Progress | None = None
         self._sent_before: int | None = None
+        self._loss = math.nan
         self._score = ""
 
     def __enter__(self) -> RunConsole:
@@ -103,13 +104,13 @@ class RunConsole:
         if self._bar is not None:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
-            self._sent_before = None
+            self._sent_before, self._loss = None, math.nan
             self._bar.add_task(
                 "",
                 total=total,
                 completed=done,
                 epoch=epoch,
-                loss=math.nan,
+                loss=self._loss,
                 score=self._score,
                 batch=batch,
                 sent=0,
@@ -127,8 +128,9 @@ class RunConsole:
             if self._sent_before is None:
                 self._sent_before = sent
             since = sent - self._sent_before
-            told = {} if math.isnan(loss) else {"loss": loss}
-            self._bar.update(self._bar.task_ids[0], advance=1, sent=since, **told)
+            if not math.isnan(loss):
+                self._loss = loss
+            self._bar.update(self._bar.task_ids[0], advance=1, loss=self._loss, sent=since)
 
     def end_epoch(self, record: EpochRecord) -> None:
         """Print an epoch's line."""
