@@ -40,6 +40,8 @@ LINES = (
         "device_copies",
         "kernel_threads",
         "override_words",
+        "paired_ratio",
+        "palette",
         "rendezvous",
         "torchrun",
         "whole_files",

@@ -20,7 +20,9 @@ from hopper.bench.statistics import (
     measured_epochs,
     speed_up,
 )
+from hopper.bench.verdict import tell_bytes, tell_speed
 from hopper.console_tables import print_table
+from hopper.paired_ratio import Ratio
 from hopper.traffic import CAUSES
 
 REFUSED: Final = "refused"

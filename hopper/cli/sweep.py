@@ -11,6 +11,7 @@ from rich.table import Table
 
 import hopper
 from hopper.console_tables import print_table
+from hopper.train.results import main_score
 
 
 def add_parser(commands: Any, text: str = "") -> None:

@@ -25,17 +25,22 @@ def main(
 
     Parameters
     ----------
-    arguments: the configuration's path and overrides, in any order.
-    module: that torchrun was given.
+    arguments: the configuration file and overrides, in any order.
+    work: the work of the rank.
+    module: the module's name in the usage text.
+
+    Returns
+    -------
+    The exit code: 0 on success, 1 on an error, 2 on wrong usage.
     """
-    own, overrides = split_overrides(arguments)
-    if len(own) != 1 or own[0].startswith("-"):
+    files, overrides = split_overrides(arguments)
+    if len(files) != 1 or files[0].startswith("-"):
         usage = f"usage: torchrun ... -m {module} CONFIG [--section.key VALUE ...]"
         print(usage, file=sys.stderr)
         return 2
     get_error_handler().initialize()
     try:
-        config = load_config(own[0], overrides)
+        config = load_config(files[0], overrides)
         rank = int(os.environ.get("RANK", 0))
         events.set_format(config.cluster.log_format, process="rank", rank=rank)
         work(config)

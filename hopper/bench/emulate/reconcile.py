@@ -76,13 +76,13 @@ def print_reconciliation(console: Console, runs: Sequence[Mapping[str, Any]]) ->
     table = Table(title="Counted traffic and the hosts' interfaces, all timed epochs")
     for name in ("", "counted, MB", "interfaces sent, MB", "sent / counted"):
         table.add_column(name, justify="right" if name else "left")
-    for each in found:
-        ratio = "nothing counted" if each.ratio is None else f"{each.ratio:.3f}"
-        megabytes = (f"{value / _MEGABYTE:,.2f}" for value in (each.counted, each.sent))
-        table.add_row(each.label, *megabytes, ratio)
+    for traffic in reconciled:
+        ratio = "nothing counted" if traffic.ratio is None else f"{traffic.ratio:.3f}"
+        megabytes = (f"{value / _MEGABYTE:,.2f}" for value in (traffic.counted, traffic.sent))
+        table.add_row(traffic.label, *megabytes, ratio)
     print_table(console, table)
-    for each in found:
-        if not each.agrees:
+    for traffic in reconciled:
+        if not traffic.agrees:
             console.print(
                 f"WARNING: {traffic.label}: what the interfaces sent and what was counted differ "
                 f"by more than {TOLERANCE:.0%}",
