@@ -1,7 +1,7 @@
 # docker build -t hopper .                                                      torch for CPUs
 # docker build -t hopper --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 .
 #
-# Nothing is fetched when a container runs. docs/cluster.md says how it is used on Kubernetes.
+# Nothing is fetched when a container runs. docs/howto/launch.md says how it is used on Kubernetes.
 FROM python:3.11-slim AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /source

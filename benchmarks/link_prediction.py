@@ -2,13 +2,14 @@
 
 usage: python benchmarks/link_prediction.py --data DIR --out DIR [--seeds 3] [--only NAME ...]
 
-DIR holds cora, amazon_computers and acm_heco in the npy layout of docs/graph-directory.md. Edges
-are split 85/5/10 by seed. Every side has the same model, features, split, negatives (64 for each
-end, shared by a batch of 1,024 links), loss, learning rate and epochs, reads all neighbours but
-the edges of the batch, and ranks test links in the same way, with the parameters of its best
-validation. PyG (torch_geometric, in a plain loop over batches of links) draws its own negatives and
-initial weights, so it is compared by what it reaches, not number by number; once with the initial
-weights of its own layers, and once with such as Hopper's layers have (Xavier's, for rectifiers).
+DIR holds cora, amazon_computers and acm_heco in the npy layout of
+docs/reference/graph-directory.md. Edges are split 85/5/10 by seed. Every side has the same model,
+features, split, negatives (64 for each end, shared by a batch of 1,024 links), loss, learning rate
+and epochs, reads all neighbours but the edges of the batch, and ranks test links in the same way,
+with the parameters of its best validation. PyG (torch_geometric, in a plain loop over batches of
+links) draws its own negatives and initial weights, so it is compared by what it reaches, not number
+by number; once with the initial weights of its own layers, and once with such as Hopper's layers
+have (Xavier's, for rectifiers).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 usage: python benchmarks/real_graphs.py --data DIR --out DIR [--seeds 1] [--only NAME,...]
 
 DIR holds cora, ms_academic_cs, amazon_computers, imdb_magnn, acm_heco, aifb and mutag in the npy
-layout of docs/graph-directory.md.
+layout of docs/reference/graph-directory.md.
 Cora uses its official split; the others 20 training and 30 validation nodes per class drawn at
 random, the rest for testing, a new draw for every seed, on the largest connected component (the
 protocol of Shchur et al., "Pitfalls of Graph Neural Network Evaluation", 2018). IMDB, of three

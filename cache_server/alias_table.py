@@ -1,7 +1,7 @@
 """Alias tables, by which an edge is drawn in proportion to its weight in constant time.
 
 The table of a list of d edges has d columns of equal capacity, each shared by two edges at most
-(Walker, ACM TOMS 3(3), 1977; Vose, IEEE TSE 17(9), 1991). Specified in docs/draws.md.
+(Walker, ACM TOMS 3(3), 1977; Vose, IEEE TSE 17(9), 1991). Specified in docs/inside/draws.md.
 """
 
 from __future__ import annotations

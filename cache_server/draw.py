@@ -1,7 +1,7 @@
 """The counter-based draw, which makes every random decision a pure function of integers.
 
 It uses only 64-bit unsigned integer arithmetic (wrapping), so any language or device can draw the
-same numbers. Specified, with test vectors, in docs/draws.md. Sources: SplitMix64's finaliser
+same numbers. Specified, with test vectors, in docs/inside/draws.md. Sources: SplitMix64's finaliser
 (Steele, Lea and Flood, OOPSLA 2014), Floyd's sampling without replacement (Bentley and Floyd,
 CACM 30(9), 1987), multiply-high range reduction (Lemire, ACM TOMACS 29(1), 2019).
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 
 VERSION: Final = 2
-"""version of docs/draws.md; another version makes other draws"""
+"""version of docs/inside/draws.md; another version makes other draws"""
 GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 

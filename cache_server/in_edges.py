@@ -1,7 +1,7 @@
 """In-edges of nodes, and the draws of neighbours from them.
 
 Ranks draw from the lists that they have. A server draws from its own lists for ranks elsewhere. A
-draw depends on the node, the key and the node's neighbour list alone (docs/draws.md), so both draw
+draw depends on the node, the key and the node's neighbour list alone (docs/inside/draws.md), so both draw
 the same.
 """
 
@@ -44,7 +44,7 @@ class NeighbourLists:
     ----------
     indptr, indices: CSC, in global ids.
     src_ids, dst_ids: [sources] and [destinations] int64 original ids.
-    weight_sums, alias_table: [edges] int64 and uint32 (docs/draws.md); None = no weights.
+    weight_sums, alias_table: [edges] int64 and uint32 (docs/inside/draws.md); None = no weights.
     times, by_time: [edges] int64, as of :func:`cache_server.timed_draw.draw_until`; None = edges
         have no times and are always there.
     """
@@ -221,7 +221,7 @@ class InEdges:
 def open_in_edges(
     partitioned: Path, server: int, offsets: dict[str, list[int]]
 ) -> dict[str, InEdges]:
-    """Map the in-edges in a server's folder, by relation (docs/partitions.md).
+    """Map the in-edges in a server's folder, by relation.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Kernels that draw neighbours uniformly without replacement.
 
 Each thread writes its own rows only, so results depend neither on the number of threads nor on
-their timing. Specified in docs/draws.md.
+their timing. Specified in docs/inside/draws.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def draw_hop(
     fanout: int,
     key: np.uint64,
 ) -> Drawn:
-    """Draw the neighbours of a frontier (docs/draws.md).
+    """Draw the neighbours of a frontier (docs/inside/draws.md).
 
     Parameters
     ----------

@@ -231,7 +231,7 @@ class ServedNodes:
 
 
 def read_nodes(partitioned: Path, node_type: str, server: int) -> ServedNodes:
-    """Find a server's nodes in a partitioned directory (docs/partitions.md).
+    """Find a server's nodes in a partitioned directory (docs/reference/partition-directory.md).
 
     Raises
     ------

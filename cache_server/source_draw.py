@@ -4,7 +4,7 @@ The neighbour lists of a frontier are concatenated, flags mark the edges whose s
 these are copied in the order of the lists. That takes 9 bytes for every edge of the lists. Passes
 with one kind of access each take a quarter of the time of a single pass. Each thread writes its own
 entries only, and sums are of integers, so results depend neither on threads nor on the order of
-nodes. Specified in docs/draws.md.
+nodes. Specified in docs/inside/draws.md.
 """
 
 from __future__ import annotations

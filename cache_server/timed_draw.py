@@ -1,4 +1,4 @@
-"""Kernels of draws from the edges that are there at a time. Specified in docs/draws.md."""
+"""Kernels of draws from the edges that are there at a time. Specified in docs/inside/draws.md."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def draw_until(
     bounds: Ids,
     places: Ids,
 ) -> Drawn:
-    """Draw neighbours that are there at a time (docs/draws.md, "Draws in time").
+    """Draw neighbours that are there at a time (docs/inside/draws.md, "Draws in time").
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 A draw takes one variate and one column of the list's alias table. A position that was drawn before
 is rejected and drawn anew. If that takes too long, because the remaining positions have little
 weight, a number below the remaining weight is looked up in the running sums of weights instead.
-Specified in docs/draws.md.
+Specified in docs/inside/draws.md.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def draw_by_weight(
     Parameters
     ----------
     sums, table: [edges] int64 and uint32, running sums of weights and alias tables of the neighbour
-        lists (docs/draws.md).
+        lists (docs/inside/draws.md).
     fanout: positive.
     nodes, bounds, places: edges that may not be drawn, as of
         :func:`cache_server.neighbour_draw.draw_hop_without`.

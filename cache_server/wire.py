@@ -2,7 +2,7 @@
 
 ``RowChunk`` messages are encoded and decoded here by hand, in protobuf's encoding of their two
 fields. So rows are copied once on either side instead of three times, and generated stubs can still
-read them. Specified in docs/feature-service.md.
+read them. Specified in docs/inside/feature-service.md.
 """
 
 from __future__ import annotations

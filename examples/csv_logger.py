@@ -1,4 +1,4 @@
-"""A user-defined logger: `train.loggers = ["csv_logger:CsvLogger"]`. See docs/plug-ins.md."""
+"""A user-defined logger: `train.loggers = ["csv_logger:CsvLogger"]`. See docs/howto/plug-ins.md."""
 
 from __future__ import annotations
 

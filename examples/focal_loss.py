@@ -1,4 +1,4 @@
-"""A user-defined loss: `train.loss = "focal_loss:FocalLoss"`. See docs/plug-ins.md."""
+"""A user-defined loss: `train.loss = "focal_loss:FocalLoss"`. See docs/howto/plug-ins.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A user-defined AGG_r for `model.name = "hgnn"`: a gate weighs each neighbour.
 
 Every engine can train it, because the owners of rows project them and messages are added up
-(docs/typed-graphs.md). examples/heterogeneous.py runs it.
+(docs/inside/typed-graphs.md). examples/heterogeneous.py runs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A user-defined optimiser: `train.optimizer = "lion:Lion"`. See docs/plug-ins.md."""
+"""A user-defined optimiser: `train.optimizer = "lion:Lion"`. See docs/howto/plug-ins.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user-defined metric: `train.metric = "macro_f1:MacroF1"`. See docs/plug-ins.md."""
+"""A user-defined metric: `train.metric = "macro_f1:MacroF1"`. See docs/howto/plug-ins.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user-defined schedule: `train.schedule = "one_cycle:OneCycle"`. See docs/plug-ins.md."""
+"""A user-defined schedule: `train.schedule = "one_cycle:OneCycle"`. See docs/howto/plug-ins.md."""
 
 from __future__ import annotations
 

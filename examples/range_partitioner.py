@@ -1,6 +1,6 @@
 """A user-defined partitioner: `--method range_partitioner:RangePartitioner`.
 
-See docs/plug-ins.md.
+See docs/howto/plug-ins.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A user-defined source of features: a table of an SQLite database. See docs/plug-ins.md.
+"""A user-defined source of features: a table of an SQLite database. See docs/howto/plug-ins.md.
 
 [data]
 features = {paper = "sqlite_features:SqliteFeatures"}

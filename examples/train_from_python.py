@@ -4,7 +4,7 @@
 
 makes a small graph like ogbn-arxiv, divides it over two servers and trains GraphSAGE on both. It
 then loads the model, shows the micrograph of one node, and scores the test nodes again, from all
-neighbours and without servers and ranks. docs/python-api.md explains the names.
+neighbours and without servers and ranks. docs/reference/python-api.md explains the names.
 """
 
 from __future__ import annotations

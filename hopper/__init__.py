@@ -1,7 +1,7 @@
 """Hopper: train graph neural networks whose features do not fit one machine.
 
-The public API is ``__all__``; docs/python-api.md explains it name by name. Everything below it may
-change from one version to the next.
+The public API is ``__all__``; docs/reference/python-api.md explains it name by name. Everything
+below it may change from one version to the next.
 
 ``import hopper`` takes a few milliseconds, because every command line, notebook and rank begins
 with it. Errors and :func:`train` are available at once. Classes that need torch, pydantic or numba

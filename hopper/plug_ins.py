@@ -2,7 +2,7 @@
 
 Before any work starts, a class is imported, compared with the protocol of its kind, and its options
 are compared with its constructor. Python must be able to import the module: it is installed, or
-``PYTHONPATH`` names its folder (docs/plug-ins.md).
+``PYTHONPATH`` names its folder (docs/howto/plug-ins.md).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def find_plug_in(
         missing = find_missing_members(kind, protocol)
         if missing:
             raise ConfigError(
-                f"{key}: {name}: expected a {protocol.__name__} (docs/plug-ins.md); the class "
+                f"{key}: {name}: expected a {protocol.__name__} (docs/howto/plug-ins.md); the class "
                 f"lacks {', '.join(missing)}"
             )
     where = options_key or f"{key}_options"

@@ -277,7 +277,7 @@ def _numbers_in(value: object) -> Iterator[float]:
 
 def main() -> int:
     """Check the README and all of the documentation."""
-    report = check_pages(ROOT, [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    report = check_pages(ROOT, [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
     for line in report.missing:
         print(line)
     print(

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Write docs/figures.md: what the papers report beside what Hopper measured, from all results.
+"""Write docs/results/figures.md: what the papers report beside what Hopper measured, from all
+results.
 
 usage: python scripts/make_figures_page.py [--check]
 
@@ -22,15 +23,15 @@ from benchmarks.paper.page import markdown, network_text  # noqa: E402
 from benchmarks.paper.registry import EXPERIMENTS  # noqa: E402
 from benchmarks.paper.tables import graph_name  # noqa: E402
 
-PAGE = ROOT / "docs" / "figures.md"
+PAGE = ROOT / "docs" / "results" / "figures.md"
 RESULTS = ROOT / "benchmarks" / "results"
 _HEADINGS = ("run", "date", "graphs, at scale", "models", "where", "what", "times", "cells")
 _INTRODUCTION = """\
 # The papers' figures and Hopper's
 
-Every experiment of a paper that has a command ([paper-experiments.md](paper-experiments.md)): what
-is reported, what was measured here, at which scale and when, and why the two differ. Written by
-`python scripts/make_figures_page.py` from the results below `benchmarks/results`; the pages that
+Every experiment of a paper that has a command ([paper-experiments](../howto/paper-experiments.md)):
+what is reported, what was measured here, at which scale and when, and why the two differ. Written
+by `python scripts/make_figures_page.py` from the results below `benchmarks/results`; the pages that
 are linked to have intervals, bytes and settings. "Times" is the geometric mean over a run's cells
 of how many times as fast the one side is as the other, with the least and the most of them; beside
 it how many cells there are, and in how many the 95 % interval is above 1. The latest run stands
@@ -82,7 +83,7 @@ def _section(
 def _rows(folder: Path, result: Mapping[str, Any]) -> Iterator[list[str]]:
     cells = result["cells"]
     trained = any(cell.get("batch_size") for cell in cells)
-    place = Path("..") / folder.relative_to(ROOT)
+    place = Path("../..") / folder.relative_to(ROOT)
     setting = [
         f"[{folder.name}]({place / 'README.md'})",
         f"[{result['date']}]({place / 'result.json'})",

@@ -1,4 +1,4 @@
-"""docs/figures.md is what the results say."""
+"""docs/results/figures.md is what the results say."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def test_annotations_that_cannot_be_read_are_passed_over(own_shapes: str) -> Non
         (
             "own_shapes:NoName",
             {},
-            "draw.shape: own_shapes:NoName: expected a Shape (docs/plug-ins.md); the class lacks "
-            "name()",
+            "draw.shape: own_shapes:NoName: expected a Shape (docs/howto/plug-ins.md); the class "
+            "lacks name()",
         ),
         ("own_shapes:OtherArea", {}, "the class lacks area(scale)"),
         (
@@ -188,7 +188,7 @@ def test_what_is_merely_declared_is_lacking() -> None:
     assert find_missing_members(Whole, Shape) == []
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "plug-ins.md"
+PAGE = Path(__file__).parents[1] / "docs" / "howto" / "plug-ins.md"
 ROWS = re.findall(
     r"^\| [\w -]+ \| `.*\| `([\w.]+)` \| \[(\w+)\]\(\.\./(examples/(\w+)\.py)\) \| (\d+) \|$",
     PAGE.read_text(encoding="utf-8"),
@@ -205,4 +205,4 @@ def test_examples_are_what_the_page_says(
     kind = getattr(importlib.import_module(module), example)
     base = getattr(importlib.import_module(home), name)
     assert base in kind.__mro__ or find_missing_members(kind, base) == []
-    assert len((PAGE.parents[1] / file).read_text(encoding="utf-8").splitlines()) == int(lines)
+    assert len((PAGE.parents[2] / file).read_text(encoding="utf-8").splitlines()) == int(lines)

@@ -18,7 +18,7 @@ import hopper.config
 from hopper.train import launch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGE = REPOSITORY / "docs" / "python-api.md"
+PAGE = REPOSITORY / "docs" / "reference" / "python-api.md"
 # mypy takes half a minute where it has no cache.
 MYPY = (
     *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"),

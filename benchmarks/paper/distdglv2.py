@@ -201,7 +201,7 @@ _EXPERIMENTS: Final = (
         sides=(LOCALITY,),
         differs=(
             *_WIDTHS,
-            "Nodes are classified; the paper's second row predicts links (docs/links.md).",
+            "Nodes are classified; the paper's second row predicts links (docs/howto/links.md).",
             "METIS runs on one machine here, that of the paper (ParMETIS) on four. Servers and "
             "ranks run on loopback.",
             "Files that were just written are in the machine's memory when they are loaded.",

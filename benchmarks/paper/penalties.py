@@ -1,8 +1,8 @@
 """What a missing byte costs, by node type (Heta, section 6 and Figure 7).
 
 A short run with a cache profiles itself before its first iteration, and keeps the profile beside
-the partitions (docs/cache.md). That profile is what is shown: penalties are measured by all ranks
-at once, over the links and on the disk that training uses.
+the partitions (docs/howto/cache.md). That profile is what is shown: penalties are measured by all
+ranks at once, over the links and on the disk that training uses.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """share of a layer's numbers that are set to 0 in training"""
     edge_features: bool = False
-    """whether features of edges are read, of the relations that have any (docs/edge-features.md)"""
+    """whether features of edges are read, of the relations that have any
+    (docs/howto/edge-features.md)"""
     metapaths: list[list[str]] = Field(default=[])
     """typed models: what hops follow, as lists of relations from the target outwards, each a name
     or src/rel/dst, at most ``layers`` long; empty = every relation"""

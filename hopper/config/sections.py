@@ -69,10 +69,11 @@ class Data(Section):
     """directory that ``hopper partition`` wrote"""
     verify: Literal["quick", "full", "off"] = "quick"
     """what is compared with its checksum: quick = before the run all but features, and features
-    while it trains; full = everything before the run; off = nothing (docs/partitions.md)"""
+    while it trains; full = everything before the run; off = nothing
+    (docs/reference/partition-directory.md)"""
     features: dict[str, str] = Field(default={})
     """by node type, "package.module:Class": where its features come from instead of the partitions'
-    files, in ranks and feature servers (docs/plug-ins.md)"""
+    files, in ranks and feature servers (docs/howto/plug-ins.md)"""
     features_options: dict[str, Options] = Field(default={})
     """by node type, keywords of that class's constructor"""
 
@@ -87,15 +88,16 @@ class Data(Section):
 
 
 class Sampler(Section):
-    """``[sampler]``: how neighbourhoods are drawn (docs/samplers.md)."""
+    """``[sampler]``: how neighbourhoods are drawn (docs/howto/samplers.md)."""
 
     kind: str = "node"
     """node = so many neighbours of each node; full = all neighbours of all training nodes, which
     one iteration an epoch trains (train.batch_size is not read); layer = neighbours that are in a
     sample of the whole graph (FastGCN); labor = as node in expectation, with shared neighbours
     (LABOR-0); weighted = as node, in proportion to the weights of edges; replacement = as node,
-    with replacement; temporal = as node, among what is there at the root's time (docs/times.md);
-    "package.module:Class" = a class of one's own, whose draws may depend on nothing but the node"""
+    with replacement; temporal = as node, among what is there at the root's time
+    (docs/howto/times.md); "package.module:Class" = a class of one's own, whose draws may depend on
+    nothing but the node"""
     kind_options: Options = Field(default={})
     """keywords of its class's constructor; weighted: unbiased, replace; temporal: pick"""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
@@ -172,7 +174,7 @@ class Train(Section):
     loss: str = "auto"
     """cross_entropy | binary_cross_entropy | squared_error, of links cross_entropy |
     binary_cross_entropy | margin | bpr, or "package.module:Class"; "auto" = the first of these for
-    the graph's kind of labels (docs/plug-ins.md), and cross_entropy of links"""
+    the graph's kind of labels (docs/howto/plug-ins.md), and cross_entropy of links"""
     loss_options: Options = Field(default={})
     """keywords of its class's constructor; so with all ``_options``. cross_entropy: class_weights;
     binary_cross_entropy: positive_weights; margin: margin"""
@@ -297,7 +299,7 @@ class Train(Section):
 
 class Task(Section):
     """``[task]``: what is predicted. Up to ``decoder_options`` it is read of edges, with labels
-    (docs/edge-labels.md) or without; what follows, of links (docs/links.md)."""
+    (docs/howto/edge-labels.md) or without; what follows, of links (docs/howto/links.md)."""
 
     kind: Literal["auto", "node", "edge", "link"] = "auto"
     """node = labels of nodes; edge = labels of edges; link = which nodes an edge joins; "auto" =
@@ -318,7 +320,7 @@ class Task(Section):
     """how many are drawn for each link and end"""
     fixed_negatives: dict[str, str] = Field(default={})
     """by split, an .npy file [links, ends, k] of original ids that take the places of draws, or, of
-    val and test, that links are ranked among instead of all nodes (docs/links.md)"""
+    val and test, that links are ranked among instead of all nodes (docs/howto/links.md)"""
     corrupt: Literal["head", "tail", "both"] = "both"
     """the ends that are replaced, in training and in scores"""
     exclude: bool = True
@@ -329,8 +331,8 @@ class Task(Section):
     candidates: NonNegative = 0
     """nodes that a link is ranked among in scores, the same for all; 0 = all of the type"""
     weights: dict[str, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] = Field(default={})
-    """by task, where labels are of several (docs/several-tasks.md): times its loss; 1 where none is
-    told"""
+    """by task, where labels are of several (docs/howto/several-tasks.md): times its loss; 1 where
+    none is told"""
     metrics: dict[str, list[str]] = Field(default={})
     """by task: what it is scored by, as train.metric; the first of the first task, or of the one
     that selects, selects the best model"""
@@ -352,11 +354,11 @@ class Hop(Section):
     """fetch each remote row an iteration needs once, before the first time step"""
     merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
     """time steps to dissolve; "adaptive" compares numbers and takes one more only where it
-    is proven faster (docs/data-flow.md)"""
+    is proven faster (docs/inside/merging.md)"""
     merge_selection: Literal["fewest", "random"] = "fewest"
     """which step is dissolved: that with the fewest roots, or one drawn for each model alone"""
     replicas: Literal["synchronous", "independent"] = "synchronous"
-    """one model that all ranks train together, or several that differ (docs/sweeps.md)"""
+    """one model that all ranks train together, or several that differ (docs/howto/sweeps.md)"""
     share_sampling: bool = True
     """true: independent models train the same roots with the same draws, read once for all of them;
     false: each has its own data order and draws"""
@@ -436,7 +438,7 @@ class Learnable(Section):
 class Cache(Section):
     """``[cache]``: rows of other servers, or rows to be copied to a device, and learnable rows in
     host memory or on disk with their optimiser's state, that a rank holds in memory
-    (docs/cache.md)."""
+    (docs/howto/cache.md)."""
 
     policy: Literal["none", "lru", "hotness", "hotness+penalty", "benefit"] = "none"
     """which rows are kept: those asked for last (lru), or those that presampling visits most, a
@@ -457,8 +459,8 @@ class Cache(Section):
 
 
 class Pipeline(Section):
-    """``[pipeline]``: what is prepared while an earlier iteration is trained (docs/pipeline.md);
-    runs are the same with and without."""
+    """``[pipeline]``: what is prepared while an earlier iteration is trained
+    (docs/inside/pipeline.md); runs are the same with and without."""
 
     depth: NonNegative = 25
     """plans that wait to be read at most, besides those of ``lookahead``; 0 = nothing is prepared
@@ -541,7 +543,7 @@ class Cluster(Section):
     """network interface whose counters are read around every epoch; empty = none"""
     metrics: str = ""
     """HOST:PORT where Prometheus reads metrics of a machine's first rank, the next one's at the
-    port after it, and so on; empty = nowhere (docs/watching.md)"""
+    port after it, and so on; empty = nowhere (docs/howto/watching.md)"""
     log_format: Literal["text", "json"] = "text"
     """of what ranks, the launcher and the servers that it starts tell on stderr: warnings for
     people, or all events, a line of JSON each"""

@@ -16,7 +16,7 @@ from hopper.doctor.tls import SOON_DAYS, Validity, authorities_of, check_issued,
 from hopper.train.security import FILES, security_of
 
 _LOOPBACK: Final = "127.0.0.1"
-_RENEW: Final = "have it issued anew (docs/cluster.md); files are read again when they change"
+_RENEW: Final = "have it issued anew (docs/howto/secure.md); files are read again when they change"
 
 
 def check_certificates(case: Case) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ def check_plug_ins(config: Config) -> Iterator[Finding]:
     classes = list(_find_classes("", values))
     looks = (partial(import_class, key, name) for key, name in classes)
     refusals = [refusal for look in looks if (refusal := find_refusal(_CLASSES, look))]
-    advice = "install their packages, or name their folders in PYTHONPATH (docs/plug-ins.md)"
+    advice = "install their packages, or name their folders in PYTHONPATH (docs/howto/plug-ins.md)"
     for refusal in refusals:
         yield wrong(refusal.subject, refusal.found, advice)
     if classes and not refusals:

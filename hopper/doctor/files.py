@@ -18,7 +18,7 @@ from hopper.partition.checksums import (
 from hopper.partition.memory import format_bytes
 
 _SUBJECT: Final = "files of the graph"
-_ADVICE: Final = "copy the directory anew, or divide the graph again (docs/partitions.md)"
+_ADVICE: Final = "copy the directory anew, or divide the graph again (docs/howto/partition.md)"
 
 
 def check_files(case: Case) -> Iterator[Finding]:

@@ -17,6 +17,6 @@ def check_network(case: Case) -> Iterator[Finding]:
         yield fine(_SUBJECT, "all ranks are on this machine, and meet on its loopback interface")
         return
     # On a network there are at least two ranks.
-    advice = "GLOO_SOCKET_IFNAME=<interface of a private network> (docs/cluster.md)"
+    advice = "GLOO_SOCKET_IFNAME=<interface of a private network> (docs/howto/several-machines.md)"
     refusal = find_refusal(_SUBJECT, lambda: check_network_of_ranks(case.config, 2), advice)
     yield refusal or fine(_SUBJECT, "ranks meet on no address of the public Internet")

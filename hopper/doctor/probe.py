@@ -200,7 +200,7 @@ def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription
             client.deadline = deadline.remaining()
             description = client.describe(0)
     except SecurityError as error:
-        raise _Refused(f"not asked: cluster.{error}", "see docs/cluster.md") from None
+        raise _Refused(f"not asked: cluster.{error}", "see docs/howto/secure.md") from None
     except CallError as error:
         advice = "see that a feature server listens there, with these certificates and this token"
         raise _Refused(f"{error.operation}: {error.detail}", advice) from None

@@ -1,4 +1,4 @@
-"""The engines: they compute one gradient with different traffic (docs/data-flow.md)."""
+"""The engines: they compute one gradient with different traffic (docs/inside/engines.md)."""
 
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.engines.registry import (

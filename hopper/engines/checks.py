@@ -109,7 +109,7 @@ def _check_edge_features(request: Request) -> None:
     if not request.reads.edges:
         raise RequestError(
             f"model.edge_features: the model reads no relation of {where} with features of edges; "
-            "expected a graph that was imported with some (docs/edge-features.md), or false"
+            "expected a graph that was imported with some (docs/howto/edge-features.md), or false"
         )
     if any(holding.part.parts > 1 for holding in graph.holdings):
         raise RequestError(
@@ -200,7 +200,7 @@ def _check_sampler(request: Request) -> None:
             raise RequestError(
                 f'sampler.kind: "{config.sampler.kind}" draws by weights of edges, and the model '
                 f"reads no relation of {request.where} with weights; expected a graph that was "
-                "imported with some (docs/graph-directory.md)"
+                "imported with some (docs/reference/graph-directory.md)"
             )
     if request.reads_times:
         _check_times(request)
@@ -231,7 +231,7 @@ def _check_times(request: Request) -> None:
         raise RequestError(
             f'sampler.kind: "{config.sampler.kind}" draws edges up to the time of a root, and '
             f"{what} of {target} have no times in {request.where}; expected a graph that was "
-            "imported with their times (docs/times.md)"
+            "imported with their times (docs/howto/times.md)"
         )
     if config.model.name in ("gcn", "deepgcn"):
         raise RequestError(

@@ -27,7 +27,7 @@ def describe(graph: GraphDirectory) -> dict[str, Any]:
     Returns
     -------
     ``path``, ``name``, ``source``, ``target``, ``bytes``, and an entry for every node type,
-    relation, labels and split; docs/graph-directory.md lists the entries' fields.
+    relation, labels and split; docs/reference/graph-directory.md lists the entries' fields.
     """
     schema = graph.schema
     touched = {name: np.zeros(kind.count, np.bool_) for name, kind in schema.node_types.items()}

@@ -1,6 +1,6 @@
 """Open a graph directory: check it, and map its arrays.
 
-The layout is specified in docs/graph-directory.md.
+The layout is specified in docs/reference/graph-directory.md.
 """
 
 from __future__ import annotations

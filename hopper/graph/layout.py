@@ -1,6 +1,6 @@
 """The file of each array of a graph directory, and the names that may be part of a path.
 
-The layout is specified in docs/graph-directory.md.
+The layout is specified in docs/reference/graph-directory.md.
 """
 
 from __future__ import annotations

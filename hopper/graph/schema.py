@@ -33,7 +33,7 @@ class Relation(NamedTuple):
         return f"{self.src}/{self.rel}/{self.dst}"
 
     def draw_key(self) -> int:
-        """The 64-bit key of this relation in the counter-based draw (docs/draws.md)."""
+        """The 64-bit key of this relation in the counter-based draw (docs/inside/draws.md)."""
         text = "\0".join(self).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 

@@ -1,6 +1,6 @@
 """Write a preset's graph directory, a pure function of preset, scale and seed.
 
-The model and the choices behind it are explained in docs/presets.md.
+The model and the choices behind it are explained in docs/reference/presets.md.
 """
 
 from __future__ import annotations

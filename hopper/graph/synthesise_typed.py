@@ -2,7 +2,7 @@
 
 Nodes of all types are in two community structures at once, which agree in their coarse levels. A
 relation follows one of them. A target's class depends on its communities in both, so no relation
-alone reveals it. docs/presets.md explains the choices.
+alone reveals it. docs/reference/presets.md explains the choices.
 """
 
 from __future__ import annotations

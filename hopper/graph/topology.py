@@ -36,7 +36,7 @@ class Topology:
     has weights by edge id"""
     alias_table: NDArray[np.uint32] | None = None
     """[edges] uint32: columns of the alias tables by which edges are drawn in proportion to their
-    weights (docs/draws.md); None where ``weight_sums`` is"""
+    weights (docs/inside/draws.md); None where ``weight_sums`` is"""
     times: NDArray[np.int64] | None = None
     """[edges] int64: the times from which edges may be seen, ascending within each neighbour list,
     ties by position; None: always"""

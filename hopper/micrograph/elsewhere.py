@@ -73,7 +73,7 @@ class DrawsElsewhere:
 
     Parameters
     ----------
-    remote: asks other servers, which draw what the rank itself would (docs/draws.md).
+    remote: asks other servers, which draw what the rank itself would (docs/inside/draws.md).
     book: tells which server stores a node.
     traffic: where bytes are counted until :meth:`take_sent` takes them.
     """

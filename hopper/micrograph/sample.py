@@ -397,7 +397,7 @@ class NeighborSampler:
         return hop < self._hops.get(relation, len(self.fanouts))
 
     def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
-        """Return the key that nodes' draws at a hop of a relation extend (docs/draws.md)."""
+        """Return the key that nodes' draws at a hop of a relation extend (docs/inside/draws.md)."""
         relation = self.drawn_as.get(relation, relation)
         return np.uint64(key_of(use, self.seed, *moment, hop, relation.draw_key()))
 
@@ -547,5 +547,5 @@ class NeighborSampler:
 
 
 def dropout_key(seed: int, epoch: int, iteration: int) -> int:
-    """Return the uint64 key that all dropout masks of an iteration extend (docs/draws.md)."""
+    """Return the uint64 key that all dropout masks of an iteration extend (docs/inside/draws.md)."""
     return key_of(DROPOUT, seed, epoch, iteration)

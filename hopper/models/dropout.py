@@ -2,7 +2,7 @@
 
 ``torch.nn.Dropout`` draws from a stream of random numbers, so its mask depends on which rank
 computes a row and when. These modules draw the same mask wherever a row is computed
-(docs/dropout.md).
+(docs/inside/dropout.md).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class GATLayer(AttentionLayer):
 
     The softmax is over sampled neighbours only. If the sampler draws some neighbours of v with a
     higher probability than others, each exponential is multiplied by its neighbour's inverse
-    probability over the mean of these (docs/samplers.md).
+    probability over the mean of these (docs/howto/samplers.md).
 
     Features e_uv of edges add ``a_edge . e_uv`` to the argument of leaky_relu, for each head. The
     term of v itself has no features.

@@ -1,4 +1,4 @@
-"""Dropout of the rows and edges of a block, with the same masks on any rank (docs/dropout.md)."""
+"""Dropout of the rows and edges of a block, with the same masks on any rank (docs/inside/dropout.md)."""
 
 from __future__ import annotations
 

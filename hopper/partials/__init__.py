@@ -1,4 +1,4 @@
-"""Rows and partial sums that ranks exchange, and their gradients (docs/data-flow.md)."""
+"""Rows and partial sums that ranks exchange, and their gradients (docs/inside/data-flow.md)."""
 
 from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward

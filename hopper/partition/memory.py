@@ -1,7 +1,7 @@
 """Estimate the memory of a division, and check it before the work starts.
 
 The coefficients of METIS bound its peak resident memory from above on graphs of 0.1 to 1 million
-nodes and mean degrees of 4 to 80, by up to a half (docs/partitions.md).
+nodes and mean degrees of 4 to 80, by up to a half (docs/inside/partition-memory.md).
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Predictions:
     names: [n] the source's names of the nodes; None if it numbered them. For files in .npy they are
         read from the partitioned directory, and None if that is gone.
     label_names: the source's names of the classes by number; empty if it numbered them.
-    tasks: the columns of each task by name, if there are several (docs/several-tasks.md).
+    tasks: the columns of each task by name, if there are several (docs/howto/several-tasks.md).
     """
 
     ids: NDArray[np.int64]

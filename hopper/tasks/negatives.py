@@ -1,4 +1,4 @@
-"""Draws of negatives: nodes that replace one end of a link (docs/draws.md).
+"""Draws of negatives: nodes that replace one end of a link (docs/inside/draws.md).
 
 Draws are pure functions of seed, epoch, iteration and the link's id, in original ids. So they
 depend neither on how the graph is divided nor on which rank makes them.

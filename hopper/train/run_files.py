@@ -31,7 +31,7 @@ class RunFiles:
     """Writes the files of epochs and scores on rank 0, and nothing on other ranks.
 
     If several models are trained, each of them also has a folder, with its losses, its scores and a
-    configuration that trains it alone (docs/sweeps.md).
+    configuration that trains it alone (docs/howto/sweeps.md).
 
     Parameters
     ----------

@@ -142,7 +142,7 @@ class _Trained:
 
 @dataclass(frozen=True)
 class TrialResult(_Trained):
-    """One of the models that a run trained at once (docs/sweeps.md).
+    """One of the models that a run trained at once (docs/howto/sweeps.md).
 
     Attributes
     ----------

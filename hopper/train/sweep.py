@@ -1,4 +1,4 @@
-"""Turning lists in a configuration into trials of all their combinations (docs/sweeps.md)."""
+"""Turning lists in a configuration into trials of all their combinations (docs/howto/sweeps.md)."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Scripted:
         self.requests.append(ids.tolist())
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         for number, rows in enumerate(answer(ids, context)):
-            # The checksum as docs/feature-service.md has it.
+            # The checksum as docs/inside/feature-service.md has it.
             seed = (xxhash.xxh3_64_intdigest(raw) + number) % 2**64
             checksum = xxhash.xxh3_64_intdigest(rows, seed)
             yield features_pb2.RowChunk(data=rows, checksum=checksum).SerializeToString()

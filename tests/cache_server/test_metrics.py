@@ -28,8 +28,8 @@ from cache_server.security import Security
 from cache_server.wire import DESCRIBE
 from tests.cache_server.test_security import TOKEN, issue
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "watching.md"
-REPOSITORY = PAGE.parents[1]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "watching.md"
+REPOSITORY = PAGE.parents[2]
 
 
 def scrape(

@@ -1,4 +1,4 @@
-"""The examples of docs/graph-directory.md do what the page says."""
+"""The examples of docs/reference/graph-directory.md do what the page says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hopper.graph import GraphDirectory
 from hopper.graph.schema_json import schema_from_json, schema_to_json
 
-PAGE = Path(__file__).parents[2] / "docs" / "graph-directory.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "graph-directory.md"
 
 
 def blocks(language: str) -> list[str]:

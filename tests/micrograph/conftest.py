@@ -1,4 +1,5 @@
-"""The draws of docs/draws.md and a sampler made of them, in plain Python and from the page alone.
+"""The draws of docs/inside/draws.md and a sampler made of them, in plain Python and from the page
+alone.
 
 Nothing here imports the code under test: ids are original ids, integers are Python's, sets are
 sets.

@@ -1,4 +1,4 @@
-"""docs/draws.md: its vectors, for the code and for an independent implementation; statistics."""
+"""docs/inside/draws.md: its vectors, for the code and an independent implementation; statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, make_thresholds
 from hopper.micrograph.sample import NeighborSampler
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "draws.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "draws.md"
 WORDS = 1 << 64
 WORD = st.integers(0, WORDS - 1)
 # The first call compiles.

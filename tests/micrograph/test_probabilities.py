@@ -60,7 +60,7 @@ def multiplicities(topology: Topology) -> NDArray[np.float64]:
 def probabilities(
     kind: type[NeighborSampler], topology: Topology, size: int
 ) -> NDArray[np.float64]:
-    """[destinations, sources] of edges, by the formulas of docs/samplers.md in floating point."""
+    """[destinations, sources] of edges, by the formulas of docs/howto/samplers.md in floats."""
     degrees = np.maximum(1, topology.in_degrees)
     if kind is not LayerSampler:
         return np.broadcast_to(np.minimum(1, size / degrees)[:, None], (NODES, NODES))

@@ -1,5 +1,5 @@
-"""Draws by weight and with replacement: as docs/draws.md says, in the right proportions, and the
-same wherever the nodes are."""
+"""Draws by weight and with replacement: as docs/inside/draws.md says, in the right proportions, and
+the same wherever the nodes are."""
 
 from __future__ import annotations
 

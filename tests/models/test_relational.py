@@ -314,7 +314,7 @@ def test_dropout_is_keyed_by_type_and_node() -> None:
     papers = dict(zip(hop.nodes["paper"].original.tolist(), masks["paper"], strict=True))
     authors = dict(zip(hop.nodes["author"].original.tolist(), masks["author"], strict=True))
     assert not torch.equal(papers[0], authors[0])
-    # Whatever other types the model has (docs/dropout.md).
+    # Whatever other types the model has (docs/inside/dropout.md).
     ones = torch.ones(hop.sources["paper"], 64)
     assert torch.equal(masks["paper"], drop_rows(hop.nodes["paper"], ones, 0.5, 0))
 

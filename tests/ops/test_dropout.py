@@ -26,7 +26,7 @@ from hopper.ops.counter_mask import (
 )
 from hopper.ops.dropout import node_type_key
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "dropout.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "dropout.md"
 MASK64 = (1 << 64) - 1
 
 

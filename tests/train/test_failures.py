@@ -14,8 +14,8 @@ from hopper.train.rank_failures import Failure, explain
 
 # Seconds that every wait between the processes may take, and that taking them down may take.
 TIMEOUT, END = 20.0, 20.0
-# The deadline of runs in which something hangs, what docs/cluster.md promises beyond it, and what a
-# machine under load may take for starting an interpreter's end and the like.
+# The deadline of runs in which something hangs, what docs/howto/resume.md promises beyond
+# it, and what a machine under load may take for starting an interpreter's end and the like.
 DEADLINE, BOUND, SLACK = 5.0, 5.0, 5.0
 
 

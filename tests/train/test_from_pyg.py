@@ -15,7 +15,7 @@ import torch
 
 import hopper
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-pyg.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "from-pyg.md"
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_names_lead_to_what_is_there(objects: Objects) -> None:
 
 
 def test_what_has_to_be_changed_is_explained() -> None:
-    text = (REPOSITORY / "docs" / "cluster.md").read_text()
+    text = (REPOSITORY / "docs" / "howto" / "launch.md").read_text()
     section = text.partition("## Kubernetes")[2].partition("\n## ")[0]
     explained = set(re.findall(r"`([^`]+)`", section.replace("```", "")))
     marked = [line for line in MANIFEST.read_text().splitlines() if "# CHANGE" in line]

@@ -1,4 +1,5 @@
-"""Import a folder of node and edge tables, CSV or Parquet; specified in docs/graph-directory.md.
+"""Import a folder of node and edge tables, CSV or Parquet; specified in
+docs/reference/graph-directory.md.
 
 ``nodes.csv`` or ``nodes__<type>.csv``: ``id`` (any text, distinct), optionally ``label`` (a class,
 an integer or a text; empty: unlabelled), or ``label_0``, ``label_1``, ... (multi-hot, 0 or 1), or

@@ -1,0 +1,135 @@
+"""The site builds without a warning, and every link in it and to its pages leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.docs.markdown_pages import PAGES, ROOT, anchors_of
+
+MENTION = re.compile(r"\bdocs/([\w/-]+\.md)(#[\w-]+)?")
+FOLDERS = ("hopper", "cache_server", "scripts", "examples", "benchmarks", "tests")
+SUFFIXES = {".py", ".sh", ".sbatch", ".yaml", ".proto"}
+
+
+@dataclass
+class Page(HTMLParser):
+    """Anchors and links of a page of HTML."""
+
+    anchors: set[str] = field(default_factory=set)
+    links: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.anchors.add(value)
+            elif name in ("href", "src") and value and tag in ("a", "img", "link", "script"):
+                self.links.add(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going"]
+    done = subprocess.run(
+        [*command, "-d", str(folder / "trees"), str(ROOT / "docs"), str(folder / "html")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_every_link_and_anchor_resolves(site: Path) -> None:
+    pages = {}
+    for file in site.rglob("*.html"):
+        pages[file] = page = Page()
+        page.feed(file.read_text(encoding="utf-8"))
+    assert len(pages) > 60
+    wrong = []
+    for file, page in pages.items():
+        for link in page.links:
+            if re.match(r"\w+:|//", link):
+                continue
+            place, _, anchor = link.partition("#")
+            goal = (file.parent / unquote(place.partition("?")[0])).resolve() if place else file
+            if not goal.is_file() or (
+                anchor and goal in pages and unquote(anchor) not in pages[goal].anchors
+            ):
+                wrong.append(f"{file.relative_to(site)}: {link}")
+    assert wrong == []
+
+
+def test_the_reference_has_every_key_command_and_name(site: Path) -> None:
+    import hopper
+    from hopper.cli.commands import build_parser
+    from hopper.config import Config
+
+    keys = (site / "reference" / "configuration.html").read_text(encoding="utf-8")
+    for name, section in Config.model_fields.items():
+        for key in section.annotation.model_fields:  # type: ignore[union-attr]
+            assert f"{name}.{key}<" in keys, f"{name}.{key}"
+    commands = Page()
+    commands.feed((site / "reference" / "commands.html").read_text(encoding="utf-8"))
+    listed = re.search(r"\{(.*?)\}", build_parser().format_usage().replace("\n", ""))
+    assert listed is None  # They are shown as COMMAND.
+    for command in ("hopper-train", "hopper-dataset-import-csv", "hopper-bench-ab"):
+        assert command in commands.anchors
+    names = Page()
+    names.feed((site / "reference" / "api.html").read_text(encoding="utf-8"))
+    missing = [name for name in hopper.__all__ if not _is_documented(name, names.anchors)]
+    assert missing == []
+
+
+def _is_documented(name: str, anchors: set[str]) -> bool:
+    return bool({f"hopper.{name}", f"module-hopper.{name}"} & anchors)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_the_sources_lead_somewhere(page: Path) -> None:
+    """As GitHub shows them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for place, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        if "://" in place:
+            continue
+        goal = (page.parent / place).resolve() if place else page
+        assert goal.exists(), place
+        if anchor and goal.suffix == ".md":
+            assert anchor in anchors_of(goal), f"{place}#{anchor}"
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    files = [file for each in FOLDERS for file in (ROOT / each).rglob("*")]
+    named = 0
+    for file in (file for file in files if file.suffix in SUFFIXES and file.is_file()):
+        if file.name in ("test_check_numbers.py",):  # It makes pages of its own.
+            continue
+        for name, anchor in MENTION.findall(file.read_text(encoding="utf-8")):
+            page = ROOT / "docs" / name
+            assert page.is_file(), f"{file.relative_to(ROOT)}: docs/{name}"
+            assert not anchor or anchor[1:] in anchors_of(page), f"{file}: docs/{name}{anchor}"
+            named += 1
+    assert named > 50
+
+
+def test_every_engine_has_a_picture() -> None:
+    from hopper.config.sections import ENGINES
+
+    page = (ROOT / "docs" / "inside" / "engines.md").read_text(encoding="utf-8")
+    for name in ENGINES:
+        assert f"../pictures/{name}.svg" in page
+        assert (ROOT / "docs" / "pictures" / f"{name}.svg").is_file()
