@@ -63,7 +63,7 @@ ENGINES: Final = (
     Engine("raf", "relations of this server",
            (Arrow("partial aggregations of roots", HIDDEN, 2), _SUM), stored="relations"),
     Engine("naive", "first-layer rows of this server,\nfor every model in turn",
-           (Arrow("models with partial sums, there and back", MODEL, 6), _SUM)),
+           (Arrow("models with partial sums", MODEL, 6), _SUM)),
     Engine("p3", "first layer of all batches,\nwith these columns",
            (Arrow("partial sums of the first layer", HIDDEN, 3.5), _SUM), stored="some columns"),
     Engine("neutronstar", "every node of this server,\nand others computed again",
