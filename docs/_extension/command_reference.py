@@ -19,9 +19,9 @@ def _describe(parser: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     words = parser.prog.split()
     if len(words) > 1:
         yield from ("", f"{'#' * min(len(words), 4)} `{parser.prog}`", "")
-        for text in dict.fromkeys([summary, parser.description or ""]):
-            if text:
-                yield from (as_sentence(to_markdown(text)), "")
+        texts = [as_sentence(to_markdown(text)) for text in (summary, parser.description or "")]
+        for text in dict.fromkeys(filter(None, texts)):
+            yield from (text, "")
     commands = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not commands:
         yield from ("```text", _usage(parser), "```", "", *_arguments(parser))
