@@ -1,7 +1,6 @@
-"""Cooperative training: the global batch is one computation, and every node's layer is computed
-once, by its owner (docs/inside/engines.md).
+"""Cooperative training: ranks compute the global batch together, and each node's layer once.
 
-The rank that owns a node computes it (docs/data-flow.md). Hidden rows or their partial sums cross
+The rank that owns a node computes it (docs/inside/engines.md). Hidden rows or their partial sums cross
 the network, and so do their gradients on the way back. Input features travel only where they are
 narrower.
 """

@@ -114,7 +114,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     An engine plans an iteration, reads the rows of the plan, computes gradients from them and
     updates the models. Engines that are ``exact`` compute the gradient that a single process would
     compute on the same roots and draws. They differ in what crosses the network
-    (docs/data-flow.md).
+    (docs/inside/engines.md).
     """
 
     name: ClassVar[str]
