@@ -1,8 +1,8 @@
 """In-edges of nodes, and the draws of neighbours from them.
 
 Ranks draw from the lists that they have. A server draws from its own lists for ranks elsewhere. A
-draw depends on the node, the key and the node's neighbour list alone (docs/inside/draws.md), so both draw
-the same.
+draw depends on the node, the key and the node's neighbour list alone (docs/inside/draws.md), so
+both draw the same.
 """
 
 from __future__ import annotations

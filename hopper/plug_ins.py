@@ -102,8 +102,8 @@ def find_plug_in(
         missing = find_missing_members(kind, protocol)
         if missing:
             raise ConfigError(
-                f"{key}: {name}: expected a {protocol.__name__} (docs/howto/plug-ins.md); the class "
-                f"lacks {', '.join(missing)}"
+                f"{key}: {name}: expected a {protocol.__name__} (docs/howto/plug-ins.md); the "
+                f"class lacks {', '.join(missing)}"
             )
     where = options_key or f"{key}_options"
     return PlugIn(key, name, kind, _check_options(where, name, kind, options, given))

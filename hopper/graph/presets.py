@@ -64,9 +64,9 @@ _WEB_SPLITS: Final = MappingProxyType({"train": 0.65, "val": 0.10, "test": 0.25}
 # `shares` and `secluded` of arxiv-like and products-like were tuned with METIS partitions for 2, 4
 # and 8 servers, until R_micro with fanouts 10,10 came near HopGNN Table 1 (node-wise, 2L). The
 # share at level 0 sets R_micro at 2 servers. Those at levels 1 and 2 set how much it falls with
-# more servers. `secluded` keeps it up at ten hops. docs/reference/presets.md has the results. it-like is
-# tuned to Table 1's figures for IT, which were measured with another partitioner. No locality was
-# published for the other two graphs.
+# more servers. `secluded` keeps it up at ten hops. docs/reference/presets.md has the results.
+# it-like is tuned to Table 1's figures for IT, which were measured with another partitioner. No
+# locality was published for the other two graphs.
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
     {
         "arxiv-like": Preset(

@@ -1,7 +1,8 @@
 """Types, relations and counts of the typed synthetic graphs that stand for published ones.
 
 The totals are published. Where a source gives no counts by type, the division among types is ours,
-and adds up to the published totals. docs/reference/presets.md explains how the generator uses the figures.
+and adds up to the published totals. docs/reference/presets.md explains how the generator uses the
+figures.
 """
 
 from __future__ import annotations

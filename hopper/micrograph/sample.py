@@ -547,5 +547,5 @@ class NeighborSampler:
 
 
 def dropout_key(seed: int, epoch: int, iteration: int) -> int:
-    """Return the uint64 key that all dropout masks of an iteration extend (docs/inside/draws.md)."""
+    """Return the uint64 key that an iteration's dropout masks extend (docs/inside/draws.md)."""
     return key_of(DROPOUT, seed, epoch, iteration)

@@ -22,9 +22,9 @@ class SAGELayer(SumLayer):
 
     The mean of no neighbours is zero. If the sampler draws some neighbours of v with a higher
     probability than others, the mean is weighted by inverse probabilities, scaled to sum to 1
-    (docs/howto/samplers.md). ``W_neigh`` is applied before the aggregation if that makes rows narrower,
-    and after it otherwise. Features e_uv of edges are part of messages, whose mean is taken:
-    ``W_neigh h_u + W_e e_uv``.
+    (docs/howto/samplers.md). ``W_neigh`` is applied before the aggregation if that makes rows
+    narrower, and after it otherwise. Features e_uv of edges are part of messages, whose mean is
+    taken: ``W_neigh h_u + W_e e_uv``.
 
     Parameters
     ----------

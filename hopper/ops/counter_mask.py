@@ -1,8 +1,8 @@
 """Counter-based dropout, whose masks are a pure function of integers.
 
-docs/inside/dropout.md specifies it, with test vectors. The mask of a row depends on the iteration, the
-layer, the site, and the node or edge of the row. It never depends on where the row is computed, or
-with which other rows. Masks are not stored, since the backward pass draws them again.
+docs/inside/dropout.md specifies it, with test vectors. The mask of a row depends on the iteration,
+the layer, the site, and the node or edge of the row. It never depends on where the row is computed,
+or with which other rows. Masks are not stored, since the backward pass draws them again.
 """
 
 from __future__ import annotations

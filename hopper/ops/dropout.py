@@ -1,4 +1,4 @@
-"""Dropout of the rows and edges of a block, with the same masks on any rank (docs/inside/dropout.md)."""
+"""Dropout of a block's rows and edges, with the same masks on any rank (docs/inside/dropout.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Plans of one computation graph for the whole global batch, with each node at its owner.
 
 Hop by hop, every rank expands the frontier of its own nodes and tells the owners of the sources
-which rows it needs. Draws do not depend on placement (docs/inside/draws.md), so the ranks' parts together
-are the subgraph that one process would have sampled.
+which rows it needs. Draws do not depend on placement (docs/inside/draws.md), so the ranks' parts
+together are the subgraph that one process would have sampled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the arrays that draws by weight and time read, beside the edges of neighbour lists.
 
-They are running sums of weights and alias tables (docs/inside/draws.md), and the times from which edges
-may be seen (docs/howto/times.md).
+They are running sums of weights and alias tables (docs/inside/draws.md), and the times from which
+edges may be seen (docs/howto/times.md).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A model must not read the links that it predicts. So links of validation and test, and all edges
 that reveal them, are left out of the topology that is divided. Training links stay: while it draws,
-a run leaves out those of its own global batch (docs/howto/links.md). Where labels of edges are predicted,
-all edges stay, because it is known that they exist.
+a run leaves out those of its own global batch (docs/howto/links.md). Where labels of edges are
+predicted, all edges stay, because it is known that they exist.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from hopper.graph.schema import GraphSchema
 from hopper.partition.node_arrays import NodeArrays
 
 _BYTES_A_NODE: Final = 64
-# No other stream of draws begins with this word: those of docs/inside/draws.md begin with small numbers.
+# No other stream of draws begins with this word: those of docs/inside/draws.md begin with small
+# numbers.
 _STREAM: Final = int.from_bytes(hashlib.sha256(b"partition").digest()[:8], "little")
 
 

@@ -2,8 +2,8 @@
 
 The rates of this machine are measured for a fraction of a second: random reads of numbers, and
 bytes written and summed up. The coefficients were fitted on graphs of 5 and 20 million edges
-(docs/inside/partition-memory.md has the errors). Streaming may take less time, because passes may settle early.
-METIS may take more or less, because its work depends on the graph's shape.
+(docs/inside/partition-memory.md has the errors). Streaming may take less time, because passes may
+settle early. METIS may take more or less, because its work depends on the graph's shape.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def tell_failure(error: Exception) -> None:
 
 
 def record_failure(error: BaseException) -> bool:
-    """Write this rank's error to the file that torchrun's agent reads; return whether it is written.
+    """Write this rank's error to the file that torchrun's agent reads; tell whether it could be.
 
     torch's own writer gives the time in whole seconds, too coarse to tell which of two ranks failed
     first. On a full disk it leaves half a file, at which the agent fails.
