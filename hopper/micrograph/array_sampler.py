@@ -2,7 +2,8 @@
 
 It draws exactly what :class:`hopper.micrograph.sample.NeighborSampler` draws
 (docs/inside/draws.md). The topologies of all relations are concatenated, and a hop draws for the
-frontiers of all relations at once. So almost no GPU kernel is launched per relation (HiFuse, section 4.3).
+frontiers of all relations at once. So almost no GPU kernel is launched per relation (HiFuse,
+section 4.3).
 """
 
 from __future__ import annotations

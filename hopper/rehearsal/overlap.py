@@ -1,9 +1,9 @@
 """Simulates overlapping iterations: threads that share cores, and ranks that wait for each other.
 
 Each rank has a thread that plans, one that reads and one that trains (docs/inside/pipeline.md), or
-a single thread if there is no pipeline. A thread works on a core or waits for a link. If more threads
-work than a server has cores, all get slower, as under a fair scheduler. Training of an iteration
-begins when all ranks have trained the previous one.
+a single thread if there is no pipeline. A thread works on a core or waits for a link. If more
+threads work than a server has cores, all get slower, as under a fair scheduler. Training of an
+iteration begins when all ranks have trained the previous one.
 """
 
 from __future__ import annotations
