@@ -11,7 +11,6 @@ from rich.table import Table
 
 import hopper
 from hopper.console_tables import print_table
-from hopper.train.results import main_score
 
 
 def add_parser(commands: Any, text: str = "") -> None:
@@ -52,6 +51,8 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
 
 def ranking_table(summary: Mapping[str, Any]) -> Table:
     """What came out, the best validation score first."""
+    from hopper.train.results import main_score
+
     trials = [summary["trials"][index] for index in summary["ranking"]]
     keys = _keys([trial["overrides"] for trial in summary["trials"]])
     metric = summary["metric"]

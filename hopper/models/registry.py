@@ -132,7 +132,7 @@ def build_typed_model(
         kind = import_class("model.name", name, HGNN)
     elif name not in TYPED_MODELS:
         raise ConfigError(
-            f"model.name: describe_choices {describe_choices(TYPED_MODELS)}; given {name!r}"
+            f"model.name: expected {describe_choices(TYPED_MODELS)}; given {name!r}"
         )
     else:
         kind = TYPED_MODELS[name]
@@ -174,7 +174,7 @@ def _call(
 def _check_sizes(sizes: Mapping[str, int]) -> None:
     for key, value in sizes.items():
         if value < 1:
-            raise ConfigError(f"model.{key}: describe_choices at least 1; given {value}")
+            raise ConfigError(f"model.{key}: expected at least 1; given {value}")
 
 
 @contextlib.contextmanager
@@ -197,7 +197,7 @@ def _find(name: str) -> type[nn.Module]:
         raise ConfigError(f"model.name: {name} reads typed graphs; see build_typed_model")
     known = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
     if ":" not in name:
-        raise ConfigError(f"model.name: describe_choices {known}; given {name!r}")
+        raise ConfigError(f"model.name: expected {known}; given {name!r}")
     return _import_module("model.name", name)
 
 
