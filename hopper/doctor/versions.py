@@ -13,8 +13,8 @@ NEEDED: Final = {
     "torch": "2.4",
     "numpy": "1.26",
     "numba": "0.60",
-    "grpcio": "1.85.1",
-    "protobuf": "7.35.1",
+    "grpcio": "1.62",
+    "protobuf": "4.25",
 }
 """The minimum version of each package, as in pyproject.toml."""
 PYTHON: Final = (3, 11)
