@@ -46,7 +46,7 @@ def test_rows_come_home_and_gradients_reach_who_made_them(places: int) -> None:
     for place in range(places):
         here.add(made[place])
         step, there = place + 1, luggage()
-        sent, room = here.packed(step), there.room(step)
+        sent, room = here.pack(step), there.room(step)
         assert sent.shape == room.shape
         numbers.append(sent.numel())
         there.unpack(step, sent)
@@ -57,7 +57,7 @@ def test_rows_come_home_and_gradients_reach_who_made_them(places: int) -> None:
     # What comes back is told by who made the row that it is the gradient of.
     for step in range(places + 1, 2 * places):
         there = luggage()
-        there.unpack(step, here.packed(step))
+        there.unpack(step, here.pack(step))
         place = 2 * places - step
         for kind in ("rows", "own"):
             own = torch.from_numpy(made_at[: shapes[kind][0]] == place)
