@@ -308,7 +308,7 @@ def test_the_command_tells_who_holds_what(
 ) -> None:
     words = ["partition", str(graph.path), "--method", "meta", "--servers", "2"]
     assert main([*words, "--out", str(tmp_path / "parts")]) == 0
-    printed = capfd.readouterr().out
+    printed = " ".join(capfd.readouterr().out.split())
     assert "papers over 2 servers, 2 hops from paper" in printed
     assert "a node is held by" in printed
     assert "do not read them: paper/appears/venue" in printed
