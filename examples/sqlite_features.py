@@ -38,6 +38,10 @@ class SqliteFeatures:
             f"{file.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
         )
 
+    def __del__(self) -> None:
+        if hasattr(self, "_database"):
+            self._database.close()
+
     def read(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """[n, dim] float32: the rows of [n] ids, each looked up once."""
         distinct, places = np.unique(ids, return_inverse=True)
