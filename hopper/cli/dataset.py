@@ -93,7 +93,8 @@ def _add_import(kinds: Any) -> None:
         "--split",
         metavar="random:TRAIN:VAL|time:TRAIN:VAL",
         help="draw splits: nodes per class (random:20:30), fractions (random:0.6:0.2), or "
-        "fractions in order of time, the earliest for training (time:0.6:0.2); the other labelled nodes, or edges, are for testing",
+        "fractions in order of time, the earliest for training (time:0.6:0.2); the other "
+        "labelled nodes, or edges, are for testing",
     )
     parser.add_argument(
         "--missing",
