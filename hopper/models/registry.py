@@ -131,9 +131,7 @@ def build_typed_model(
     if ":" in name:
         kind = import_class("model.name", name, HGNN)
     elif name not in TYPED_MODELS:
-        raise ConfigError(
-            f"model.name: expected {describe_choices(TYPED_MODELS)}; given {name!r}"
-        )
+        raise ConfigError(f"model.name: expected {describe_choices(TYPED_MODELS)}; given {name!r}")
     else:
         kind = TYPED_MODELS[name]
         options = MODEL_OPTIONS.get(name, Section).model_fields
