@@ -100,8 +100,8 @@ def test_estimated_sums_are_unbiased_with_the_variance_they_should_have(
         rows = torch.from_numpy(x)[block.src.original[block.indices]]
         weighted = rows * block.inverse_probability(torch.float64)
         heads = block.destinations()
-        sums[iteration] = torch.zeros(NODES).double().index_add_(0, heads, weighted)
-        plain[iteration] = torch.zeros(NODES).double().index_add_(0, heads, rows)
+        sums[iteration] = torch.zeros(NODES).double().index_add_(0, heads, weighted).numpy()
+        plain[iteration] = torch.zeros(NODES).double().index_add_(0, heads, rows).numpy()
     exact = multiplicities(topology) @ x
     deviation = np.sqrt(variance(kind, topology, size, x) / ITERATIONS)
     assert (np.abs(sums.mean(0) - exact) <= DEVIATIONS * deviation + 1e-9).all()
