@@ -38,13 +38,28 @@ def connect_to_ray(option: str, expected: str, address: str, cpus: int | None) -
     else:
         options = {"address": "local", "num_cpus": cpus, "_node_ip_address": _LOOPBACK}
     try:
-        ray.init(**options, include_dashboard=False, log_to_driver=False, logging_level="error")
+        _start(ray, options)
     except Exception as error:
         raise RequestError(f"{option}: no Ray cluster: {one_line(error)}") from None
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start(ray: Any, options: dict[str, Any]) -> None:
+    """Connect, and try once more if a cluster on this machine does not start.
+
+    On a busy machine one of Ray's own processes may be given up before it has begun to answer.
+    """
+    silent = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+    try:
+        ray.init(**options, **silent)
+    except Exception:
+        if options["address"] != "local":
+            raise
+        ray.shutdown()
+        ray.init(**options, **silent)
 
 
 def one_line(error: BaseException) -> str:
