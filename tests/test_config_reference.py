@@ -14,7 +14,7 @@ import pytest
 
 from hopper.cli import main
 from hopper.config import Config, make_config
-from hopper.config.reference import list_keys, make_schema
+from hopper.config.reference import describe_section, list_keys, make_schema, sections
 from hopper.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -59,6 +59,12 @@ def test_every_key_is_listed_and_described() -> None:
     ]
     assert [name for name, key in KEYS.items() if len(key.description) < 5] == []
     assert not any(":class:" in key.description for key in KEYS.values())
+
+
+def test_descriptions_are_sentences() -> None:
+    texts = {name: key.description for name, key in KEYS.items()}
+    texts |= {name: describe_section(section) for name, section in sections().items()}
+    assert [name for name, text in texts.items() if not re.fullmatch(r"[A-Z].*\.", text)] == []
 
 
 @pytest.mark.parametrize(
@@ -148,10 +154,10 @@ def test_a_key_a_section_and_all_are_explained(
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["config", "--explain", "train.seed"]) == 0
     assert capsys.readouterr().out == (
-        "[train] the run.\n\n"
+        "[train] How the model is trained.\n\n"
         "train.seed\n"
         "    whole number, at least 0, below 2**63; default 0\n"
-        "    of initialisation, dropout, shuffling and draws\n\n"
+        "    The seed of initialisation, dropout, shuffling and draws.\n\n"
     )
     assert main(["config", "--explain", "[cooperative]"]) == 0
     assert capsys.readouterr().out.count("\ncooperative.") == 1

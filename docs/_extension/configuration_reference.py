@@ -15,7 +15,7 @@ def configuration_reference() -> str:
     keys = list_keys()
     lines: list[str] = []
     for name, section in sections().items():
-        lines += ["", f"## `[{name}]`", "", as_sentence(to_markdown(describe_section(section))), ""]
+        lines += ["", f"## `[{name}]`", "", to_markdown(describe_section(section)), ""]
         for key in keys:
             if key.name.startswith(f"{name}."):
                 lines += _describe(key)
@@ -33,5 +33,5 @@ def _describe(key: Key) -> Iterator[str]:
         facts += f"; of {', '.join(f'`{model}`' for model in models)}"
     yield from (f"`{key.name}`", f": {as_sentence(facts)}")
     if key.description:
-        yield from ("", f"  {as_sentence(to_markdown(key.description))}")
+        yield from ("", f"  {to_markdown(key.description)}")
     yield ""

@@ -59,8 +59,7 @@ def to_markdown(text: str, up: str = "..") -> str:
 
 
 def as_sentence(text: str) -> str:
-    """Begin with a capital letter, unless with a value (``gcn | sage``), and end with a stop."""
+    """Begin a text with a capital letter and end it with a full stop."""
     text = text.strip()
-    if not re.match(r"\w+ [|=]|\w+-like\b", text):
-        text = text[:1].upper() + text[1:]
+    text = text[:1].upper() + text[1:]
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."

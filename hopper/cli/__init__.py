@@ -1,7 +1,7 @@
-"""The ``hopper`` command; its subcommands are in :mod:`hopper.cli.commands`.
+"""The ``hopper`` command. Its subcommands are in :mod:`hopper.cli.commands`.
 
-Little is imported here: Ctrl-C is answered in a line from the first moment, and importing torch
-takes a second.
+This module imports little, because importing torch takes a second. So Ctrl-C is answered in a line
+from the first moment.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ _CODE: Final = 128 + signal.SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 if it did what was asked, 1 with a text on stderr if it could not, 130 if it
-    was interrupted."""
+    """Run a command and return its exit code.
+
+    The code is 0 if the command succeeded, 1 if it failed with a text on stderr, and 130 if it was
+    interrupted.
+    """
     try:
-        with _answering_ctrl_c():
+        with _answer_ctrl_c():
             return _run(argv)
     except KeyboardInterrupt:
-        # Whoever does not want to wait for threads that still work presses it once more.
+        # A second Ctrl-C ends the process without waiting for threads that still work.
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         print(_INTERRUPTED, file=sys.stderr, flush=True)
@@ -36,12 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _answering_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end a command where Python alone would not.
+def _answer_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end a command also where Python alone would not.
 
-    One that arrives while torch is being imported ends the process at once, because torch's own
-    code would abort it. One that Python drops, while an object is being destroyed, is sent again a
-    moment later.
+    During an import of torch, Ctrl-C ends the process at once, because torch's code would abort it.
+    While an object is destroyed, Python may drop Ctrl-C. It is then sent again a moment later.
     """
     before = sys.unraisablehook
 
@@ -59,7 +61,7 @@ def _answering_ctrl_c() -> Iterator[None]:
         else:
             before(dropped)
 
-    # Where somebody else has a handler, or none may be set, theirs stays.
+    # Another handler stays. Only the main thread may set one.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     is_ours = is_ours and threading.current_thread() is threading.main_thread()
     sys.unraisablehook = send_again
@@ -96,8 +98,8 @@ def _run(argv: Sequence[str] | None) -> int:
     except (HopperError, CacheServerError) as error:
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:
-        told = explain_os_error(error, "writing a file")
-        if told is None:
+        text = explain_os_error(error, "writing a file")
+        if text is None:
             raise
-        print(f"error: {told}", file=sys.stderr)
+        print(f"error: {text}", file=sys.stderr)
     return 1

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     bench = commands.add_parser("bench", help=text)
     kinds = bench.add_subparsers(
         dest="kind", required=True, metavar="KIND", parser_class=OverridableParser
     )
     parser = kinds.add_parser(
         "ab",
-        help="engines in turns on identical seeds and roots; parity is checked first",
-        description="Compare engines: parity of gradients and losses, then timed rounds. Any key "
+        help="run engines in turn on the same seeds and roots, after a parity check",
+        description="Compare gradients and losses of engines, then time them in rounds. Any key "
         "of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
@@ -42,7 +42,7 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser.add_argument("--rounds", type=whole, default=3, metavar="R", help="default 3")
     parser.add_argument(
         "--run-timeout", type=float, metavar="SECONDS",
-        help="deadline of each run (default: what the deadlines in the configuration add up to)",
+        help="deadline of each run (default: the sum of the deadlines in the configuration)",
     )  # fmt: skip
     _add_emulation(parser)
     parser.set_defaults(run=_run, takes_overrides=True)
@@ -51,22 +51,22 @@ def add_parser(commands: Any, text: str = "") -> None:
 
 def _add_emulation(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "emulated cluster", "hosts from network namespaces on this machine (root is needed)"
+        "emulated cluster", "hosts are network namespaces on this machine; this needs root"
     )
     group.add_argument(
-        "--emulate", type=whole, metavar="P", help="hosts, as many as there are partitions"
+        "--emulate", type=whole, metavar="P", help="number of hosts, one for each partition"
     )
     group.add_argument(
         "--link-rate", metavar="RATE",
-        help="of every host's link in each direction: 100mbit, 1gbit, ... or none (default 1gbit)",
+        help="rate of each host's link in each direction, such as 100mbit, or none (default 1gbit)",
     )  # fmt: skip
     group.add_argument(
-        "--host-cpus", type=float, metavar="F", help="CPUs a host may use (default: no bound)"
+        "--host-cpus", type=float, metavar="F", help="CPUs that a host may use (default: no bound)"
     )
     group.add_argument(
         "--host-memory",
         metavar="SIZE",
-        help="memory a host may use, such as 2G (default: no bound)",
+        help="memory that a host may use, such as 2G (default: no bound)",
     )
 
 
@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _emulation_request(options: argparse.Namespace) -> Request | None:
-    """What ``--emulate`` and its companions ask for; None without ``--emulate``."""
+    """The cluster that ``--emulate`` and its options ask for. None without ``--emulate``."""
     from hopper.bench.emulate.request import make_request
 
     if options.emulate is not None:
@@ -120,7 +120,7 @@ def _emulation_request(options: argparse.Namespace) -> Request | None:
 
 
 class RunBar:
-    """A bar over all runs on a terminal; a line per run elsewhere."""
+    """Shows progress: a bar over all runs on a terminal, and a line per run elsewhere."""
 
     def __init__(self, console: Console, progress: Progress, runs: int) -> None:
         self._console = console
@@ -129,7 +129,7 @@ class RunBar:
         self._begun = 0
 
     def begin(self, name: str) -> None:
-        """A run begins, and the one before it has ended."""
+        """Show that a run begins and the one before it has ended."""
         self._progress.update(self._task, completed=self._begun, description=name)
         self._begun += 1
 
@@ -140,7 +140,7 @@ class RunBar:
 
 @contextmanager
 def progress_bar(console: Console, runs: int) -> Iterator[RunBar]:
-    """A bar over so many runs, while the context lasts."""
+    """Show a bar over ``runs`` runs while the context lasts."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
         *columns, TimeElapsedColumn(), console=console, transient=True,

@@ -1,5 +1,8 @@
-"""``hopper bench paper``, ``peers`` and ``faults``: hand their words to what a checkout has in
-``benchmarks`` and an installed Hopper does not: the papers' experiments, and fault injection."""
+"""``hopper bench paper``, ``peers`` and ``faults``: the papers' experiments and fault injection.
+
+They pass their words to modules in ``benchmarks``. A checkout of Hopper has this folder, but an
+installed package does not.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,23 @@ PEERS_EXPERIMENT: Final = "baselines"
 
 
 def add_parser(kinds: Any) -> None:
-    """Add the kinds to ``hopper bench``. Their options are the plug-in's, which is not loaded
-    before the command runs."""
+    """Add the kinds to ``hopper bench``.
+
+    The plug-in defines their options. It is loaded when the command runs.
+    """
     _add(
         *(kinds, "paper", PLUG_IN, ()),
-        "an experiment of a paper or of Hopper's own: result, picture and page "
+        "run an experiment of a paper or of Hopper: result, picture and page "
         "(in a checkout of Hopper)",
     )
     _add(
         *(kinds, "peers", PLUG_IN, (PEERS_EXPERIMENT,)),
-        "Hopper's engines beside baselines and those other systems that are there: the same as "
+        "compare Hopper's engines with baselines and other installed systems: the same as "
         f"`hopper bench paper {PEERS_EXPERIMENT}`",
     )
     _add(
         *(kinds, "faults", FAULTS, ()),
-        "let things happen to small runs at random moments: to processes, links, disks, files and "
+        "disturb small runs at random moments: processes, links, disks, files and "
         "requests (in a checkout of Hopper)",
     )
 
@@ -42,7 +47,7 @@ def _add(kinds: Any, name: str, plug_in: str, words: tuple[str, ...], text: str)
     parser: argparse.ArgumentParser = kinds.add_parser(
         name,
         help=text,
-        # No word can begin so: every option is a word for the plug-in, --help too.
+        # No word begins with this character, so options are words for the plug-in, even --help.
         prefix_chars="\0",
         add_help=False,
     )
@@ -51,11 +56,11 @@ def _add(kinds: Any, name: str, plug_in: str, words: tuple[str, ...], text: str)
 
 
 def load_plug_in(name: str) -> ModuleType:
-    """Import a module of a checkout, beside the package ``hopper`` or below the current folder.
+    """Import a module from a checkout: beside the package ``hopper`` or below the current folder.
 
     Raises
     ------
-    RequestError: it is in neither place, or needs another version of Hopper.
+    RequestError: neither folder has the module, or it needs another version of Hopper.
     """
     file = Path(*name.split(".")).with_suffix(".py")
     kind = file.parent.name
@@ -78,6 +83,6 @@ def load_plug_in(name: str) -> ModuleType:
         ) from error
 
 
-def _run(given: argparse.Namespace) -> int:
-    words = [*given.first_words, *given.words]
-    return int(load_plug_in(given.plug_in).run(words, given.overrides))
+def _run(options: argparse.Namespace) -> int:
+    words = [*options.first_words, *options.words]
+    return int(load_plug_in(options.plug_in).run(words, options.overrides))

@@ -1,4 +1,4 @@
-"""``hopper cache``: what a cache of rows would hold, and find."""
+"""``hopper cache``: profile the reads of rows, and plan a cache."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser("cache", help=text)
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
     profile = steps.add_parser(
         "profile",
-        help="count visits by sampling, measure what a missing row costs, keep both",
-        description="Starts servers and ranks on this machine, as `hopper train` does, and ends "
+        help="count visits by sampling, measure the cost of missing rows, and save both",
+        description="Start servers and ranks on this machine, as `hopper train` does, and end "
         "before the first iteration. On a cluster: torchrun ... -m hopper.train.profile CONFIG.",
     )
     profile.add_argument("config", metavar="CONFIG.toml")
     profile.set_defaults(run=_run_profile, takes_overrides=True)
     plan = steps.add_parser(
         "plan",
-        help="what a cache of a size would hold under every policy",
-        description="Reads what `hopper cache profile` kept for the same configuration.",
+        help="show what a cache of a given size would keep under each policy",
+        description="Read what `hopper cache profile` saved for the same configuration.",
     )
     plan.add_argument("config", metavar="CONFIG.toml")
     plan.add_argument(
         "--size",
         required=True,
-        help='of rows, a rank: "512M", or "10%%" of all that could be missing',
+        help='memory for the rows of each rank: "512M", or "10%%" of all that could be missing',
     )
-    plan.add_argument("--rank", type=whole, default=0, metavar="R", help="whose cache (default 0)")
+    plan.add_argument("--rank", type=whole, default=0, metavar="R", help="which rank (default 0)")
     plan.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     plan.set_defaults(run=_run_plan, takes_overrides=True)
 
@@ -51,10 +51,10 @@ def _run_profile(options: argparse.Namespace) -> int:
     from hopper.train.launch import profile
 
     config = load_config(options.config, options.overrides)
-    found = profile(config)
+    profiles = profile(config)
     console = Console()
-    for rank, each in enumerate(found):
-        print_table(console, _profile_table(f"rank {rank}, {each.iterations} iterations", each))
+    for rank, visits in enumerate(profiles):
+        print_table(console, _profile_table(f"rank {rank}, {visits.iterations} iterations", visits))
     return 0
 
 
@@ -63,14 +63,14 @@ def _profile_table(title: str, profile: CacheProfile) -> Table:
     table.add_column("node type")
     for heading in ("rows", "visited", "visits", "bytes a row", "penalty, ns/byte"):
         table.add_column(heading, justify="right")
-    for name, known in profile.types.items():
+    for name, visits in profile.types.items():
         table.add_row(
             name,
-            f"{known.rows:,}",
-            f"{known.ids.size:,}",
-            f"{known.total:,}",
-            f"{known.row_bytes:,}",
-            f"{known.penalty * 1e9:.3g}",
+            f"{visits.rows:,}",
+            f"{visits.ids.size:,}",
+            f"{visits.total:,}",
+            f"{visits.row_bytes:,}",
+            f"{visits.penalty * 1e9:.3g}",
         )
     return table
 
@@ -84,22 +84,22 @@ def _run_plan(options: argparse.Namespace) -> int:
     config = load_config(options.config, options.overrides)
     profile = _load(config, options.rank)
     size = cache_bytes(options.size, profile.types)
-    plans = [plan_cache(profile.types, each, size) for each in POLICIES]
+    plans = [plan_cache(profile.types, policy, size) for policy in POLICIES]
     console = Console()
     print_table(console, _profile_table(f"rank {options.rank}", profile))
     table = Table(title=f"a cache of {format_bytes(size)}", title_justify="left")
     table.add_column("policy")
     names = list(profile.types)
-    for heading in (*(f"{each}, rows" for each in names), "visits found", "s saved"):
+    for heading in (*(f"{name}, rows" for name in names), "visits found", "s saved"):
         table.add_column(heading, justify="right")
-    total = sum(known.total for known in profile.types.values())
+    total = sum(visits.total for visits in profile.types.values())
     for plan in plans:
-        found = ["fills itself", ""]
+        gains = ["fills itself", ""]
         if plan.policy != "lru":
             hits = sum(plan.hits(profile.types).values())
             share = f"{hits / total:.1%}" if total else "none"
-            found = [share, f"{plan.saved_seconds(profile.types):.3g}"]
-        table.add_row(plan.policy, *_rows(plan.room, names), *found)
+            gains = [share, f"{plan.saved_seconds(profile.types):.3g}"]
+        table.add_row(plan.policy, *_rows(plan.room, names), *gains)
     print_table(console, table)
     console.print(
         f"Of {total:,} visits in {profile.iterations} iterations; seconds as they were measured, "
@@ -113,7 +113,7 @@ def _run_plan(options: argparse.Namespace) -> int:
 
 
 def _rows(room: Any, names: Sequence[str]) -> list[str]:
-    return [f"{room[each]:,}" for each in names]
+    return [f"{room[name]:,}" for name in names]
 
 
 def _load(config: Config, rank: int) -> CacheProfile:

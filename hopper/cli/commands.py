@@ -1,4 +1,4 @@
-"""All subcommands: one module each, which is imported when its command is asked for."""
+"""All subcommands. Each has a module, which is imported only when the command is used."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, Final
 from hopper.cli.overrides import OverridableParser
 
 COMMANDS: Final = {
-    "dataset": "make, import and look at graph directories",
-    "metatree": "show the metatree of a typed graph and how servers would divide it",
-    "precompute": "average the neighbours of a typed graph once, for sehgnn and nars",
+    "dataset": "make, import and describe graph directories",
+    "metatree": "show the metatree of a typed graph, and how servers would divide it",
+    "precompute": "average the neighbours of a typed graph once, for models sehgnn and nars",
     "partition": "divide a graph directory over servers",
     "serve": "serve one server's rows (the same as python -m cache_server)",
-    "cache": "profile visits and penalties of rows that may be missing, and plan a cache",
+    "cache": "profile the reads of rows and their cost, and plan a cache",
     "config": "explain the keys of a configuration, or print their JSON schema",
-    "doctor": "look for what is wrong before anyone trains",
-    "train": "train on this machine: starts servers and ranks, and takes them down again",
-    "launch": "train on a cluster: places servers and ranks on its machines, and takes them down "
-    "again",
+    "doctor": "check a configuration, this machine and its cluster before training",
+    "train": "train on this machine: start servers and ranks, and stop them at the end",
+    "launch": "train on a cluster: start servers and ranks on its machines, and stop them at "
+    "the end",
     "predict": "predict labels, probabilities or embeddings of nodes with a trained model",
-    "sweep": "train all combinations of listed values at once, over features read once",
+    "sweep": "train all combinations of listed values at once, reading features once",
     "schedule": "show the time steps of an iteration of the hop engine",
-    "plan": "foretell bytes and seconds of every engine on a cluster",
-    "bench": "measure engines against each other",
-    "report": "write DIR/report.html: one page about an A/B or a training run",
+    "plan": "estimate bytes and seconds of each engine on a cluster",
+    "bench": "compare engines by measurement",
+    "report": "write DIR/report.html: a page about a comparison of engines or a training run",
 }
-"""what each does, by the name of the command and of its module"""
+"""The descriptions of the commands, by name. A command and its module have the same name."""
 
 
 def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The command line.
+    """Build the parser of the command line.
 
     Parameters
     ----------
-    words: what will be parsed: only the options of the command that it names are made, because
-        those of all commands together take a second to import. None = the options of all commands.
+    words: the words to parse. Only the command that they name gets its options, since all commands
+        together take a second to import. None = all commands get their options.
     """
     parser = argparse.ArgumentParser(
         prog="hopper",
@@ -52,9 +52,9 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=OverridableParser
     )
-    asked = None if words is None else next((w for w in words if not w.startswith("-")), "")
+    command = None if words is None else next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
-        if asked in (name, None):
+        if command in (name, None):
             importlib.import_module(f"hopper.cli.{name}").add_parser(commands, text)
         else:
             commands.add_parser(name, help=text)
@@ -62,7 +62,7 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 class _PrintVersions(argparse.Action):
-    """Prints a line of versions and ends the command."""
+    """Prints the versions in a line and ends the command."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """See argparse."""

@@ -1,4 +1,4 @@
-"""``hopper config --explain [KEY] | --schema``: the keys of a configuration."""
+"""``hopper config --explain [KEY] | --schema``: explain the keys of a configuration."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "config",
         help=text,
-        description="Nothing is read and nothing is started: keys are explained from Hopper's own "
-        "source.",
+        description="Explain the keys of a configuration, or print their JSON schema. The command "
+        "reads no file and starts nothing.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -30,13 +30,13 @@ def add_parser(commands: Any, text: str = "") -> None:
         nargs="?",
         const="",
         metavar="KEY",
-        help="print type, bounds, default and meaning of a key (train.epochs), of all keys of a "
+        help="print type, bounds, default and meaning of a key (train.epochs), of the keys of a "
         "section (train), or of all keys",
     )
     what.add_argument(
         "--schema",
         action="store_true",
-        help="print a JSON schema, by which editors complete and check configurations",
+        help="print a JSON schema, with which editors complete and check configurations",
     )
     parser.set_defaults(run=_run)
 
@@ -55,30 +55,31 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_keys(keys: Sequence[Key], asked: str) -> list[Key]:
-    """The key of a name, those of a section, those whose name is ``asked`` in any section, or, of
-    an empty word, all.
+def find_keys(keys: Sequence[Key], name: str) -> list[Key]:
+    """Find keys by name.
+
+    ``name`` is a key with its section, a section, or a key in any section. "" = all keys.
 
     Raises
     ------
-    RequestError: there is none.
+    RequestError: no key has this name.
     """
-    asked = asked.strip("[]").removeprefix("--")
-    found = [key for key in keys if asked in ("", key.name, *key.name.split("."))]
-    if not found:
-        names = [name for key in keys for name in (key.name, *key.name.split("."))]
-        close = difflib.get_close_matches(asked, list(dict.fromkeys(names)), n=3)
+    name = name.strip("[]").removeprefix("--")
+    matches = [key for key in keys if name in ("", key.name, *key.name.split("."))]
+    if not matches:
+        words = [word for key in keys for word in (key.name, *key.name.split("."))]
+        close = difflib.get_close_matches(name, list(dict.fromkeys(words)), n=3)
         hint = f"; close to it: {', '.join(close)}" if close else ""
-        raise RequestError(f"--explain: expected a key or a section, given {asked!r:.100}{hint}")
-    return found
+        raise RequestError(f"--explain: expected a key or a section, given {name!r:.100}{hint}")
+    return matches
 
 
 def explain(key: Key) -> str:
-    """A key's name, type, bounds and default, and below them what it means."""
-    told = ", ".join(filter(None, (key.type, key.bounds)))
+    """Write a key's name, and below it its type, bounds, default and meaning."""
+    kind = ", ".join(filter(None, (key.type, key.bounds)))
     default = key.default_text if key.is_required else f"default {key.default_text}"
     return "\n".join(
-        (key.name, _fold(f"{told}; {default}", "    "), _fold(key.description, "    "))
+        (key.name, _fold(f"{kind}; {default}", "    "), _fold(key.description, "    "))
     )
 
 

@@ -1,4 +1,4 @@
-"""``hopper dataset make | import | info``: write graph directories and look at them."""
+"""``hopper dataset make | import | info``: make, import and describe graph directories."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Final
 from hopper.cli.numbers import seed, whole
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
-"""those of hopper.graph.importers, which takes long to import; a test compares them"""
+"""The kinds of hopper.graph.importers, which takes long to import. A test compares both."""
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "dataset",
         help=text,
-        description="Make, import and look at graph directories.",
+        description="Make, import and describe graph directories.",
     )
     kinds = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
     _add_make(kinds)
@@ -31,17 +31,17 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--check",
         choices=("full", "shapes"),
         default="full",
-        help="scan all values but features (full, the default) or headers only",
+        help="scan all values except features (full, the default), or only headers (shapes)",
     )
     info.set_defaults(run=run_info)
 
 
 def _add_make(kinds: Any) -> None:
     make = kinds.add_parser("make", help="make a synthetic graph from a preset")
-    make.add_argument("preset", metavar="PRESET", help="arxiv-like, products-like, uk-like, ...")
+    make.add_argument("preset", metavar="PRESET", help="such as arxiv-like or products-like")
     make.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     make.add_argument(
-        "--scale", type=float, default=1.0, metavar="F", help="share of the published size"
+        "--scale", type=float, default=1.0, metavar="F", help="share of the full size (default 1)"
     )
     make.add_argument("--seed", type=seed, default=0, metavar="K", help="default 0")
     make.add_argument(
@@ -55,11 +55,11 @@ def _add_make(kinds: Any) -> None:
 
 def _add_import(kinds: Any) -> None:
     parser = kinds.add_parser("import", help="import a graph from another format")
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder (npy, csv, parquet), a file (dgl: of dgl.save_graphs; pyg: of torch.save; "
+        help="a folder (npy, csv, parquet), a file (dgl: by dgl.save_graphs; pyg: by torch.save; "
         "graphml), or a dataset's name (ogb)",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
@@ -67,14 +67,14 @@ def _add_import(kinds: Any) -> None:
     parser.add_argument(
         "--symmetrize",
         action="store_true",
-        help="within one node type, add the reverse of every edge and remove duplicates",
+        help="add the reverse of each edge within one node type, and remove duplicates",
     )
     parser.add_argument(
         "--add-reverse",
         choices=("all", "cross-type"),
         default="",
-        help="add a relation rev_<rel> for every relation, or for those between two node types and "
-        "symmetrize the others",
+        help="add a relation rev_<rel> for each relation (all), or for those between two types "
+        "only, and symmetrize the others (cross-type)",
     )
     parser.add_argument(
         "--largest-component",
@@ -86,43 +86,46 @@ def _add_import(kinds: Any) -> None:
         action="append",
         default=[],
         metavar="RELATION",
-        help="predict edges of this relation, src/rel/dst or its name; may be given several times; "
-        "all = of every relation of the source",
+        help="predict edges of this relation (src/rel/dst or its name); may be repeated; "
+        "all = every relation of the source",
     )
     parser.add_argument(
         "--split",
         metavar="random:TRAIN:VAL|time:TRAIN:VAL",
-        help="draw splits: nodes per class (random:20:30), fractions (random:0.6:0.2), or "
-        "fractions in order of time, the earliest for training (time:0.6:0.2); the other "
-        "labelled nodes, or edges, are for testing",
+        help="draw splits by nodes per class (random:20:30), by fractions (random:0.6:0.2), or by "
+        "fractions in order of time, earliest first (time:0.6:0.2); all other labelled nodes or "
+        "edges are for testing",
     )
     parser.add_argument(
         "--missing",
         choices=("zero", "mean"),
         default="",
-        help="fill missing features with 0, or with the mean of their column; refused otherwise",
+        help="fill missing features with 0 or the mean of their column (default: refuse them)",
     )
     parser.add_argument(
         "--row-normalize", action="store_true", help="divide rows of node features by their sum"
     )
-    parser.add_argument("--seed", type=seed, default=0, metavar="K", help="of --split; default 0")
     parser.add_argument(
-        "--root", type=Path, default=Path("dataset"), metavar="DIR", help="of ogb's downloads"
+        "--seed", type=seed, default=0, metavar="K", help="seed of --split (default 0)"
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path("dataset"), metavar="DIR", help="folder for ogb downloads"
     )
     parser.add_argument(
         "--memory-limit",
         metavar="SIZE",
-        help="of csv and parquet: memory of the import, e.g. 2G (default: half of what is free)",
+        help="csv and parquet: memory for the import, such as 2G (default: half of what is free)",
     )
     parser.set_defaults(run=run_import)
 
 
 def run_make(arguments: argparse.Namespace) -> int:
-    """Carry out ``hopper dataset make``; returns the exit code.
+    """Run ``hopper dataset make`` and return the exit code.
 
     Raises
     ------
-    RequestError: unknown preset, impossible scale, too little disk space, occupied destination.
+    RequestError: the preset is unknown, the scale is impossible, the disk is too small, or the
+        destination is occupied.
     """
     from hopper.graph.synthesise import make
 
@@ -139,19 +142,19 @@ def run_make(arguments: argparse.Namespace) -> int:
 
 
 def run_import(arguments: argparse.Namespace) -> int:
-    """Carry out ``hopper dataset import``; returns the exit code.
+    """Run ``hopper dataset import`` and return the exit code.
 
     Raises
     ------
-    GraphError: the source is unusable; names file and field.
-    RequestError: a missing library, an option that does not fit, an occupied destination.
+    GraphError: the source cannot be used. The error names file and field.
+    RequestError: a library is missing, an option does not fit, or the destination is occupied.
     """
     from hopper.cli.phases import show_progress
     from hopper.config.bounds import parse_size
     from hopper.graph.importers import ImportOptions, RandomSplit, Watcher, import_graph
 
-    given = arguments.memory_limit
-    limit = parse_size(given, "--memory-limit") if given else None
+    size = arguments.memory_limit
+    limit = parse_size(size, "--memory-limit") if size else None
     options = ImportOptions(
         symmetrize=arguments.symmetrize,
         add_reverse=arguments.add_reverse,
@@ -180,11 +183,11 @@ def run_import(arguments: argparse.Namespace) -> int:
 
 
 def run_info(arguments: argparse.Namespace) -> int:
-    """Carry out ``hopper dataset info``; returns the exit code.
+    """Run ``hopper dataset info`` and return the exit code.
 
     Raises
     ------
-    GraphError: the directory is missing or damaged; names file and field.
+    GraphError: the directory is missing or damaged. The error names file and field.
     """
     from rich.console import Console
 

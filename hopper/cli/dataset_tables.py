@@ -13,7 +13,7 @@ from hopper.console_tables import print_table
 
 
 def print_description(description: dict[str, Any], console: Console) -> None:
-    """Print what :func:`hopper.graph.describe.describe` returned."""
+    """Print a description that :func:`hopper.graph.describe.describe` returned."""
     target = description["target"]
     title = f"{description['name']} ({format_bytes(description['bytes'])})"
     console.print(title, style="bold", markup=False)
@@ -72,10 +72,10 @@ def _labels(description: dict[str, Any]) -> Table:
     rows: dict[str, Any] = {}
     for name, labels in description["labels"].items():
         rows[name] = labels
-        rows |= {f"{name}: {task}": own for task, own in labels.get("tasks", {}).items()}
+        rows |= {f"{name}: {task}": of_task for task, of_task in labels.get("tasks", {}).items()}
     for name, labels in rows.items():
         share = labels["labelled"] / labels["nodes"] if labels["nodes"] else None
-        # For float labels the values themselves; otherwise the nodes of a class.
+        # Float labels have statistics of their values, other labels of the nodes per class.
         spread = labels.get("per_class") or labels
         _add(
             table,
@@ -105,7 +105,7 @@ def _splits(description: dict[str, Any]) -> Table:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for index, column in enumerate(columns):
-        # Names may fold on a narrow terminal; figures never do.
+        # Names may fold on a narrow terminal. Numbers may not.
         first = index == 0
         table.add_column(
             column, justify="left" if first else "right", overflow="fold", no_wrap=not first
@@ -136,7 +136,7 @@ def _percent(share: float | None) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes in the largest binary unit that leaves at least 1 (``1.5 MiB``)."""
+    """Write bytes in the largest binary unit that gives at least 1 (``1.5 MiB``)."""
     size, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:

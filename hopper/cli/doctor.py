@@ -1,4 +1,4 @@
-"""``hopper doctor CONFIG.toml``: what is wrong with it, with this machine, and with its cluster."""
+"""``hopper doctor CONFIG.toml``: check a configuration, this machine and its cluster."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ _STYLES: Final[dict[State, str]] = {"fine": "green", "warning": "yellow", "wrong
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "doctor",
         help=text,
-        description="Looks at a configuration, this machine and the feature servers that it names. "
-        "Nothing is started, and nothing is written. Any key of the configuration can be "
-        "overridden as --section.key VALUE. The exit code is 1 where anything is wrong.",
+        description="Check a configuration, this machine and the feature servers that it names. "
+        "The command starts nothing and changes nothing. Any key of the configuration can be "
+        "overridden as --section.key VALUE. The exit code is 1 if anything is wrong.",
         allow_abbrev=False,
     )
     parser.add_argument("config", metavar="CONFIG.toml")
     parser.add_argument(
         "--checksums", action="store_true",
-        help="read all files of the graph, and compare them with their checksums",
+        help="read all files of the graph and compare them with their checksums",
     )  # fmt: skip
     parser.add_argument(
         "--limit", type=float, default=DEFAULT_LIMIT, metavar="SECONDS",
-        help="that all servers together have to answer in, and again to send rows in (default "
+        help="time for all servers to answer, and again for them to send rows (default "
         f"{DEFAULT_LIMIT:g})",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings as JSON")
     parser.set_defaults(run=_run, takes_overrides=True)
 
 
 def _run(options: argparse.Namespace) -> int:
     if not 0 < options.limit < float("inf"):
         raise RequestError(f"--limit: expected seconds above 0, given {options.limit}")
-    # What gRPC would print of servers that do not answer is among the findings.
+    # The findings have what gRPC would print about servers that do not answer.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     console = Console(highlight=False)
     with console.status("looking"):
@@ -68,8 +68,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _as_json(findings: Sequence[Finding]) -> str:
-    told = {"state": worst_of(findings), "findings": [asdict(each) for each in findings]}
-    return json.dumps(told, indent=1) + "\n"
+    report = {"state": worst_of(findings), "findings": [asdict(finding) for finding in findings]}
+    return json.dumps(report, indent=1) + "\n"
 
 
 def _table(findings: Sequence[Finding]) -> Table:
@@ -77,15 +77,16 @@ def _table(findings: Sequence[Finding]) -> Table:
     table.add_column("looked at", overflow="fold", max_width=22)
     table.add_column("state", no_wrap=True)
     table.add_column("what was found, and what to do", overflow="fold")
-    for each in findings:
-        # As text, since what was found may look like rich's markup.
-        told = Text(each.found)
-        if each.advice:
-            told.append("\nto do: ", style="bold").append(each.advice)
-        table.add_row(Text(each.subject), Text(each.state, style=_STYLES[each.state]), told)
+    for finding in findings:
+        # A plain text, since a finding may look like rich's markup.
+        cell = Text(finding.found)
+        if finding.advice:
+            cell.append("\nto do: ", style="bold").append(finding.advice)
+        state = Text(finding.state, style=_STYLES[finding.state])
+        table.add_row(Text(finding.subject), state, cell)
     return table
 
 
 def _summary(findings: Sequence[Finding]) -> str:
-    counts = Counter(each.state for each in findings)
+    counts = Counter(finding.state for finding in findings)
     return ", ".join(f"{counts[state]} {state}" for state in reversed(STATES))

@@ -1,4 +1,4 @@
-"""``hopper launch ray CONFIG.toml [--section.key VALUE ...]``: a run on a cluster's machines."""
+"""``hopper launch ray CONFIG.toml [--section.key VALUE ...]``: train on a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopper.quick_imports import quick_imports
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "launch",
         help=text,
@@ -18,7 +18,7 @@ def add_parser(commands: Any, text: str = "") -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     ray = kinds.add_parser(
         "ray",
-        help="on a Ray cluster, one node a server where there are enough",
+        help="train on a Ray cluster, with a node for each server if there are enough",
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
     ray.add_argument("config", metavar="CONFIG.toml")
@@ -26,7 +26,7 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--address",
         default="",
         metavar="HOST:PORT",
-        help="of the cluster; default: one of this machine, for as long as the run lasts",
+        help="address of the cluster (default: a cluster on this machine for the time of the run)",
     )
     add_restarts(ray, "a rank, a server or a machine")
     ray.set_defaults(run=_run, takes_overrides=True)

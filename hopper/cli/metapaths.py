@@ -1,4 +1,4 @@
-"""The option ``--metapath``, which several commands have."""
+"""The option ``--metapath`` of several commands."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 
 def add_metapath_option(parser: argparse.ArgumentParser, prefix: str = "") -> None:
-    """Add the option; ``prefix`` begins its help."""
+    """Add the option. Its help begins with ``prefix``."""
     parser.add_argument(
         "--metapath",
         action="append",
         default=[],
         metavar="R,R,...",
-        help=f"{prefix}follow these relations alone, from the target outwards; may be given again",
+        help=f"{prefix}follow only these relations, from the target outwards; may be repeated",
     )
 
 
 def split_metapaths(words: Sequence[str]) -> list[list[str]]:
-    """The relations of every path."""
+    """Split each path into its relations."""
     return [[word.strip() for word in path.split(",")] for path in words]

@@ -1,4 +1,4 @@
-"""``hopper metatree GRAPH``: what a model's hops read, and how servers would divide it."""
+"""``hopper metatree GRAPH``: the relations that hops read, and how servers would divide them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hopper.console_tables import print_table
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "metatree",
         help=text,
-        description="Nothing is read but the graph's schema: relations that hops from the target "
-        "follow, sub-metatrees with their weights, and which server would hold which.",
+        description="Show the relations that hops from the target follow, the sub-metatrees with "
+        "their weights, and the server of each. Only the schema of the graph is read.",
         allow_abbrev=False,
     )
     parser.add_argument("graph", type=Path, metavar="GRAPH")
     parser.add_argument("--layers", type=whole, default=2, metavar="K", help="hops (default 2)")
-    parser.add_argument("--servers", type=whole, default=2, metavar="P", help="default 2")
+    parser.add_argument("--servers", type=whole, default=2, metavar="P", help="servers (default 2)")
     parser.add_argument("--target", metavar="T", help="node type (default: the graph's own)")
     add_metapath_option(parser)
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
@@ -55,9 +55,9 @@ def _run(options: argparse.Namespace) -> int:
     print_table(console, shares)
     console.print(f"a node is held by {partition.replication:.2f} servers", highlight=False)
     if partition.unreachable:
-        told = ", ".join(map(str, partition.unreachable))
+        unread = ", ".join(map(str, partition.unreachable))
         console.print(
-            f"not read within {options.layers} hops of {target}: {told}",
+            f"not read within {options.layers} hops of {target}: {unread}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
     if options.out is not None:

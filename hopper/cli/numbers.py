@@ -1,6 +1,6 @@
-"""Numbers on the command line, within what arrays and files can hold; used as ``type=``.
+"""Numbers on the command line, for ``type=``. Their bounds are those of arrays and files.
 
-The bounds are the configuration's, which takes a moment to import: `--help` does without.
+The bounds come from the configuration, which takes a moment to import. `--help` does without it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import argparse
 
 
 def whole(text: str) -> int:
-    """A whole number of less than 31 bits; whether it makes sense is for whoever takes it to say.
+    """Read a whole number below 2**31. The caller checks whether it makes sense.
 
     Raises
     ------
-    argparse.ArgumentTypeError: it is none.
+    argparse.ArgumentTypeError: the text is no such number.
     """
     from hopper.config.bounds import COUNTS
 
@@ -21,11 +21,11 @@ def whole(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A seed, from 0, of less than 63 bits: others would stand for one of these.
+    """Read a seed: a whole number from 0, below 2**63. Other numbers would equal one of these.
 
     Raises
     ------
-    argparse.ArgumentTypeError: it is none.
+    argparse.ArgumentTypeError: the text is no such number.
     """
     from hopper.config.bounds import SEEDS
 

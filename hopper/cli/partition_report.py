@@ -1,4 +1,4 @@
-"""What ``hopper partition`` prints: what it needs, and what it made."""
+"""What ``hopper partition`` prints: an estimate before the work, and the result after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopper.partition.stored_forms import rounded_tables
 
 
 def show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
-    """What the work needs of memory, disk and time, in a line."""
+    """Print in a line how much memory, disk and time the work needs."""
     disk = f"; disk: about {format_bytes(estimate.disk)}" if estimate.disk else ""
     seconds = f"; time: about {estimate.seconds:.0f} s" if estimate.seconds is not None else ""
     console.print(
@@ -29,7 +29,7 @@ def show_estimate(console: Console, estimate: MemoryEstimate, available: int) ->
 
 
 def show_division(description: dict[str, Any], out: Path) -> None:
-    """Where nodes were divided: what servers have, and how good that is."""
+    """Print a division of nodes: the share of each server, and the quality of the division."""
     table = Table(title=f"{description['graph']} over {description['servers']} servers: {out}")
     columns = {"nodes": "nodes", "edges": "edges", "train": "training nodes"}
     sizes = {"feature_bytes": "feature bytes"}
@@ -63,8 +63,8 @@ def show_division(description: dict[str, Any], out: Path) -> None:
             for key in ("topology_bytes", "topology_bytes_without_halo")
         )
         replicated = format_bytes(description["replicated_topology_bytes"])
-        told = f"topology: {stored} a server at most, with a halo of {description['halo']} hops"
-        console.print(f"{told} · {without} without · {replicated} replicated")
+        topology = f"topology: {stored} a server at most, with a halo of {description['halo']} hops"
+        console.print(f"{topology} · {without} without · {replicated} replicated")
     locality = description.get("locality")
     if locality is not None:
         fanouts = ",".join(map(str, locality["fanouts"]))
@@ -75,7 +75,7 @@ def show_division(description: dict[str, Any], out: Path) -> None:
 
 
 def _refinement(refined: dict[str, Any]) -> str:
-    """What moving nodes gained, in a line."""
+    """Describe in a line what moving nodes gained."""
     how = f"fanouts {','.join(map(str, refined['fanouts']))}, {refined['epochs']} epochs counted"
     before, after = (refined[f"remote_rows_{when}"] for when in ("before", "after"))
     if not refined["moved"]:
@@ -87,12 +87,12 @@ def _refinement(refined: dict[str, Any]) -> str:
     )
 
 
-def tell(
+def print_result(
     result: PartitionedGraph,
     arguments: argparse.Namespace,
     show: Callable[[dict[str, Any], Path], None],
 ) -> None:
-    """What was made: as JSON, or in tables and which rows are rounded."""
+    """Print the result as JSON, or in tables with a line for each table that was rounded."""
     if arguments.json:
         print(json.dumps(result.description, indent=2))
         return
@@ -103,7 +103,7 @@ def tell(
 
 
 def _shares_table(shares: dict[str, Any]) -> Table:
-    """What each server and rank has, and of each column the largest over the mean."""
+    """Make a table of each server's and rank's shares, with largest over mean per column."""
     table = Table(title="shares: nodes by type, in-edges, roots by split")
     first = shares["servers"]
     table.add_column("of")
@@ -112,17 +112,17 @@ def _shares_table(shares: dict[str, Any]) -> Table:
     for level, share in shares.items():
         columns = [*share["nodes"].values(), share["edges"], *share["splits"].values()]
         for owner, counts in enumerate(zip(*columns, strict=True)):
-            table.add_row(f"{level[:-1]} {owner}", *(f"{each:,}" for each in counts))
+            table.add_row(f"{level[:-1]} {owner}", *(f"{count:,}" for count in counts))
         worst = share["largest_over_mean"]
         ratios = [*worst["nodes"].values(), worst["edges"], *worst["splits"].values()]
         table.add_row(
-            f"{level}: largest / mean", *(f"{each:.3f}" for each in ratios), end_section=True
+            f"{level}: largest / mean", *(f"{ratio:.3f}" for ratio in ratios), end_section=True
         )
     return table
 
 
 def show_by_relation(description: dict[str, Any], out: Path) -> None:
-    """Where relations were divided: what servers have."""
+    """Print a division of relations: the share of each server."""
     meta = description["meta"]
     hops = f"{meta['layers']} hops from {', '.join([meta['target'], *meta['others']])}"
     table = Table(
@@ -132,16 +132,16 @@ def show_by_relation(description: dict[str, Any], out: Path) -> None:
     table.add_column("root relations")
     for heading in ("replica", "relations", "nodes", "edges", "rows", "topology"):
         table.add_column(heading, justify="right")
-    for server, (held, share) in enumerate(
+    for server, (roles, share) in enumerate(
         zip(meta["servers"], description["per_server"], strict=True)
     ):
-        (place, copies), (part, parts) = held["replica"], held["part"]
+        (replica, replicas), (part, parts) = roles["replica"], roles["part"]
         cut = f" (part {part + 1} of {parts})" if parts > 1 else ""
         table.add_row(
             str(server),
-            f"{', '.join(held['roots'])}{cut}",
-            f"{place + 1} of {copies}",
-            str(len(held["relations"])),
+            f"{', '.join(roles['roots'])}{cut}",
+            f"{replica + 1} of {replicas}",
+            str(len(roles["relations"])),
             *(f"{share[key]:,}" for key in ("nodes", "edges")),
             *(format_bytes(share[key]) for key in ("feature_bytes", "topology_bytes")),
         )

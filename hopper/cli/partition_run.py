@@ -1,4 +1,4 @@
-"""What ``hopper partition`` does with its options."""
+"""Runs ``hopper partition`` with the options of its command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from rich.console import Console
 
 from hopper.cli.metapaths import split_metapaths
 from hopper.cli.partition import OF_NODES, OF_RELATIONS
-from hopper.cli.partition_report import show_by_relation, show_division, show_estimate, tell
+from hopper.cli.partition_report import (
+    print_result,
+    show_by_relation,
+    show_division,
+    show_estimate,
+)
 from hopper.cli.phases import show_progress
 from hopper.config.bounds import is_fanout, parse_size
 from hopper.errors import HopperError, RequestError
@@ -28,11 +33,11 @@ from hopper.partition.second_level import check_ranks
 
 
 def divide(arguments: argparse.Namespace) -> int:
-    """Carry out ``hopper partition``; returns the exit code.
+    """Run ``hopper partition`` and return the exit code.
 
     Raises
     ------
-    HopperError: a request that cannot be carried out, or a damaged graph directory.
+    HopperError: the request is impossible, or the graph directory is damaged.
     """
     if arguments.method == BY_RELATION:
         return _run_by_relation(arguments)
@@ -75,12 +80,12 @@ def divide(arguments: argparse.Namespace) -> int:
             on_estimate=partial(show_estimate, console),
             measure=measure if arguments.locality_roots else None,
         )
-    tell(result, arguments, show_division)
+    print_result(result, arguments, show_division)
     return 0
 
 
 def _run_by_relation(arguments: argparse.Namespace) -> int:
-    """Carry out ``hopper partition --method meta``; returns the exit code."""
+    """Run ``hopper partition --method meta`` and return the exit code."""
     for name, default in OF_NODES.items():
         if getattr(arguments, name) != default:
             raise RequestError(f"--{name.replace('_', '-')}: --method meta does not read it")
@@ -105,7 +110,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         on_estimate=partial(show_estimate, console),
         progress=progress,
     )
-    tell(result, arguments, show_by_relation)
+    print_result(result, arguments, show_by_relation)
     return 0
 
 
@@ -132,7 +137,7 @@ def _measure_locality(
     console: Console,
     graph: PartitionedGraph,
 ) -> dict[str, Any] | None:
-    """R_micro and R_sub; None where there is nothing to measure."""
+    """Measure R_micro and R_sub. None if they cannot be measured."""
     needed = locality_bytes(graph.schema)
     if limit is not None and limit < needed:
         console.print(
@@ -150,31 +155,31 @@ def _measure_locality(
     try:
         return measure_locality(graph, fanouts, roots, seed=seed).as_json()
     except (HopperError, MemoryError) as error:
-        # The division is worth more than its measurement.
+        # The division counts even if it cannot be measured.
         console.print(f"locality not measured: {error or 'out of memory'}")
         return None
 
 
 def _weights_fanouts(arguments: argparse.Namespace) -> list[int] | None:
-    """Fanouts to weigh by; None = weights are counts."""
-    weights, given = arguments.weights, arguments.weights_fanouts
+    """The fanouts that weights are sampled with. None = weights are counts."""
+    weights, fanouts = arguments.weights, arguments.weights_fanouts
     if weights not in (None, "counts", "sampled"):
         raise RequestError(f"--weights: expected counts or sampled, given {weights!r}")
     if weights != "sampled":
-        if given is not None:
+        if fanouts is not None:
             raise RequestError("--weights-fanouts: only --weights sampled reads it")
         return None
-    if given is None:
+    if fanouts is None:
         return [10] * (2 if arguments.layers is None else arguments.layers)
-    return _fanouts("weights-fanouts", given)
+    return _fanouts("weights-fanouts", fanouts)
 
 
 def _refiner(arguments: argparse.Namespace) -> Refiner | None:
-    """What moves nodes after the method; None = nothing does."""
+    """The refiner that moves nodes after the method. None = no refiner."""
     fanouts, epochs = arguments.refine_fanouts, arguments.refine_epochs
     if arguments.refine is None:
-        for option, given in (("fanouts", fanouts), ("epochs", epochs)):
-            if given is not None:
+        for option, value in (("fanouts", fanouts), ("epochs", epochs)):
+            if value is not None:
                 raise RequestError(f"--refine-{option}: only --refine visits reads it")
         return None
     if arguments.refine != "visits":

@@ -1,4 +1,4 @@
-"""Progress of work in phases, on a terminal and elsewhere."""
+"""Show the progress of work in phases, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hopper.phases import Progress
 
 
 def show_progress() -> tuple[Console, Progress]:
-    """Where messages and progress go: results alone go to standard output."""
+    """Make the console for messages and the progress. Standard output is for results."""
     console = Console(file=sys.stderr, soft_wrap=True, highlight=False)
     return console, _Bars(console) if console.is_terminal else _Lines(console)
 
 
 class _Bars:
-    """Progress on a terminal: one bar a phase, which stays when the phase is over."""
+    """Progress on a terminal: a bar for each phase, which stays when the phase is over."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -48,7 +48,7 @@ class _Bars:
         self._bars.advance(self._task, units)
 
     def end(self, seconds: float) -> None:
-        """Leave the bar as it stands; a phase without known units counts as one."""
+        """Stop the bar. A phase without known units counts as one unit."""
         if self._bars.tasks[0].total is None:
             self._bars.update(self._task, total=1, completed=1)
         self._bars.stop()
@@ -66,9 +66,9 @@ class _Lines:
         self._phase = phase
 
     def advance(self, units: int) -> None:
-        """Prints nothing."""
+        """Print nothing."""
 
     def end(self, seconds: float) -> None:
-        """Print the phase and its time, unless an error or Ctrl-C has cut it short."""
+        """Print the phase and its time, unless an error or Ctrl-C has ended it."""
         if sys.exc_info()[0] is None:
             self._console.print(f"{self._phase}: {seconds:.1f} s")

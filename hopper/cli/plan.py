@@ -1,4 +1,4 @@
-"""``hopper plan CONFIG.toml``: what every engine would take on a cluster one does not have."""
+"""``hopper plan CONFIG.toml``: estimate each engine's bytes and seconds on any cluster."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ _MIB = 2**20
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "plan",
         help=text,
-        description="No cluster is started: all its ranks take turns in this process and run a few "
-        "iterations of every engine. Any key of the configuration can be overridden as "
+        description="No cluster is needed. All its ranks take turns in this process and run a few "
+        "iterations of each engine. Any key of the configuration can be overridden as "
         "--section.key VALUE.",
         allow_abbrev=False,
     )
     parser.add_argument("config", metavar="CONFIG.toml")
     parser.add_argument(
-        "--servers", type=whole, metavar="P", help="default: as many as the graph's partitions"
+        "--servers", type=whole, metavar="P", help="servers (default: as many as partitions)"
     )
     parser.add_argument(
         "--ranks-per-server", type=whole, metavar="R", help="default: cluster.ranks_per_server"
     )
     parser.add_argument(
         "--link-rate", default="10gbit", metavar="RATE",
-        help="of every server's link in each direction, such as 100gbit, or none (default 10gbit)",
+        help="rate of each server's link in each direction, or none for no limit (default 10gbit)",
     )  # fmt: skip
     parser.add_argument(
         "--latency", type=float, default=50.0, metavar="MICROSECONDS",
-        help="from a server to another (default 50)",
+        help="latency between two servers (default 50)",
     )  # fmt: skip
     parser.add_argument(
-        "--cores", type=float, metavar="C", help="of every server (default: one a rank)"
+        "--cores", type=float, metavar="C", help="CPU cores of each server (default: one per rank)"
     )
     parser.add_argument(
-        "--engines", default="", metavar="A,B,...", help="default: all that train such a graph"
+        "--engines", default="", metavar="A,B,...", help="default: all that can train the graph"
     )
     parser.add_argument(
-        "--iterations", type=whole, default=3, metavar="K", help="that are rehearsed (default 3)"
+        "--iterations", type=whole, default=3, metavar="K", help="rehearsed iterations (default 3)"
     )
     parser.add_argument(
         "--graph", type=Path, metavar="DIR",
-        help="a graph directory that is divided over the servers first, in place of "
+        help="first divide this graph directory over the servers, and use it in place of "
         "data.partitioned",
     )  # fmt: skip
     parser.add_argument(
-        "--method", default="metis", help="of dividing it: metis (default), stream or random"
+        "--method", default="metis", help="how to divide --graph: metis (default), stream or random"
     )
     parser.add_argument(
         "--also", default="", metavar="P,P,...",
-        help="with --graph: other numbers of servers to rehearse, to learn how epochs grow",
+        help="with --graph: also rehearse these numbers of servers, to learn how epochs grow",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     parser.add_argument("--json", action="store_true", help="print JSON only")
@@ -86,15 +86,15 @@ def _run(options: argparse.Namespace) -> int:
     config = load_config(options.config, options.overrides)
     console = Console(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="hopper-plan-") as folder:
-        found = _plan(options, config, Path(folder), console)
+        cluster_plan = _plan(options, config, Path(folder), console)
     if options.out is not None:
         from hopper.bench.plan_picture import draw_plan
 
-        draw_plan(found, options.out)
+        draw_plan(cluster_plan, options.out)
     if options.json:
-        print(json.dumps(found.describe(), indent=1))
+        print(json.dumps(cluster_plan.describe(), indent=1))
         return 0
-    _print(found, console)
+    _print(cluster_plan, console)
     if options.out is not None:
         console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
     return 0
@@ -123,21 +123,21 @@ def _plan(
             request, *others = _divide(options, config, counts, folder)
     servers = request.graph.book.servers if options.servers is None else options.servers
     cores = float(ranks) if options.cores is None else options.cores
-    asked = AskedCluster(servers, ranks, bits, options.latency / 1e6, cores)
-    engines = [each for each in options.engines.split(",") if each]
+    cluster = AskedCluster(servers, ranks, bits, options.latency / 1e6, cores)
+    engines = [engine for engine in options.engines.split(",") if engine]
     with console.status("planning") as status:
-        return plan_cluster(request, asked, engines, options.iterations, status.update, others)
+        return plan_cluster(request, cluster, engines, options.iterations, status.update, others)
 
 
 def _numbers(text: str) -> list[int]:
     try:
-        return [whole(each) for each in text.split(",") if each]
+        return [whole(number) for number in text.split(",") if number]
     except argparse.ArgumentTypeError as error:
         raise RequestError(f"--also: {error}") from error
 
 
 def _open(config: Config, parts: Path, folder: Path) -> Request:
-    """What is trained, on a divided graph."""
+    """Make the request to train on a divided graph."""
     from hopper.config import make_config
     from hopper.engines import Request
     from hopper.features import open_graph
@@ -145,14 +145,14 @@ def _open(config: Config, parts: Path, folder: Path) -> Request:
     values = config.model_dump()
     values["train"]["run_dir"] = str(folder / "run")
     values["data"]["partitioned"] = str(parts)
-    own = make_config(values)
-    return Request(own, open_graph(own))
+    plan_config = make_config(values)
+    return Request(plan_config, open_graph(plan_config))
 
 
 def _divide(
     options: argparse.Namespace, config: Config, counts: Sequence[int], folder: Path
 ) -> Iterator[Request]:
-    """Divide a graph directory for a while, over each of some numbers of servers."""
+    """Divide a graph directory into a temporary folder, once for each number of servers."""
     from hopper.graph.directory import GraphDirectory
     from hopper.partition import partition_graph
 
@@ -163,19 +163,19 @@ def _divide(
         yield _open(config, parts, folder)
 
 
-def _print(found: ClusterPlan, console: Console) -> None:
-    trained = [each for each in found.estimates if not each.refused]
+def _print(plan: ClusterPlan, console: Console) -> None:
+    trained = [estimate for estimate in plan.estimates if not estimate.refused]
     for table in (_times(trained), _bytes(trained), _stages(trained), _memory(trained)):
         print_table(console, table)
-    if found.growth:
-        print_table(console, _growth(found.growth))
-    if not all(each.exact for each in trained):
+    if plan.growth:
+        print_table(console, _growth(plan.growth))
+    if not all(estimate.exact for estimate in trained):
         console.print("* approximate: its gradient is not that of one process", highlight=False)
-    for each in found.estimates:
-        if each.refused:
-            console.print(f"{each.engine}: {each.refused}", soft_wrap=True, highlight=False)
+    for estimate in plan.estimates:
+        if estimate.refused:
+            console.print(f"{estimate.engine}: {estimate.refused}", soft_wrap=True, highlight=False)
     console.print("What is assumed:", highlight=False)
-    for line in found.assumptions:
+    for line in plan.assumptions:
         console.print(f"- {line}", soft_wrap=True, highlight=False)
 
 
@@ -183,11 +183,11 @@ def _times(trained: Sequence[Estimate]) -> Table:
     from hopper.train.iteration_cost import PHASES
 
     table = _table("seconds", "epoch", "iterations", "each", *PHASES)
-    for each in trained:
-        phases = each.phase_seconds or {}
+    for estimate in trained:
+        phases = estimate.phase_seconds or {}
         table.add_row(
-            *(_name(each), f"{each.epoch_seconds:.3g}", f"{each.iterations:,}"),
-            *(f"{value:.3g}" for value in (each.iteration_seconds, *phases.values())),
+            *(_name(estimate), f"{estimate.epoch_seconds:.3g}", f"{estimate.iterations:,}"),
+            *(f"{value:.3g}" for value in (estimate.iteration_seconds, *phases.values())),
         )
     return table
 
@@ -197,10 +197,10 @@ def _bytes(trained: Sequence[Estimate]) -> Table:
 
     causes = [cause for cause in CAUSES if any((e.bytes or {}).get(cause) for e in trained)]
     table = _table("MiB between servers, an epoch", "all", *causes)
-    for each in trained:
-        sent = each.bytes or {}
-        values = (each.total_bytes, *(sent[cause] for cause in causes))
-        table.add_row(_name(each), *(f"{value / _MIB:,.2f}" for value in values))
+    for estimate in trained:
+        sent = estimate.bytes or {}
+        values = (estimate.total_bytes, *(sent[cause] for cause in causes))
+        table.add_row(_name(estimate), *(f"{value / _MIB:,.2f}" for value in values))
     return table
 
 
@@ -208,29 +208,30 @@ def _stages(trained: Sequence[Estimate]) -> Table:
     from hopper.run_log import STAGES
 
     table = _table("milliseconds of an iteration by stage, the mean of ranks", *STAGES)
-    for each in trained:
-        stages = each.iteration_stage_seconds or {}
-        table.add_row(_name(each), *(f"{1e3 * stages[stage]:,.1f}" for stage in STAGES))
+    for estimate in trained:
+        stages = estimate.iteration_stage_seconds or {}
+        table.add_row(_name(estimate), *(f"{1e3 * stages[stage]:,.1f}" for stage in STAGES))
     return table
 
 
 def _memory(trained: Sequence[Estimate]) -> Table:
     from hopper.rehearsal.memory import Memory
 
-    names = [each.name for each in fields(Memory)]
+    names = [field.name for field in fields(Memory)]
     table = _table("MiB that a rank holds", "all", *names)
-    for each in trained:
-        if each.memory is not None:
-            values = [each.memory.total, *(getattr(each.memory, name) for name in names)]
-            table.add_row(_name(each), *(f"{value / _MIB:,.1f}" for value in values))
+    for estimate in trained:
+        if estimate.memory is not None:
+            memory = estimate.memory
+            values = [memory.total, *(getattr(memory, name) for name in names)]
+            table.add_row(_name(estimate), *(f"{value / _MIB:,.1f}" for value in values))
     return table
 
 
 def _growth(growth: Sequence[Growth]) -> Table:
     title = "seconds of an epoch, by servers; * rehearsed"
-    table = _table(title, *(each.engine for each in growth), first="servers")
+    table = _table(title, *(engine.engine for engine in growth), first="servers")
     for number, of_first in enumerate(growth[0].points):
-        points = [each.points[number] for each in growth]
+        points = [engine.points[number] for engine in growth]
         cells = (f"{p.epoch_seconds:.3g}{'*' * p.rehearsed}" for p in points)
         table.add_row(f"{of_first.servers:,}", *cells)
     return table
@@ -240,7 +241,7 @@ def _table(title: str, *columns: str, first: str = "engine") -> Table:
     table = Table(title=title)
     table.add_column(first, no_wrap=True)
     for column in columns:
-        # On a narrow terminal headings are broken, numbers are not cut.
+        # On a narrow terminal, headings may be broken. Numbers are not cut.
         table.add_column(column, justify="right", overflow="fold")
     return table
 

@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "precompute",
         help=text,
-        description="Average the neighbours of a typed graph's target once and write the rows as a "
-        "graph directory, which models sehgnn and nars train on.",
+        description="Average the neighbours of a typed graph's target once. Write the rows as a "
+        "graph directory, on which models sehgnn and nars are trained.",
     )
     kinds = parser.add_subparsers(dest="precompute_command", required=True, metavar="COMMAND")
-    metapaths = kinds.add_parser("metapaths", help="along metapaths, for model sehgnn")
-    _add_common(metapaths, "graph directory, or one divided by relation")
+    metapaths = kinds.add_parser("metapaths", help="average along metapaths, for model sehgnn")
+    _add_common(metapaths, "graph directory, or a graph divided by relation")
     add_metapath_option(metapaths)
     metapaths.set_defaults(run=_run_metapaths)
-    subsets = kinds.add_parser("subsets", help="over subsets of the relations, for model nars")
+    subsets = kinds.add_parser("subsets", help="average over subsets of relations, for model nars")
     _add_common(subsets, "graph directory")
     subsets.add_argument(
-        "--subsets", type=whole, default=8, metavar="N", help="how many are drawn (default 8)"
+        "--subsets", type=whole, default=8, metavar="N", help="subsets to draw (default 8)"
     )
     subsets.add_argument(
         "--dim",
         type=whole,
         default=0,
         metavar="D",
-        help="width that rows of all types are brought to by random matrices (default: all types "
-        "have the same)",
+        help="width to which random matrices bring the rows of all types (default: none; all types "
+        "must have the same width)",
     )
     subsets.set_defaults(run=_run_subsets)
 
@@ -52,7 +52,7 @@ def _add_common(parser: argparse.ArgumentParser, source: str) -> None:
         metavar="D",
         help="width of random rows for types without features (default: such types are refused)",
     )
-    parser.add_argument("--seed", type=seed, default=0, metavar="K", help="of what is drawn")
+    parser.add_argument("--seed", type=seed, default=0, metavar="K", help="seed (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
 
 

@@ -1,4 +1,4 @@
-"""``hopper predict RUN --out DIR``: what a trained model says of the nodes of a graph."""
+"""``hopper predict RUN --out DIR``: write the predictions of a trained model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hopper.quick_imports import quick_imports
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "predict",
         help=text,
-        description="Computes layer by layer over whole neighbourhoods, on servers and ranks that "
-        "are started on this machine. When it was ended early, the same command goes on. Of the "
+        description="Compute predictions layer by layer with all neighbours. Servers and ranks are "
+        "started on this machine. If the command was interrupted, run it again to go on. Of the "
         "run's configuration, data.*, cluster.*, train.device and train.threads can be overridden "
         "as --section.key VALUE: --data.partitioned names another graph.",
     )
@@ -25,36 +25,36 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--what",
         choices=("labels", "probabilities", "logits", "embeddings"),
         default="labels",
-        help="labels (the default) are classes, 0 or 1 of several, or values, as the graph's are",
+        help="what to write (default labels); labels are classes or values, as in the graph",
     )
     parser.add_argument(
         "--nodes",
         default="all",
         metavar="all|SPLIT|FILE.npy",
-        help="all of the target type (the default), those of a split, or a file of original ids; "
-        "of a run on labels of edges, which edges",
+        help="nodes to predict: all of the target type (default), a split, or a file of original "
+        "ids; for a run on labels of edges: edges",
     )
     parser.add_argument(
         "--type",
         default="",
         metavar="TYPE",
-        help="node type of whom; by default the target type, and of links that of their tails",
+        help="node type to predict (default: the target type; for links the type of their tails)",
     )
     parser.add_argument(
         "--at",
         default=None,
         metavar="TIME",
-        help="of a run whose draws are in time: for which time (an integer, or a date such as "
-        "2026-05-31); by default that of each root",
+        help="time to predict for, if the run draws in time: an integer or a date such as "
+        "2026-05-31 (default: the time of each root)",
     )
     parser.add_argument("--format", choices=("parquet", "npy"), default="parquet")
     parser.add_argument(
-        "--memory", default="256M", metavar="SIZE", help="for the rows of one pass (default 256M)"
+        "--memory", default="256M", metavar="SIZE", help="for one pass's rows (default 256M)"
     )
     parser.add_argument(
         "--prepare",
         action="store_true",
-        help="start nothing: write what `torchrun ... -m hopper.predict DIR/_work/config.json` "
+        help="start nothing; write what `torchrun ... -m hopper.predict DIR/_work/config.json` "
         "reads on the machines of a cluster",
     )
     parser.set_defaults(run=_run, takes_overrides=True)
@@ -74,16 +74,16 @@ def _run(options: argparse.Namespace) -> int:
     with quick_imports():
         from hopper.predict.launch import predict_into, prepare_prediction
         from hopper.predict.order import Asked
-    asked = Asked(
+    request = Asked(
         *(options.what, options.nodes, options.format, options.memory),
         tuple(options.overrides),
         options.type,
         None if options.at is None else _time(options.at),
     )
     if options.prepare:
-        file = prepare_prediction(options.run_dir, options.out, asked)
+        file = prepare_prediction(options.run_dir, options.out, request)
         print(f"torchrun ... -m hopper.predict {file}")
         return 0
-    count = predict_into(options.run_dir, options.out, asked)
+    count = predict_into(options.run_dir, options.out, request)
     print(f"{options.out}: {count:,} {options.what}")
     return 0

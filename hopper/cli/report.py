@@ -1,4 +1,4 @@
-"""``hopper report DIR``."""
+"""``hopper report DIR``: write a report of a folder of results."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "report",
         help=text,
-        description="Reads what `hopper bench ab` wrote, or the run directory of `hopper train`, "
-        "and writes one HTML file that shows it. What a folder does not hold is left out, and the "
-        "page says so.",
+        description="Read what `hopper bench ab` wrote, or the run directory of `hopper train`, "
+        "and write one HTML file. The page leaves out what the folder does not have, and says so.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.set_defaults(run=_run)

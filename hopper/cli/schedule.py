@@ -1,4 +1,4 @@
-"""``hopper schedule CONFIG.toml``: what an iteration of the hop engine trains where and when."""
+"""``hopper schedule CONFIG.toml``: show the time steps of an iteration of the engine hop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hopper.errors import RequestError
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "schedule",
         help=text,
-        description="Nothing is trained: every rank derives the time steps from the configuration "
-        "alone. Any key of it can be overridden as --section.key VALUE.",
+        description="Show the time steps without training. Every rank derives them from the "
+        "configuration alone. Any key of it can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
     parser.add_argument("--epoch", type=whole, default=0, metavar="E", help="default 0")

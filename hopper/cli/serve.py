@@ -1,4 +1,4 @@
-"""``hopper serve PARTITIONED --server I --listen HOST:PORT``: one feature server."""
+"""``hopper serve PARTITIONED --server I --listen HOST:PORT``: run one feature server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add_parser(commands: Any, text: str = "") -> None:
 
     Parameters
     ----------
-    text: says in the list of commands what it does.
+    text: the description in the list of commands.
     """
     parser = commands.add_parser(
         "serve",

@@ -1,4 +1,4 @@
-"""``hopper sweep CONFIG.toml [--section.key VALUE ...]``: lists become trials, trained at once."""
+"""``hopper sweep CONFIG.toml [--section.key VALUE ...]``: train lists of values as trials."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hopper.console_tables import print_table
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "sweep",
         help=text,
-        description="A list where [model] or [train] expects one value makes trials: all "
-        "combinations are trained at once by engine hop, whose models travel to the features. Any "
+        description="Give a list where [model] or [train] expects one value. Each combination is a "
+        "trial. The engine hop trains all trials at once. Any "
         "key of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
-    """What is about to be trained: a row per trial, a column per key."""
+    """Make a table of the trials to train, with a row per trial and a column per key."""
     keys = _keys(trials)
     table = Table("trial", *_heads(keys))
     for index, overrides in enumerate(trials):
@@ -50,7 +50,7 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def ranking_table(summary: Mapping[str, Any]) -> Table:
-    """What came out, the best validation score first."""
+    """Make a table of the results, with the best validation score first."""
     from hopper.train.results import main_score
 
     trials = [summary["trials"][index] for index in summary["ranking"]]
@@ -77,7 +77,7 @@ def _keys(trials: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _heads(keys: Sequence[str]) -> list[str]:
-    """Keys as words; they differ without their sections too."""
+    """Write keys as words. Without their sections they still differ."""
     return [key.partition(".")[2].replace("_", " ") for key in keys]
 
 

@@ -1,4 +1,4 @@
-"""``hopper train CONFIG.toml [--section.key VALUE ...]``: a whole run on this machine."""
+"""``hopper train CONFIG.toml [--section.key VALUE ...]``: train on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopper.quick_imports import quick_imports
 
 
 def add_parser(commands: Any, text: str = "") -> None:
-    """Add the subcommand; ``text`` says in the list of commands what it does."""
+    """Add the subcommand. ``text`` describes it in the list of commands."""
     parser = commands.add_parser(
         "train",
         help=text,
@@ -26,15 +26,15 @@ def add_restarts(parser: argparse.ArgumentParser, lost: str) -> None:
 
     Parameters
     ----------
-    lost: what a run may lose.
+    lost: the processes or machines that a run may lose.
     """
     parser.add_argument(
         "--restarts",
         type=whole,
         default=0,
         metavar="N",
-        help=f"start again what loses {lost}, at most N times, from the newest checkpoint "
-        "(train.checkpoint_every), or else from the beginning; default 0",
+        help=f"restart a run that loses {lost}, at most N times, from the newest checkpoint "
+        "(train.checkpoint_every) or else from the beginning (default 0)",
     )
 
 

@@ -12,12 +12,12 @@ _LIBRARIES: Final = ("torch", "numpy")
 
 
 def list_versions() -> str:
-    """The versions of Hopper, Python and the libraries that results depend on, in one line.
+    """List in one line the versions of Hopper, Python and the libraries that results depend on.
 
-    The libraries' own metadata is read. Nothing is imported.
+    It reads the metadata of the libraries and imports nothing.
     """
-    told = [f"hopper {hopper.__version__}", f"Python {platform.python_version()}"]
-    return ", ".join([*told, *map(_version_of, _LIBRARIES)])
+    versions = [f"hopper {hopper.__version__}", f"Python {platform.python_version()}"]
+    return ", ".join([*versions, *map(_version_of, _LIBRARIES)])
 
 
 def _version_of(library: str) -> str:

@@ -1,8 +1,8 @@
-"""The configuration: TOML, typed, validated before any work starts.
+"""The configuration: a TOML file, checked before any work starts.
 
-Every key can be overridden as ``--section.key value``; an unknown key is an error. The keys are in
-:mod:`hopper.config.sections` and :mod:`hopper.config.model`, one class a section. A :class:`Config`
-and its sections cannot be changed; :func:`make_config` makes another one.
+``--section.key value`` overrides a key. An unknown key is an error. The keys are in
+:mod:`hopper.config.sections` and :mod:`hopper.config.model`, with a class for each section. A
+:class:`Config` and its sections cannot be changed. :func:`make_config` makes another one.
 """
 
 from hopper.config.loading import load_config, make_config, override, read_config, read_values

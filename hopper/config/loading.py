@@ -1,4 +1,4 @@
-"""Reading a configuration: a file, overrides, and errors that name the key."""
+"""Read a configuration from a file and overrides. Errors name the key."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def read_config(
     config: Config | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> Config:
-    """A checked configuration, from any form that a caller may have it in.
+    """Check a configuration that a caller gives in any form.
 
     Parameters
     ----------
-    config: the path of a file, nested values, or a checked configuration.
+    config: the path of a file, a mapping of sections, or a checked configuration.
 
     Raises
     ------
-    ConfigError: as :func:`load_config` and :func:`make_config`; or it is of another type.
+    ConfigError: it has another type, or :func:`load_config` or :func:`make_config` refuses it.
     """
     if isinstance(config, Config):
         return make_config(config.model_dump(), overrides) if overrides else config
@@ -54,7 +54,7 @@ def read_config(
 
 
 def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a TOML or JSON file's nested values, unchecked.
+    """Read the sections of a TOML or JSON file without checking them.
 
     Raises
     ------
@@ -81,11 +81,11 @@ def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
 def make_config(
     values: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "configuration"
 ) -> Config:
-    """Validate nested values, after ``--section.key value`` overrides.
+    """Apply ``--section.key value`` overrides to sections, and check the result.
 
     Raises
     ------
-    ConfigError: names every key at fault, what was expected and what came.
+    ConfigError: names every invalid key, what was expected and what came.
     """
     try:
         return Config.model_validate(override(values, overrides, where))
@@ -97,11 +97,11 @@ def make_config(
 def override(
     values: Mapping[str, Any], overrides: Sequence[str], where: str = "configuration"
 ) -> dict[str, Any]:
-    """A copy of nested values after ``--section.key value`` overrides, unchecked.
+    """Copy sections and apply ``--section.key value`` overrides without checking them.
 
     Raises
     ------
-    ConfigError: an override is not of this form.
+    ConfigError: an override does not have this form.
     """
     merged = {
         section: dict(keys) if isinstance(keys, Mapping) else keys
@@ -132,7 +132,10 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:
 
 
 def _parse_value(section: str, key: str, text: str) -> Any:
-    """Read an override as a TOML value; what is none, or of a text key no quoted one, is text."""
+    """Read an override as a TOML value.
+
+    It is text if it is no TOML value, or if the key is a text and the value is not quoted.
+    """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -141,13 +144,13 @@ def _parse_value(section: str, key: str, text: str) -> Any:
 
 
 def _is_text(section: str, key: str) -> bool:
-    found = Config.model_fields.get(section)
-    keys = getattr(found.annotation, "model_fields", {}) if found is not None else {}
+    field = Config.model_fields.get(section)
+    keys = getattr(field.annotation, "model_fields", {}) if field is not None else {}
     return key in keys and keys[key].annotation is str
 
 
 def _explain(error: ValidationError) -> list[str]:
-    """A line for each key at fault."""
+    """Write one line for each invalid key."""
     lines = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])
@@ -156,7 +159,7 @@ def _explain(error: ValidationError) -> list[str]:
         elif problem["type"] == "missing":
             lines.append(f"{key}: missing")
         elif problem["type"] == "value_error":
-            # Our own checks name the key within its section.
+            # Checks of the sections name the key within its section.
             prefix = f"{key}." if key else ""
             lines.append(prefix + str(problem["ctx"]["error"]))
         else:

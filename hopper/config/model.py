@@ -1,4 +1,4 @@
-"""``[model]``: the keys that all models have, and the options of each built-in one."""
+"""``[model]``: the keys that all models have, and the options of each built-in model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hopper.config.section import NonNegative, Options, Positive, Section
 from hopper.plug_ins import check_form, import_class
 
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
-"""layers of the deep models by default (HopGNN 7.1)"""
+"""The default number of layers of the deep models (HopGNN 7.1)."""
 COMBINATIONS: Final = ("sum", "mean", "mean_of_present")
 
 
@@ -20,30 +20,32 @@ class SageOptions(Section):
     """Options of ``sage``."""
 
     aggregator: Literal["mean", "pool", "lstm"] = "mean"
-    """what is made of the rows of a node's neighbours (GraphSAGE, section 3.3): their mean, the
-    maximum of each number after a layer of its own, or what an LSTM makes of them in turn"""
+    """How the rows of a node's neighbours are combined (GraphSAGE, section 3.3). "mean" takes their
+    mean. "pool" sends each row through a layer and takes the maximum of each number. "lstm" sends
+    the rows through an LSTM one after the other."""
 
 
 class RgcnOptions(Section):
     """Options of ``rgcn``."""
 
     bases: NonNegative = 0
-    """matrices that those of all relations are combinations of; 0 = one matrix a relation"""
+    """How many basis matrices all relations share. The matrix of a relation is a combination of
+    them. 0 = each relation has its own matrix."""
     diagonal_blocks: NonNegative = 0
-    """blocks on the diagonal of a relation's matrix; 0 = a full matrix, which a last layer that is
-    as wide as there are classes always has"""
+    """How many blocks the matrix of a relation has on its diagonal. 0 = a full matrix. A last layer
+    that is as wide as there are classes always has full matrices."""
     root_weight: bool = True
-    """whether a node's own row of the layer before enters its new one"""
+    """Whether a node's own row of the layer before is part of its new row."""
     head: bool = False
-    """whether the last layer is as wide as the others, and a linear classifier follows it: with
-    many classes less is computed by relation"""
+    """Whether a linear classifier follows the last layer, which is then as wide as the others. It
+    saves work by relation if there are many classes."""
     merge: bool = True
-    """whether all relations of a layer are aggregated at once (HiFuse), where the rows of their
-    sources are at hand; those with diagonal blocks are not"""
+    """Whether all relations of a layer are aggregated at once (HiFuse). This needs the rows of all
+    their sources at hand. Relations with diagonal blocks are not merged."""
     input_weights: bool = True
-    """whether rows go through an input projection and the first layer's matrices; false = they are
-    added up as they are, as R-GCN's one-hot vectors pick rows of the matrices: with
-    learnable.tables = "per_relation", for graphs without features"""
+    """Whether rows go through an input projection and the matrices of the first layer. false = rows
+    are added up as they are, as R-GCN's one-hot vectors pick rows of the matrices. Use false with
+    learnable.tables = "per_relation", for graphs without features."""
 
     @model_validator(mode="after")
     def _check_matrices(self) -> RgcnOptions:
@@ -53,28 +55,29 @@ class RgcnOptions(Section):
 
 
 class RgatOptions(Section):
-    """Options of ``rgat``, which mean what they do for ``rgcn``."""
+    """Options of ``rgat``. They mean the same as for ``rgcn``."""
 
     head: bool = False
     merge: bool = True
 
 
 class HgtOptions(Section):
-    """Options of ``hgt``, which always has a head; ``merge`` means what it does for ``rgcn``."""
+    """Options of ``hgt``, which always has a head. ``merge`` means the same as for ``rgcn``."""
 
     merge: bool = True
 
 
 class HgnnOptions(Section):
-    """Options of ``hgnn``; ``root_weight`` means what it does for ``rgcn``."""
+    """Options of ``hgnn``. ``root_weight`` means the same as for ``rgcn``."""
 
     aggregate: str = ""
-    """"package.module:Class", a :class:`hopper.models.Layer` made from the widths of its input and
-    output, which aggregates a relation; hgnn needs one"""
+    """The class that aggregates a relation, as "package.module:Class". It is a
+    :class:`hopper.models.Layer`, made from the widths of its input and output. "hgnn" needs one."""
     combine: str = "sum"
-    """how relations are combined: sum | mean (of all into a type) | mean_of_present (of those that
-    a node has edges of), or "package.module:Class", a
-    :class:`hopper.models.combination.Combination` made from the width of rows"""
+    """How relations are combined. "sum" adds them up. "mean" takes the mean over all relations into
+    a type. "mean_of_present" takes the mean over the relations of which a node has edges. Your own
+    "package.module:Class" is a :class:`hopper.models.combination.Combination`, made from the width
+    of rows."""
     root_weight: bool = True
 
     @model_validator(mode="after")
@@ -90,17 +93,17 @@ MODEL_OPTIONS: Final[Mapping[str, type[Section]]] = {
     "hgt": HgtOptions,
     "hgnn": HgnnOptions,
 }
-"""by name of a model; others have none"""
+"""The options of a model, by its name. Models that are not here have none."""
 EDGE_MODELS: Final = ("gcn", "sage", "gat", "rgcn", "rgat", "hgt", "hgnn")
-"""that read features of edges; sage with aggregator = "mean" """
+"""Models that read features of edges. ``sage`` reads them only with aggregator = "mean"."""
 ONE_LAYER: Final = ("sehgnn", "nars")
-"""models of tables that `hopper precompute` makes, which are one hop away from the roots"""
+"""Models of the tables that ``hopper precompute`` makes. All tables are one hop from the roots."""
 TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn", *ONE_LAYER)
 
 
 @cache
 def _reads_types(name: str) -> bool:
-    """Whether a model's class of one's own reads several node types.
+    """Whether a user's model class reads several node types.
 
     Raises
     ------
@@ -110,34 +113,35 @@ def _reads_types(name: str) -> bool:
 
 
 class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
-    """``[model]``: the network. Besides these keys a model takes those of its own options."""
+    """``[model]``: The network. A model takes the common keys and its own options."""
 
     name: str = "sage"
-    """gcn | sage | gat | deepgcn | film for graphs of one type, or "package.module:Class" for a
-    module of one's own; rgcn | rgat | hgt for typed graphs, sehgnn | nars for those that ``hopper
-    precompute`` makes of them, or hgnn with an ``aggregate`` of one's own, or a class of one's own
-    that derives from :class:`hopper.models.relational.HGNN`"""
+    """The model. For graphs of one node type it is "gcn", "sage", "gat", "deepgcn", "film" or your
+    own module, as "package.module:Class". For typed graphs it is "rgcn", "rgat", "hgt", "hgnn" with
+    your own ``aggregate``, or your own class that derives from
+    :class:`hopper.models.relational.HGNN`. For the graphs that ``hopper precompute`` makes it is
+    "sehgnn" or "nars"."""
     name_options: Options = Field(default={})
-    """keywords of the constructor, where ``name`` is a class of one's own"""
+    """Keyword arguments of your own class in ``name``."""
     layers: Positive = 3
-    """also the number of hops; 7 for deepgcn, 10 for film and 1 for sehgnn and nars where it is not
-    given"""
+    """The number of layers, which is also the number of hops. If it is not set, it is 7 for
+    "deepgcn", 10 for "film", and 1 for "sehgnn" and "nars"."""
     hidden: Positive = 16
-    """width of hidden layers (of each head, for gat)"""
+    """Width of hidden layers. For "gat" it is the width of each head."""
     heads: Positive = 1
-    """attention heads, of gat, rgat, hgt and sehgnn"""
+    """The number of attention heads of "gat", "rgat", "hgt" and "sehgnn"."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """share of a layer's numbers that are set to 0 in training"""
+    """The share of a layer's numbers that are set to 0 in training."""
     edge_features: bool = False
-    """whether features of edges are read, of the relations that have any
-    (docs/howto/edge-features.md)"""
+    """Whether the model reads features of edges, for the relations that have any. See
+    docs/howto/edge-features.md."""
     metapaths: list[list[str]] = Field(default=[])
-    """typed models: what hops follow, as lists of relations from the target outwards, each a name
-    or src/rel/dst, at most ``layers`` long; empty = every relation"""
+    """The paths that hops of a typed model follow. A path is a list of at most ``layers`` relations
+    from the target outwards, each a name or src/rel/dst. Empty = hops follow every relation."""
 
     @property
     def typed(self) -> bool:
-        """Whether it reads several node types and relations."""
+        """Whether the model reads several node types and relations."""
         return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
 
     @property
@@ -146,7 +150,7 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
 
     @property
     def options(self) -> Options:
-        """What the model takes besides what all models do, by keyword."""
+        """Keyword arguments that this model takes besides the common ones."""
         if self.name in MODEL_OPTIONS:
             return {key: getattr(self, key) for key in MODEL_OPTIONS[self.name].model_fields}
         return dict(self.name_options)
@@ -157,11 +161,11 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
         if self.metapaths and not self.typed:
             raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
         if self.edge_features and not self._may_read_edges:
-            told = self.name + (
+            model = self.name + (
                 f' with aggregator = "{self.aggregator}"' if self.name == "sage" else ""
             )
             raise ValueError(
-                f"edge_features: {told} reads none; expected {', '.join(EDGE_MODELS)}, or a class "
+                f"edge_features: {model} reads none; expected {', '.join(EDGE_MODELS)}, or a class "
                 "of one's own"
             )
         if self.name == "hgnn" and not self.aggregate:
@@ -184,15 +188,15 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
         return self
 
     def _check_options(self) -> None:
-        """Refuse other models' options."""
+        """Refuse the options of other models."""
         if self.name_options and ":" not in self.name:
             raise ValueError(
                 f"name_options: those of a class of one's own; {self.name!r} takes the keys of "
                 f"[model]; got {self.name_options}"
             )
         known = {key for kind in MODEL_OPTIONS.values() for key in kind.model_fields}
-        own = MODEL_OPTIONS.get(self.name, Section).model_fields
-        for key in sorted(known - set(own)):
+        allowed = MODEL_OPTIONS.get(self.name, Section).model_fields
+        for key in sorted(known - set(allowed)):
             if getattr(self, key) != type(self).model_fields[key].default:
                 takers = [name for name, kind in MODEL_OPTIONS.items() if key in kind.model_fields]
                 raise ValueError(

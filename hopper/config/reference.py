@@ -1,7 +1,7 @@
-"""All keys of a configuration with type, bounds, default and meaning, read from the sections.
+"""Type, bounds, default and meaning of all keys, read from the classes of the sections.
 
-What a key means is the text below it in :mod:`hopper.config.sections` and
-:mod:`hopper.config.model`. ``hopper config`` and the reference page are made of what is here.
+The text below a key in :mod:`hopper.config.sections` or :mod:`hopper.config.model` says what it
+means. ``hopper config``, the JSON schema and the reference page show these texts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOUNS: Final[dict[Any, tuple[str, str]]] = {
     bool: ("true or false", "true or false"),
     Any: ("any value", "values of any type"),
 }
-"""by type: of one, of several"""
+"""The words for one value and for several values, by type."""
 _BOUNDS: Final = {
     "gt": "above {}",
     "ge": "at least {}",
@@ -45,15 +45,16 @@ _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a configuration.
+    """A key of a configuration.
 
     Attributes
     ----------
-    name: with its section, such as "train.epochs".
-    type: in words, such as "whole number".
-    bounds: in words, such as "above 0, below 2**31"; "" = none.
-    default: as the loader fills it in; None where the key is required, and where it is not set.
-    description: what it means, in one line. Names in it stand between single backquotes.
+    name: the section and the key, such as "train.epochs".
+    type: the type in words, such as "whole number".
+    bounds: the bounds in words, such as "above 0, below 2**31". "" = none.
+    default: what the loader fills in. None if the key is required, or not set by default.
+    is_required: whether a configuration must set the key.
+    description: what the key means, in one line. Names are between single backquotes.
     """
 
     name: str
@@ -65,14 +66,14 @@ class Key:
 
     @property
     def default_text(self) -> str:
-        """The default as TOML has it; "required" or "not set" where there is none."""
+        """The default in TOML, or "required" or "not set" if there is none."""
         if self.is_required:
             return "required"
         return "not set" if self.default is None else json.dumps(self.default, ensure_ascii=False)
 
 
 def list_keys() -> list[Key]:
-    """All keys, section by section, in the order in which the sections have them."""
+    """List all keys, section by section, in the order of their definitions."""
     return [
         _make_key(f"{name}.{key}", kind, key, field)
         for name, kind in sections().items()
@@ -81,25 +82,25 @@ def list_keys() -> list[Key]:
 
 
 def sections() -> dict[str, type[Section]]:
-    """The class of every section, by its name in the file."""
-    found = {}
+    """The class of each section, by the section's name."""
+    classes = {}
     for name, field in Config.model_fields.items():
         assert isinstance(field.annotation, type)
         assert issubclass(field.annotation, Section)
-        found[name] = field.annotation
-    return found
+        classes[name] = field.annotation
+    return classes
 
 
 def describe_section(kind: type[Section]) -> str:
-    """What a section is about, in one line."""
+    """The description of a section, in one line."""
     return _plain(inspect.getdoc(kind) or "").partition(": ")[2]
 
 
 def make_schema() -> dict[str, Any]:
-    """A JSON schema of configurations, with a description of every section and key.
+    """Make a JSON schema of configurations that describes every section and key.
 
-    It says of each key by itself what the loader accepts. What the loader compares between keys,
-    and with the graph, is beyond a schema.
+    For each single key, the schema accepts what the loader accepts. A schema cannot express rules
+    that compare keys with each other or with the graph.
     """
     schema = Config.model_json_schema()
     schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Hopper"}
@@ -124,22 +125,22 @@ def _make_key(name: str, kind: type[Section], key: str, field: FieldInfo) -> Key
 def _explain_type(
     kind: Any, metadata: Sequence[Any] = (), several: bool = False
 ) -> tuple[str, str]:
-    """A type in words, and the bounds of what it is made of.
+    """Describe a type in words, and its bounds and those of its parts.
 
     Parameters
     ----------
-    metadata: pydantic's, of the type as a whole.
-    several: whether the words are for many values of it.
+    metadata: what pydantic stores about the whole type.
+    several: whether the words are for several values.
     """
     origin, inner = get_origin(kind), get_args(kind)
     bounds = _explain_bounds(metadata)
     if origin is Annotated:
-        given = [each.metadata if isinstance(each, FieldInfo) else [each] for each in inner[1:]]
-        return _explain_type(inner[0], [*metadata, *itertools.chain(*given)], several)
+        lists = [item.metadata if isinstance(item, FieldInfo) else [item] for item in inner[1:]]
+        return _explain_type(inner[0], [*metadata, *itertools.chain(*lists)], several)
     if origin is Literal:
         return " | ".join(map(json.dumps, inner)), bounds
     if origin in (Union, types.UnionType):
-        parts = [_explain_type(each, (), several) for each in inner if each is not type(None)]
+        parts = [_explain_type(part, (), several) for part in inner if part is not type(None)]
         words, of_parts = zip(*parts, strict=True)
         return " or ".join(words), _join(bounds, *of_parts)
     if origin is list:
@@ -152,15 +153,15 @@ def _explain_type(
 
 
 def _explain_bounds(metadata: Sequence[Any]) -> str:
-    told = [
+    bounds = [
         text.format(_POWERS.get(bound, f"{bound:g}"))
-        for each in metadata
+        for constraint in metadata
         for name, text in _BOUNDS.items()
-        if (bound := getattr(each, name, None)) is not None
+        if (bound := getattr(constraint, name, None)) is not None
     ]
-    if any(getattr(each, "allow_inf_nan", True) is False for each in metadata):
-        told.append("finite")
-    return ", ".join(told)
+    if any(getattr(constraint, "allow_inf_nan", True) is False for constraint in metadata):
+        bounds.append("finite")
+    return ", ".join(bounds)
 
 
 def _join(*bounds: str) -> str:
@@ -168,20 +169,19 @@ def _join(*bounds: str) -> str:
 
 
 def _description(kind: type[Section], key: str) -> str:
-    """The text below a key, in its section or in the first of the classes that this derives
-    from."""
-    for each in kind.__mro__:
-        if each is not Section and issubclass(each, Section) and key in _texts(each):
-            return _texts(each)[key]
+    """The text below a key, in its section or in the first base class that has one."""
+    for base in kind.__mro__:
+        if base is not Section and issubclass(base, Section) and key in _texts(base):
+            return _texts(base)[key]
     return ""
 
 
 @cache
 def _texts(kind: type[Section]) -> dict[str, str]:
-    """By key, the text below it in a class's own source."""
+    """The texts below the keys in a class's source, by key."""
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
-    found = {}
+    texts = {}
     for key, text in itertools.pairwise(definition.body):
         if (
             isinstance(key, ast.AnnAssign)
@@ -190,10 +190,10 @@ def _texts(kind: type[Section]) -> dict[str, str]:
             and isinstance(text.value, ast.Constant)
             and isinstance(text.value.value, str)
         ):
-            found[key.target.id] = _plain(text.value.value)
-    return found
+            texts[key.target.id] = _plain(text.value.value)
+    return texts
 
 
 def _plain(text: str) -> str:
-    """A docstring's text in one line, without roles, names between single backquotes."""
+    """Write a docstring in one line, with names between single backquotes and without roles."""
     return " ".join(_ROLE.sub(r"`\1`", text).replace("``", "`").split())

@@ -1,4 +1,4 @@
-"""What all sections of a configuration are made of."""
+"""The base class of all sections of a configuration, and types of their keys."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ Options = dict[str, Any]
 
 
 class Section(BaseModel):
-    """Keys with their values: checked, and never changed."""
+    """Keys with their values. They are checked once and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -1,6 +1,6 @@
-"""The sections and keys of the configuration; what a key means is written where it is defined.
+"""The sections and keys of the configuration. The text below a key says what the key means.
 
-``[model]`` is in :mod:`hopper.config.model`.
+Section ``[model]`` is in :mod:`hopper.config.model`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ENGINES = (
     "locality",
 )
 TRIALS_ENGINE: Final = "hop"
-"""the engine whose models may be several that differ"""
+"""The engine that can train several different models at once."""
 
 SAMPLERS = ("node", "full", "layer", "labor", "weighted", "replacement", "temporal")
-# By pattern of their names: what makes the draw for a node depend on the nodes around it.
+# By pattern of the name: why the draw for a node depends on the nodes around it.
 FRONTIER_DEPENDENT = {
     "p?ladies": "its probabilities are sums over the frontier",
     "as[-_]?gcn": "its probabilities depend on the frontier",
@@ -36,7 +36,7 @@ FRONTIER_DEPENDENT = {
 }
 _PORTS: Final = 1 << 16
 _NO_BOUND: Final = 2**31 - 1
-"""of roots"""
+"""The number of roots that stands for "all of them"."""
 BUILT_INS: Final = {
     "loss": (
         *("auto", "cross_entropy", "binary_cross_entropy", "squared_error"),
@@ -50,7 +50,7 @@ BUILT_INS: Final = {
     "optimizer": ("adam", "adamw", "sgd"),
     "schedule": ("constant", "cosine", "step", "warmup"),
 }
-"""by key of ``[train]``, what it names besides classes of one's own"""
+"""The built-in values of some keys of ``[train]``. These keys also take a user's class."""
 DECODERS: Final = ("auto", "dot", "distmult", "complex", "rotate", "mlp", "bilinear")
 LOGGERS: Final = ("tensorboard", "mlflow", "wandb")
 _SERVER: Final[dict[str, Any]] = {
@@ -59,23 +59,24 @@ _SERVER: Final[dict[str, Any]] = {
         {"type": "array", "items": {"type": "string"}, "minItems": 1},
     ]
 }
-"""the JSON schema of an entry of ``cluster.servers`` as a file may have it"""
+"""The JSON schema of an entry of ``cluster.servers`` in a file."""
 
 
 class Data(Section):
-    """``[data]``: what to train on."""
+    """``[data]``: The graph to train on."""
 
     partitioned: str
-    """directory that ``hopper partition`` wrote"""
+    """The directory that ``hopper partition`` wrote."""
     verify: Literal["quick", "full", "off"] = "quick"
-    """what is compared with its checksum: quick = before the run all but features, and features
-    while it trains; full = everything before the run; off = nothing
-    (docs/reference/partition-directory.md)"""
+    """Which files are compared with their checksums. "quick" checks features during training and
+    all other files before the run. "full" checks everything before the run. "off" checks nothing.
+    See docs/reference/partition-directory.md."""
     features: dict[str, str] = Field(default={})
-    """by node type, "package.module:Class": where its features come from instead of the partitions'
-    files, in ranks and feature servers (docs/howto/plug-ins.md)"""
+    """The class that supplies the features of a node type, as {type = "package.module:Class"}.
+    Ranks and feature servers read from it instead of the partitions' files. See
+    docs/howto/plug-ins.md."""
     features_options: dict[str, Options] = Field(default={})
-    """by node type, keywords of that class's constructor"""
+    """Keyword arguments of the classes in ``features``, by node type."""
 
     @model_validator(mode="after")
     def _check(self) -> Data:
@@ -88,28 +89,31 @@ class Data(Section):
 
 
 class Sampler(Section):
-    """``[sampler]``: how neighbourhoods are drawn (docs/howto/samplers.md)."""
+    """``[sampler]``: How neighbours are drawn. See docs/howto/samplers.md."""
 
     kind: str = "node"
-    """node = so many neighbours of each node; full = all neighbours of all training nodes, which
-    one iteration an epoch trains (train.batch_size is not read); layer = neighbours that are in a
-    sample of the whole graph (FastGCN); labor = as node in expectation, with shared neighbours
-    (LABOR-0); weighted = as node, in proportion to the weights of edges; replacement = as node,
-    with replacement; temporal = as node, among what is there at the root's time
-    (docs/howto/times.md); "package.module:Class" = a class of one's own, whose draws may depend on
-    nothing but the node"""
+    """The sampler. "node" draws ``fanouts`` neighbours of each node. "full" takes all neighbours of
+    all training nodes. An epoch is then one iteration, and train.batch_size is not read. "layer"
+    takes the neighbours that are in a random sample of the whole graph (FastGCN). "labor" draws on
+    average as many as "node", and nodes tend to share them (LABOR-0). "weighted" draws like
+    "node", but in proportion to the weights of edges. "replacement" draws like "node", but with
+    replacement. "temporal" draws like "node", but only what is there at the root's time (see
+    docs/howto/times.md). "package.module:Class" is your own sampler. Its draws may depend on
+    nothing but the node."""
     kind_options: Options = Field(default={})
-    """keywords of its class's constructor; weighted: unbiased, replace; temporal: pick"""
+    """Keyword arguments of the sampler's class. "weighted" takes unbiased and replace. "temporal"
+    takes pick."""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
-    """in-neighbours per relation, first hop first; -1 = all; one per model layer (kinds "layer" and
-    "full" do not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are
-    many"""
+    """How many in-neighbours are drawn per relation, one number for each layer of the model. The
+    first number is for the first hop. -1 = all. Kinds "layer" and "full" do not read it. If it is
+    not set, it is 10 for each layer, or 2 for the models "deepgcn" and "film", which have many
+    layers."""
     layer_sizes: list[int] = Field(default=[])
-    """nodes in the sample of each hop, per relation, first hop first; -1 = all; one per model layer
-    (only kind "layer" reads it)"""
+    """How many nodes the sample of each hop has per relation, one number for each layer of the
+    model. The first number is for the first hop. -1 = all. Only kind "layer" reads it."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """where neighbours are drawn: "cuda" draws the same ones on each rank's GPU by CuPy, with all
-    topologies in its memory (kinds "node" and "full")"""
+    """Where neighbours are drawn. "cuda" draws the same neighbours as "cpu" on each rank's GPU. It
+    needs CuPy, room for the topology in the GPU's memory, and kind "node" or "full"."""
 
     @model_validator(mode="after")
     def _check(self) -> Sampler:
@@ -131,137 +135,152 @@ class Sampler(Section):
 
     @property
     def is_node_wise(self) -> bool:
-        """Whether so many neighbours of a node are drawn as fanouts say, all equally likely."""
+        """Whether each node draws its fanout of neighbours, all with the same probability."""
         return self.kind in ("node", "full")
 
     @property
     def draws_parts(self) -> bool:
-        """Whether servers that store some of a node's edges each may draw of it together: drawn
-        edges count alike."""
+        """Whether servers that each store some edges of a node may draw for it together.
+
+        They may if all drawn edges count alike.
+        """
         is_biased = self.kind == "weighted" and not self.kind_options.get("unbiased")
         return self.is_node_wise or is_biased or self.kind in ("replacement", "temporal")
 
     @property
     def leaves_edges_out(self) -> bool:
-        """Whether it can draw as if some edges were not there."""
+        """Whether the sampler can draw as if some edges did not exist."""
         return self.kind in ("node", "full", "weighted", "replacement", "temporal")
 
     @property
     def size_key(self) -> str:
-        """The key that holds this kind's numbers per hop."""
+        """The key with this kind's numbers per hop."""
         return "layer_sizes" if self.kind == "layer" else "fanouts"
 
     @property
     def sizes(self) -> list[int]:
-        """What this kind draws per hop: fanouts, or the sizes of layers."""
+        """This kind's numbers per hop: fanouts, or the sizes of layers."""
         return self.layer_sizes if self.kind == "layer" else self.fanouts
 
 
 class Train(Section):
-    """``[train]``: the run."""
+    """``[train]``: How the model is trained."""
 
     engine: str = "auto"
-    """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | p3
-    (features divided by dimension) | naive | neutronstar (full batches) | locality (approximate);
-    "auto" tries the exact ones that may be the fastest; "package.module:Class" = a class of one's
-    own"""
+    """The engine: "model_centric", "hop", "zero_hop", "cooperative", "raf" (graphs divided by
+    relation), "p3" (features divided by dimension), "naive", "neutronstar" (full batches),
+    "locality" (approximate), or your own "package.module:Class". "auto" tries the exact engines
+    that may be the fastest."""
     engine_options: Options = Field(default={})
-    """keywords of its class's constructor"""
+    """Keyword arguments of the engine's class."""
     batch_size: Positive = 1024
-    """roots per rank and iteration"""
+    """Roots per rank and iteration."""
     epochs: Positive = 3
-    """how many times all training roots are trained"""
+    """How many times all training roots are trained."""
     loss: str = "auto"
-    """cross_entropy | binary_cross_entropy | squared_error, of links cross_entropy |
-    binary_cross_entropy | margin | bpr, or "package.module:Class"; "auto" = the first of these for
-    the graph's kind of labels (docs/howto/plug-ins.md), and cross_entropy of links"""
+    """The loss: "cross_entropy", "binary_cross_entropy", "squared_error", or your own
+    "package.module:Class". For links it is "cross_entropy", "binary_cross_entropy", "margin" or
+    "bpr". "auto" = the first of these that fits the graph's kind of labels, and "cross_entropy" for
+    links. See docs/howto/plug-ins.md."""
     loss_options: Options = Field(default={})
-    """keywords of its class's constructor; so with all ``_options``. cross_entropy: class_weights;
-    binary_cross_entropy: positive_weights; margin: margin"""
+    """Keyword arguments of the loss's class. "cross_entropy" takes class_weights.
+    "binary_cross_entropy" takes positive_weights. "margin" takes margin."""
     metric: str = "auto"
-    """what selects the best model: accuracy | balanced_accuracy | micro_f1 | macro_f1 | roc_auc |
-    average_precision | rmse | mae, of links mrr | hits@1 | hits@3 | hits@10, or
-    "package.module:Class"; "auto" = accuracy of classes, micro_f1 of several labels, rmse of
-    values, mrr of links"""
+    """The score that selects the best model: "accuracy", "balanced_accuracy", "micro_f1",
+    "macro_f1", "roc_auc", "average_precision", "rmse", "mae", or your own "package.module:Class".
+    For links it is "mrr", "hits@1", "hits@3" or "hits@10". "auto" = "accuracy" for classes,
+    "micro_f1" for several labels, "rmse" for values, and "mrr" for links."""
     metric_options: Options = Field(default={})
-    """keywords of the metric's class's constructor"""
+    """Keyword arguments of the metric's class."""
     more_metrics: list[str] = Field(default=[])
-    """others that are reported beside it, named as ``metric`` is"""
+    """Other scores to report, named as in ``metric``."""
     init_from: str = ""
-    """folder of a finished run of the same model, whose parameters and learnable rows this one
-    begins with; empty = random ones"""
+    """The folder of a finished run of the same model. The run begins with its parameters and
+    learnable rows. Empty = begin with random ones."""
     optimizer: str = "adam"
-    """adam | adamw | sgd, or "package.module:Class"; of all parameters but learnable rows"""
+    """The optimiser of all parameters except learnable rows: "adam", "adamw", "sgd", or your own
+    "package.module:Class"."""
     optimizer_options: Options = Field(default={})
-    """adam and adamw: betas, epsilon"""
+    """Keyword arguments of the optimiser's class. "adam" and "adamw" take betas and epsilon."""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.003
-    """of all parameters but learnable rows, whose own is learnable.learning_rate"""
+    """The learning rate of all parameters except learnable rows. Theirs is
+    learnable.learning_rate."""
     schedule: str = "constant"
-    """what multiplies this learning rate and that of learnable rows at every update: constant |
-    cosine | step | warmup, or "package.module:Class" """
+    """How learning rates change at every update: "constant", "cosine", "step", "warmup", or your
+    own "package.module:Class". It multiplies ``learning_rate`` and learnable.learning_rate."""
     schedule_options: Options = Field(default={})
-    """cosine: minimum; step: step_size (updates), gamma, minimum; these and warmup: warmup_steps
-    (updates) or warmup_fraction (of the run)"""
+    """Keyword arguments of the schedule's class. "cosine" takes minimum. "step" takes step_size (in
+    updates), gamma and minimum. "cosine", "step" and "warmup" take warmup_steps (in updates) or
+    warmup_fraction (of the run)."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
-    """times the parameter, as the optimiser's class understands it; learnable rows have none"""
+    """The factor of weight decay, as the optimiser's class defines it. Learnable rows have no
+    weight decay."""
     clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
-    """bound of the global gradient norm; 0 = off"""
+    """The largest norm of the global gradient. Larger gradients are scaled down. 0 = no bound."""
     gradient_norms: bool = False
-    """whether epochs and loggers tell the norm of every iteration's gradient, before it is clipped
-    (where it is, they do anyway)"""
+    """Whether epochs and loggers report the norm of each iteration's gradient before clipping. If
+    ``clip_norm`` is set, they always do."""
     patience: NonNegative = 0
-    """epochs without a better validation score before the run ends; 0 = off"""
+    """How many epochs may pass without a better validation score before the run ends. 0 = no early
+    end."""
     last_batch: Literal["keep", "drop"] = "keep"
-    """what becomes of the roots that are left at the end of an epoch and are fewer than a global
-    batch: keep = they are trained too; drop = they wait for another epoch"""
+    """What to do with the last roots of an epoch if they are fewer than a global batch. "keep"
+    trains them too. "drop" leaves them for another epoch."""
     seed: Seed = 0
-    """of initialisation, dropout, shuffling and draws"""
+    """The seed of initialisation, dropout, shuffling and draws."""
     model_seed: Seed | None = None
-    """of initialisation and dropout, where theirs is to differ from ``seed``"""
+    """Another seed for initialisation and dropout. Not set = they use ``seed``."""
     dtype: Literal["float32", "float64"] = "float32"
-    """of parameters, rows and gradients"""
+    """The format of parameters, rows and gradients."""
     autocast: Literal["off", "bfloat16", "float16"] = "off"
-    """what matrix products are computed in while training, if not in ``dtype``: an approximation,
-    whose sums over edges, losses, gradients and updates are float32; with float16, for GPUs without
-    bfloat16, backward passes start from 1,024 times the loss"""
+    """The format of matrix products in training. "off" = that of ``dtype``. The others are
+    approximations. Sums over edges, losses, gradients and updates stay in float32. "float16" is for
+    GPUs without bfloat16. Its backward passes start from 1,024 times the loss."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto = cuda where there is one"""
+    """Where the model is trained. "auto" = "cuda" if there is a GPU, else "cpu"."""
     evaluate_every: NonNegative = 1
-    """epochs between scores of the validation roots; 0 = none are scored"""
+    """How many epochs lie between two scores of the validation roots. 0 = no scores."""
     score_training: bool = False
-    """score the training nodes too, whenever validation nodes are scored, and in the same way: over
-    full neighbourhoods, without dropout"""
+    """Whether to score the training nodes whenever the validation nodes are scored. Both scores use
+    all neighbours and no dropout."""
     iterations_per_epoch: NonNegative = 0
-    """0 = a whole epoch; n = its first n, for benchmarks"""
+    """How many iterations of each epoch are trained, beginning with the first. It is meant for
+    benchmarks. 0 = all."""
     run_dir: str = ""
-    """where spans, results and models are written; empty = runs/<time>-<engine>"""
+    """The folder for spans, results and models. Empty = runs/<time>-<engine>."""
     threads: NonNegative = 0
-    """CPU threads a rank; 0 = the cores of the machine divided by its ranks"""
+    """CPU threads of a rank. 0 = the machine's cores divided by its ranks."""
     checkpoint_every: NonNegative = 0
-    """iterations between checkpoints; 0 = none"""
+    """How many iterations lie between two checkpoints. 0 = no checkpoints."""
     keep_checkpoints: Positive = 2
-    """how many stay, the newest ones; those before go once a newer one is written"""
+    """How many checkpoints are kept, the newest ones. An older one is deleted after a newer one is
+    written."""
     checkpoint_copy: str = ""
-    """folder, or address that fsspec knows (s3://bucket/folder), where checkpoints are copied to"""
+    """A folder or an fsspec address (s3://bucket/folder) to which checkpoints are copied. Empty =
+    no copies."""
     replay: str = ""
-    """a run whose decisions (such as merging's) are taken again, epoch by epoch; empty = none"""
+    """The folder of an earlier run. Its decisions, such as those of merging, are repeated epoch by
+    epoch. Empty = none."""
     resume: bool | Literal["auto"] = False
-    """continue the checkpoint in run_dir; "auto" = if there is one, else start, as a launcher that
-    restarts runs by itself wants it (torchrun --max-restarts)"""
+    """Whether to continue from the checkpoint in ``run_dir``. "auto" continues if there is one, and
+    starts from the beginning otherwise. Use "auto" with launchers that restart runs (torchrun
+    --max-restarts)."""
     record_gradients: list[NonNegative] = Field(default=[])
-    """iterations (counted over the run) whose parameters and gradient rank 0 writes to run_dir"""
+    """Iterations of which rank 0 writes parameters and gradient to ``run_dir``. They are counted
+    over the whole run."""
     micro_batch: NonNegative = 0
-    """roots a forward pass at most, of engines whose ranks train roots by themselves (the others
-    take all in one); 0 = four times batch_size, or, of sampler.kind "full", all"""
+    """The most roots of one forward pass. Only engines whose ranks train roots by themselves read
+    it. The others train all roots in one pass. 0 = four times ``batch_size``, or all roots if
+    sampler.kind is "full"."""
     loggers: list[str] = Field(default=[])
-    """tensorboard | mlflow | wandb, or "package.module:Class": told of every epoch on rank 0,
-    besides what a run writes"""
+    """Loggers that rank 0 calls after every epoch: "tensorboard", "mlflow", "wandb", or your own
+    "package.module:Class". The run writes its own files besides."""
     loggers_options: list[Options] = Field(default=[])
-    """one table for each of ``loggers``, in their order; empty = none has options"""
+    """Keyword arguments: one table for each of ``loggers``, in the same order. Empty = none."""
     callbacks: list[str] = Field(default=[])
-    """classes of one's own, "package.module:Class", called on every rank as the run goes on"""
+    """Your own classes, as "package.module:Class". Every rank calls them during the run."""
     callbacks_options: list[Options] = Field(default=[])
-    """one table for each of ``callbacks``, in their order; empty = none has options"""
+    """Keyword arguments: one table for each of ``callbacks``, in the same order. Empty = none."""
 
     @model_validator(mode="after")
     def _check(self) -> Train:
@@ -298,46 +317,54 @@ class Train(Section):
 
 
 class Task(Section):
-    """``[task]``: what is predicted. Up to ``decoder_options`` it is read of edges, with labels
-    (docs/howto/edge-labels.md) or without; what follows, of links (docs/howto/links.md)."""
+    """``[task]``: What the model predicts. Keys from ``dim`` to ``decoder_options`` are for edges,
+    with labels (docs/howto/edge-labels.md) or without (docs/howto/links.md). Keys from
+    ``negatives`` to ``candidates`` are for links. The other keys are for several tasks
+    (docs/howto/several-tasks.md)."""
 
     kind: Literal["auto", "node", "edge", "link"] = "auto"
-    """node = labels of nodes; edge = labels of edges; link = which nodes an edge joins; "auto" =
-    what the graph's target says"""
+    """What is predicted. "node" = labels of nodes. "edge" = labels of edges. "link" = which nodes
+    an edge joins. "auto" = what the graph's target says."""
     dim: NonNegative = 0
-    """width of the rows that edges are told by, which the model makes of nodes; 0 = model.hidden"""
+    """Width of the rows that the model computes for nodes and the decoder reads. 0 =
+    model.hidden."""
     decoder: str = "auto"
-    """of links dot | distmult | complex | rotate | mlp, of edges with labels mlp | bilinear, or
-    "package.module:Class": what is predicted of an edge, from the rows of its ends; "auto" = dot,
-    or mlp"""
+    """The decoder. It computes the prediction of an edge from the rows of its ends. For links it is
+    "dot", "distmult", "complex", "rotate" or "mlp". For edges with labels it is "mlp" or
+    "bilinear". It may be your own "package.module:Class". "auto" = "dot" for links, and "mlp" for
+    edges with labels."""
     decoder_options: Options = Field(default={})
-    """rotate: margin; mlp: hidden; bilinear: bases"""
+    """Keyword arguments of the decoder's class. "rotate" takes margin. "mlp" takes hidden.
+    "bilinear" takes bases."""
     negatives: Literal["uniform", "joint", "in_batch", "degree"] = "joint"
-    """which nodes take the place of a link's ends, to be scored lower: uniform = any, drawn for
-    each link; joint = any, the same for all links of a global batch; in_batch = ends of its other
-    links; degree = in proportion to the power 3/4 of their training links"""
+    """Which nodes replace an end of a link. The model learns to score them lower. "uniform" draws
+    any nodes for each link. "joint" draws any nodes once for all links of a global batch.
+    "in_batch" takes ends of the global batch's other links. "degree" draws nodes in proportion to
+    the number of their training links to the power 3/4."""
     num_negatives: Positive = 64
-    """how many are drawn for each link and end"""
+    """How many negatives are drawn for each link and each end that is replaced."""
     fixed_negatives: dict[str, str] = Field(default={})
-    """by split, an .npy file [links, ends, k] of original ids that take the places of draws, or, of
-    val and test, that links are ranked among instead of all nodes (docs/howto/links.md)"""
+    """Files of negatives, by split: .npy files of shape [links, ends, k] with original ids. Those
+    of "train" replace the drawn ones. A link of "val" or "test" is ranked among those of its file
+    instead of all nodes. See docs/howto/links.md."""
     corrupt: Literal["head", "tail", "both"] = "both"
-    """the ends that are replaced, in training and in scores"""
+    """Which ends of a link are replaced, in training and in scores."""
     exclude: bool = True
-    """whether neighbourhoods are drawn without the edges that a global batch predicts, and those
-    that say the same the other way round"""
+    """Whether the draws of neighbours leave out the edges that the global batch predicts. They also
+    leave out edges that say the same, such as reversed ones."""
     filtered: bool = True
-    """whether nodes that are known to be linked are left out where a link is ranked"""
+    """Whether the ranking of a link leaves out nodes that are known to be linked."""
     candidates: NonNegative = 0
-    """nodes that a link is ranked among in scores, the same for all; 0 = all of the type"""
+    """How many nodes a link is ranked among in scores. They are the same for all links. 0 = all
+    nodes of the type."""
     weights: dict[str, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] = Field(default={})
-    """by task, where labels are of several (docs/howto/several-tasks.md): times its loss; 1 where
-    none is told"""
+    """The factor of a task's loss, by name of the task. It is 1 for tasks without an entry. See
+    docs/howto/several-tasks.md."""
     metrics: dict[str, list[str]] = Field(default={})
-    """by task: what it is scored by, as train.metric; the first of the first task, or of the one
-    that selects, selects the best model"""
+    """The scores of a task, by name of the task. They are named as in train.metric. The first score
+    of the task in ``selects`` selects the best model."""
     selects: str = ""
-    """the task that selects the best model; "" = the first"""
+    """The task that selects the best model. Empty = the first one."""
 
     @model_validator(mode="after")
     def _check(self) -> Task:
@@ -346,25 +373,28 @@ class Task(Section):
 
 
 class Hop(Section):
-    """``[hop]``: the migrating engine (HopGNN, section 5)."""
+    """``[hop]``: The engine ``hop``, whose models travel (HopGNN, section 5)."""
 
     migrate: Literal["model", "gradients"] = "model"
-    """what travels around the ring: parameters and accumulated gradients, or gradients only"""
+    """What travels around the ring of ranks. "model" sends parameters and the gradients so far.
+    "gradients" sends only the gradients."""
     pregather: bool = True
-    """fetch each remote row an iteration needs once, before the first time step"""
+    """Whether each remote row of an iteration is fetched once, before the first time step."""
     merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
-    """time steps to dissolve; "adaptive" compares numbers and takes one more only where it
-    is proven faster (docs/inside/merging.md)"""
+    """How many time steps are dissolved. "adaptive" compares numbers and dissolves one more step
+    only where that is proven faster. "off" dissolves none. See docs/inside/merging.md."""
     merge_selection: Literal["fewest", "random"] = "fewest"
-    """which step is dissolved: that with the fewest roots, or one drawn for each model alone"""
+    """Which time step is dissolved. "fewest" takes the step with the fewest roots. "random" draws
+    one for each model."""
     replicas: Literal["synchronous", "independent"] = "synchronous"
-    """one model that all ranks train together, or several that differ (docs/howto/sweeps.md)"""
+    """How many models are trained. "synchronous" trains one model on all ranks together.
+    "independent" trains several different models at once. See docs/howto/sweeps.md."""
     share_sampling: bool = True
-    """true: independent models train the same roots with the same draws, read once for all of them;
-    false: each has its own data order and draws"""
+    """Whether independent models share roots and draws, so that rows are read once for all. false =
+    each model has its own order of roots and its own draws."""
     trials: list[dict[str, str | int | float]] = Field(default=[])
-    """what differs in each independent model, as {"section.key" = value}; empty = one model per
-    rank, with seeds that count up"""
+    """The keys that differ in each independent model, as {"section.key" = value}. Empty = one model
+    per rank, with seeds that count up."""
 
     @model_validator(mode="after")
     def _check(self) -> Hop:
@@ -387,94 +417,101 @@ class Hop(Section):
 
 
 class Cooperative(Section):
-    """``[cooperative]``: the engine whose rows of hidden width travel."""
+    """``[cooperative]``: The engine ``cooperative``, whose hidden rows travel."""
 
     wire: Literal["exact", "bfloat16", "float16"] = "exact"
-    """what rows and their gradients travel in; anything but "exact" is an approximation"""
+    """The format in which hidden rows and their gradients travel. "exact" sends them as they are.
+    The others are approximations."""
 
 
 class Raf(Section):
-    """``[raf]``: relation-aggregation-first training (Heta, section 4)."""
+    """``[raf]``: The engine ``raf``, which aggregates by relation first (Heta, section 4)."""
 
     reduce: Literal["scatter", "designated"] = "scatter"
-    """who combines the partials of a root: all servers an equal part of the batch, or one server
-    all of it (the paper's designated worker)"""
+    """Who combines the partials of the roots. "scatter" gives each server an equal part of the
+    batch. "designated" gives one server the whole batch (the paper's designated worker)."""
 
 
 class Learnable(Section):
-    """``[learnable]``: input rows that are learned with the model."""
+    """``[learnable]``: Input rows that are learned with the model."""
 
     types: list[str] = Field(default=[])
-    """node types that have learnable rows beside their features; those without features always
-    have"""
+    """Node types that have learnable rows beside their features. Types without features always have
+    learnable rows."""
     dim: NonNegative = 0
-    """width of a row; 0 = model.hidden"""
+    """Width of a learnable row. 0 = model.hidden."""
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
-    """its sparse form: an update touches the rows that an iteration read; no weight decay"""
+    """The optimiser of learnable rows, in its sparse form. It updates only the rows that an
+    iteration has read, without weight decay."""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.01
-    """of learnable rows; ``train.schedule`` multiplies it too"""
+    """The learning rate of learnable rows. train.schedule multiplies it too."""
     tables: Literal["tied", "per_server_table", "per_relation"] = "tied"
-    """tied = a node has one row; per_server_table = one in every sub-metatree that meets it, as in
-    Heta, so that its rows never leave a server that has the sub-metatree; per_relation = one for
-    every relation that reads it, as R-GCN's one-hot vectors have. The last two are other models"""
+    """How many learnable rows a node has. "tied" = one. "per_server_table" = one in each
+    sub-metatree that reads it (Heta), so that its rows never leave a server with the sub-metatree.
+    "per_relation" = one for each relation that reads it, like the one-hot vectors of R-GCN. The
+    last two are other models than "tied"."""
     deviation: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
-    """standard deviation of the numbers that rows begin with; 0 = one over the root of ``dim``"""
+    """Standard deviation of the first values of rows. 0 = one over the square root of ``dim``."""
     l2: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
-    """times the row, added to the gradient of a row that an iteration has read: a penalty of the
-    rows that are read (weight decay would also be of those that are not)"""
+    """The factor of an L2 penalty. This number times the row is added to the gradient of each row
+    that an iteration has read. Weight decay would change all other rows too."""
     initial: str = ""
-    """folder of rows to begin with, ``<type>.npy``, [count, dim] by original id; types without a
-    file begin at random"""
+    """The folder of the first values of rows: files <type>.npy of shape [count, dim], by original
+    id. Rows of types without a file begin with random values. Empty = all rows do."""
     frozen: list[str] = Field(default=[])
-    """node types whose rows stay what they began with"""
+    """Node types whose rows keep their first values."""
     storage: Literal["memory", "host", "mmap"] = "memory"
-    """where rows and the optimiser's state are: with the model; in host memory, which may be larger
-    than a device's; or in mapped files, which may be larger than that. ``[cache]`` holds some of
-    the last two where the model is"""
+    """Where the rows and their optimiser's state are stored. "memory" stores them with the model.
+    "host" stores them in host memory, which may be larger than the memory of a device. "mmap"
+    stores them in mapped files, which may be larger than host memory. For "host" and "mmap",
+    ``[cache]`` can keep some of the rows where the model is."""
     folder: str = ""
-    """of mapped files, on a disk of the rank's machine; empty = train.run_dir"""
+    """The folder of the mapped files, on a disk of the rank's machine. Empty = train.run_dir."""
 
 
 class Cache(Section):
-    """``[cache]``: rows of other servers, or rows to be copied to a device, and learnable rows in
-    host memory or on disk with their optimiser's state, that a rank holds in memory
-    (docs/howto/cache.md)."""
+    """``[cache]``: Rows that a rank keeps in memory to read them less often. They are rows of other
+    servers, rows that are copied to a device, and learnable rows whose storage is host memory or
+    disk. See docs/howto/cache.md."""
 
     policy: Literal["none", "lru", "hotness", "hotness+penalty", "benefit"] = "none"
-    """which rows are kept: those asked for last (lru), or those that presampling visits most, a
-    type's share being in proportion to its visits (hotness), or to visits times what a missing byte
-    costs (hotness+penalty), or single rows ranked by the latter (benefit)"""
+    """Which rows are kept. "none" keeps none. "lru" keeps the rows that were read last. The other
+    policies count visits by sampling before training. "hotness" keeps the most visited rows of each
+    type, and gives each type room in proportion to its visits. "hotness+penalty" gives room in
+    proportion to visits times the cost of a missing byte. "benefit" ranks single rows of all types
+    by visits times this cost."""
     size: str = "0"
-    """room for what each rank holds in memory: "512M", or "10%" of all that could be missing; 4
-    bytes a node come on top"""
+    """Memory for the cached rows of each rank, such as "512M", or "10%" of all rows that could be
+    missing. The cache needs 4 more bytes for each node."""
     memory: Literal["host", "device"] = "host"
-    """where feature rows are held: "device" holds them where the rank trains, those of its own
-    server too, since these have to be copied there; under every engine"""
+    """Where feature rows are kept. "device" keeps them where the rank trains. It keeps rows of the
+    rank's own server too, since they must be copied to the device. It works under every engine."""
     presample_epochs: Positive = 2
-    """epochs that are sampled before training to count visits, where no profile is saved"""
+    """How many epochs are sampled before training to count visits. It is not read if a profile is
+    saved."""
     decline: bool = True
-    """hold no learnable rows that are updated in place as it is: those on disk where all of them
-    fit in the memory that is free, since the kernel keeps them there, and those in host memory
-    where the model is there too; False = hold them all the same"""
+    """Whether to keep no learnable rows where a cache costs more than it saves. That is so for rows
+    on disk if all of them fit in free memory, since the kernel keeps them there. It is also so for
+    rows in host memory if the model is there too. false = keep them all the same."""
 
 
 class Pipeline(Section):
-    """``[pipeline]``: what is prepared while an earlier iteration is trained
-    (docs/inside/pipeline.md); runs are the same with and without."""
+    """``[pipeline]``: What is prepared while an earlier iteration is trained. It does not change
+    the results of a run. See docs/inside/pipeline.md."""
 
     depth: NonNegative = 25
-    """plans that wait to be read at most, besides those of ``lookahead``; 0 = nothing is prepared
-    ahead"""
+    """The most plans that may wait to be read, not counting those of ``lookahead``. 0 = nothing is
+    prepared ahead."""
     reads: Positive = 5
-    """iterations that wait, with their rows, to be trained at most"""
+    """The most iterations that may wait with their rows to be trained."""
     memory: str = "1G"
-    """room for plans that wait to be read, and as much for iterations that wait to be trained; each
-    may go one item beyond"""
+    """Memory for plans that wait to be read. Iterations that wait to be trained may use as much
+    again. Each of the two may exceed it by one item."""
     lookahead: NonNegative = 0
-    """iterations after the one that is read whose plans decide which rows of other servers are
-    kept, to be read from there; 0 = none are"""
+    """How many iterations to look ahead when rows of other servers are read. A row that one of
+    these iterations reads again is kept until then. 0 = no row is kept."""
     lookahead_memory: str = "1G"
-    """room for the rows that ``lookahead`` keeps"""
+    """Memory for the rows that ``lookahead`` keeps."""
 
     @field_validator("memory", "lookahead_memory")
     @classmethod
@@ -505,57 +542,62 @@ class Pipeline(Section):
         return parse_size(self.lookahead_memory)
 
 
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(isinstance(e, str) for e in value)
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(item, str) for item in value)
 
 
 class Cluster(Section):
-    """``[cluster]``: the machines."""
+    """``[cluster]``: The machines."""
 
     servers: list[str] = Field(default=[], json_schema_extra={"items": _SERVER})
-    """"host:port" of each feature server, in order of server, or a list of them where several
-    serve a server's part, of which any is asked, and another one when it fails (in one text, with
-    commas between them); empty = start them here"""
+    """The addresses of the feature servers, as "host:port", in order of server. An entry may be a
+    list of addresses that serve the same part, or one text with commas between them. A rank asks
+    one of them, and another one if it fails. Empty = the run starts feature servers on this
+    machine."""
     ranks_per_server: Positive = 1
-    """training processes on each machine"""
+    """Training processes on each machine."""
     share_gpus: bool = False
-    """whether several ranks of a machine may train on one GPU; NCCL refuses that, so messages
-    between ranks then go through host memory"""
+    """Whether several ranks of a machine may train on one GPU. NCCL does not allow that, so
+    messages between ranks then go through host memory."""
     timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 60.0
-    """deadline of every wait between processes"""
+    """How long one process waits for another, in seconds."""
     start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
-    """deadline for servers and ranks to come up"""
+    """How long servers and ranks may take to start, in seconds."""
     tls_ca: str = ""
-    """PEM certificates that feature servers have to be vouched for by; then rows travel over TLS"""
+    """A PEM file of trusted certificates. One of them must have signed the certificate of each
+    feature server. If it is set, rows travel over TLS."""
     tls_certificate: str = ""
-    """PEM certificate of this machine: its feature server's, and shown to others by its ranks"""
+    """A PEM file with the certificate of this machine. Its feature server uses it, and its ranks
+    show it to other servers."""
     tls_key: str = ""
-    """PEM key of ``tls_certificate``"""
+    """A PEM file with the key of ``tls_certificate``."""
     token_file: str = ""
-    """file with what every request to a feature server has to carry"""
+    """A file with the token that every request to a feature server must carry."""
     insecure: bool = False
-    """whether machines may talk without TLS, on a network that nobody else can reach"""
+    """Whether machines may talk without TLS. Use it only on a network that nobody else can
+    reach."""
     feature_wire: Literal["stored", "float16", "bfloat16", "int8"] = "stored"
-    """what float32 rows of features are rounded to on their way between servers, int8 with a scale
-    a row: an approximation, whose error summary.json has; "stored" = they travel as they are
-    stored"""
+    """The format in which float32 feature rows travel between servers. "stored" sends them as they
+    are stored. The others round the numbers, so they are approximations. "int8" has one scale for
+    each row. summary.json reports the error."""
     interface: str = ""
-    """network interface whose counters are read around every epoch; empty = none"""
+    """The network interface whose counters are read before and after each epoch. Empty = none."""
     metrics: str = ""
-    """HOST:PORT where Prometheus reads metrics of a machine's first rank, the next one's at the
-    port after it, and so on; empty = nowhere (docs/howto/watching.md)"""
+    """The HOST:PORT where Prometheus reads the metrics of a machine's first rank. Each further rank
+    uses the next port. Empty = no metrics. See docs/howto/watching.md."""
     log_format: Literal["text", "json"] = "text"
-    """of what ranks, the launcher and the servers that it starts tell on stderr: warnings for
-    people, or all events, a line of JSON each"""
+    """The format of the messages on stderr of ranks, the launcher and the servers that it starts.
+    "text" prints warnings for people. "json" prints all events, one line of JSON each."""
     server_metrics: str = ""
-    """as ``metrics``, for the feature servers that are started here, in order of server"""
+    """The HOST:PORT where Prometheus reads the metrics of the first feature server that the run
+    starts. Each further server uses the next port. Empty = no metrics."""
 
     @field_validator("servers", mode="before")
     @classmethod
     def _join_replicas(cls, servers: Any) -> Any:
         if not isinstance(servers, list):
             return servers
-        return [",".join(each) if _are_texts(each) else each for each in servers]
+        return [",".join(entry) if _is_list_of_texts(entry) else entry for entry in servers]
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:
@@ -588,19 +630,19 @@ class Config(Section):
     @field_validator("sampler", mode="before")
     @classmethod
     def _default_fanouts(cls, values: Any, info: ValidationInfo) -> Any:
-        # A model at fault is not among the data, and is the error to show.
+        # An invalid model is not among the data. Its own error is shown instead.
         if isinstance(values, Mapping) and "model" in info.data:
             model = info.data["model"]
             fanout = 2 if model.name in DEEP_MODELS else 10
-            found = {"fanouts": [fanout] * model.layers} | dict(values)
-            if found.get("kind") == "full":
-                found["fanouts"] = [-1] * model.layers
-            return found
+            sampler = {"fanouts": [fanout] * model.layers} | dict(values)
+            if sampler.get("kind") == "full":
+                sampler["fanouts"] = [-1] * model.layers
+            return sampler
         return values
 
     @property
     def roots_a_pass(self) -> int:
-        """Roots of one forward pass at most."""
+        """The most roots of one forward pass."""
         if self.sampler.kind == "full":
             return self.train.micro_batch or _NO_BOUND
         return self.train.micro_batch or 4 * self.train.batch_size
@@ -614,7 +656,7 @@ class Config(Section):
                 f"sampler.{sampler.size_key}: expected one {what} per layer "
                 f"({self.model.layers}), got {sampler.sizes}"
             )
-        if sampler.kind == "full" and any(each != -1 for each in sampler.fanouts):
+        if sampler.kind == "full" and any(fanout != -1 for fanout in sampler.fanouts):
             raise ValueError(
                 f"sampler.fanouts: kind 'full' takes all neighbours; expected -1 for each layer, "
                 f"got {sampler.fanouts}"
