@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -19,17 +20,24 @@ from typing import Any, Final
 _AGAIN_SECONDS: Final = 0.05
 _INTERRUPTED: Final = "interrupted"
 _CODE: Final = 128 + signal.SIGINT
+_UNREAD: Final = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    The code is 0 if the command succeeded, 1 if it failed with a text on stderr, and 130 if it was
-    interrupted.
+    The code is 0 if the command succeeded, 1 if it failed with a text on stderr, 130 if it was
+    interrupted, and 141 if whoever read its output has gone, as ``head`` does.
     """
     try:
         with _answer_ctrl_c():
-            return _run(argv)
+            code = _run(argv)
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        return _UNREAD
     except KeyboardInterrupt:
         # A second Ctrl-C ends the process without waiting for threads that still work.
         with contextlib.suppress(ValueError):
@@ -86,6 +94,16 @@ def _imports_torch(frame: FrameType | None) -> bool:
     return {"import", "torch"} <= names
 
 
+def _is_output_closed() -> bool:
+    """Whether nobody reads stdout any more. What is left to print is then thrown away."""
+    watch = select.poll()
+    watch.register(sys.stdout.fileno(), 0)
+    is_closed = any(event & select.POLLERR for _, event in watch.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
+
+
 def _run(argv: Sequence[str] | None) -> int:
     from cache_server.errors import CacheServerError
     from hopper.cli.commands import build_parser
@@ -97,6 +115,8 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(options.run(options))
     except (HopperError, CacheServerError) as error:
         print(f"error: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         text = explain_os_error(error, "writing a file")
         if text is None:

@@ -1,0 +1,18 @@
+"""Commands whose output nobody reads to its end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+
+def test_a_reader_that_goes_ends_a_command_in_silence() -> None:
+    command = [sys.executable, "-m", "hopper.cli", "config", "--explain"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 128 + signal.SIGPIPE
