@@ -69,8 +69,7 @@ def describe_unused(request: Request) -> list[str]:
         lines += [f"task.{key}: there are no labels of several tasks" for key in alone]
     lines += [f"task.{key}: {predicted} are predicted, not links" for key in task]
     wire = request.config.cluster.feature_wire
-    forms = {kind.feature_dtype for kind in schema.node_types.values()}
-    forms |= {kind.feature_dtype for kind in schema.relations.values()}
+    forms = {kind.feature_dtype for kind in schema.feature_tables.values()}
     if wire != "stored" and "float32" not in forms:
         lines.append(f"cluster.feature_wire = {wire!r}: no rows of features are float32")
     splits = [split for split in schema.splits if split not in SPLITS]

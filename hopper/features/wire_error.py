@@ -13,7 +13,6 @@ from hopper.cluster import Cluster
 from hopper.errors import RequestError
 from hopper.features.partitioned import PartitionedRows
 from hopper.graph.row_form import RoundingError, find_error
-from hopper.graph.schema import EdgeType, NodeType
 
 SAMPLED_ROWS: Final = 1 << 16
 """most rows of each of a server's tables that are read"""
@@ -42,9 +41,7 @@ def measure_wire_error(
     if wire == "stored":
         return {}
     form = find_form(wire)
-    schema = rows.graph.schema
-    kinds: dict[str, NodeType | EdgeType] = {**schema.node_types}
-    kinds |= {str(name): kind for name, kind in schema.relations.items()}
+    kinds = rows.graph.schema.feature_tables
     tables = [name for name, kind in kinds.items() if kind.feature_dtype == "float32"]
     if not tables:
         return {}
@@ -65,8 +62,7 @@ def measure_wire_error(
 def tell_wire_error(errors: dict[str, RoundingError], wire: str) -> list[str]:
     """Return a line of text for each table whose rows are rounded on the wire."""
     return [
-        f"features of {table}: approximate, rounded to {wire} between servers: a number is off by "
-        f"up to {error.absolute:.2g}, and by {error.relative:.2%} of its row's largest"
+        f"features of {table}: approximate, rounded to {wire} between servers: {error}"
         for table, error in errors.items()
     ]
 

@@ -28,6 +28,12 @@ class RoundingError(NamedTuple):
     absolute: float
     relative: float | None
 
+    def __str__(self) -> str:
+        largest = f"a number is off by up to {self.absolute:.2g}"
+        if self.relative is None:
+            return largest
+        return f"{largest}, and by {self.relative:.2%} of its row's largest"
+
     def larger_of(self, other: RoundingError) -> RoundingError:
         """Bound the error of two sets of rows, with this error and with ``other``."""
         errors = self.relative, other.relative

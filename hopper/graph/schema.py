@@ -172,6 +172,13 @@ class GraphSchema:
         return self.relations[Relation(*name.split("/"))]
 
     @property
+    def feature_tables(self) -> dict[str, NodeType | EdgeType]:
+        """The node types and relations with features, by the names of their tables."""
+        kinds: dict[str, NodeType | EdgeType] = {**self.node_types}
+        kinds |= {str(relation): kind for relation, kind in self.relations.items()}
+        return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
+
+    @property
     def timed(self) -> list[Labelled]:
         """The node types and relations with times."""
         kinds: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]

@@ -41,7 +41,7 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
     RequestError: a table or form is unknown, a table is named twice, or its rows are rounded
         already.
     """
-    kinds = _kinds_with_features(schema)
+    kinds = schema.feature_tables
     of_all = [text for text in texts if "=" not in text]
     named = [text.rpartition("=")[::2] for text in texts if "=" in text]
     if len(of_all) > 1 or len({table for table, _ in named}) < len(named):
@@ -88,10 +88,8 @@ def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
 def rounded_tables(schema: GraphSchema) -> list[str]:
     """Describe each table whose rows are rounded, in one line."""
     return [
-        f"features of {table}: approximate, {_describe_rounding(kind)}: a number is off by up to "
-        f"{error.absolute:.2g}"
-        + ("" if error.relative is None else f", and by {error.relative:.2%} of its row's largest")
-        for table, kind in _kinds_with_features(schema).items()
+        f"features of {table}: approximate, {_describe_rounding(kind)}: {error}"
+        for table, kind in schema.feature_tables.items()
         if (error := kind.feature_error) is not None
     ]
 
@@ -120,7 +118,7 @@ def store_rows_as(
     if not forms:
         yield graph
         return
-    kinds = _kinds_with_features(graph.schema)
+    kinds = graph.schema.feature_tables
     converted = {table: _with_form(kinds[table], form) for table, form in forms.items()}
     needed = sum(map(_table_bytes, converted.values()))
     require_space(parent, needed)
@@ -164,13 +162,6 @@ class _ConvertedGraph(GraphDirectory):
         """The file of a relation's edge features."""
         where = self.folder if str(relation) in self.converted else self.path
         return layout.edge_features_file(where, relation)
-
-
-def _kinds_with_features(schema: GraphSchema) -> dict[str, NodeType | EdgeType]:
-    """The node types and relations with features, by name."""
-    kinds: dict[str, NodeType | EdgeType] = {**schema.node_types}
-    kinds |= {str(relation): kind for relation, kind in schema.relations.items()}
-    return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
 
 
 def _with_form(kind: NodeType | EdgeType, form: RowFormName) -> NodeType | EdgeType:
