@@ -8,27 +8,30 @@ tensors: nothing is pickled.
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RankLost, RankSilent
+from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RankLost
+from hopper.rank_store import RankStore, machine_key, name_ranks, silence_of
 from hopper.traffic import Cause, Traffic
 
-# How long a rank whose wait failed looks for the rank that caused it.
-_GRACE_SECONDS = 2.0
+RECONNECTS: Final = "HOPPER_RECONNECTS"
+"""Environment variable: how many times the ranks have met again within this start."""
+_LOOK_SECONDS: Final = 1.0
+"""How long a rank waits before it looks whether another rank's wait has failed."""
+_MOMENT: Final = 1e-3
+"""The shortest wait, in seconds."""
 
 
 class Cluster:
@@ -74,8 +77,9 @@ class Cluster:
         self.traffic = Traffic()
         self.messages: Any = dist
         self.clock: Callable[[], float] = time.perf_counter
-        self._pids: dict[int, int] = {}
-        self._store: Any = None
+        self._uses_gloo = device.type == "cpu" or through_host
+        self.store: RankStore | None = None
+        """what ranks tell each other beside their connections; None in a cluster of one"""
         # None is the group of all ranks that torch keeps.
         self._group: dist.ProcessGroup | None = None
         self._levels: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None
@@ -117,15 +121,15 @@ class Cluster:
         limit = timedelta(seconds=start_timeout)
         try:
             store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
-            # torchrun keeps one store for all attempts (--max-restarts). The prefix hides what the
-            # dead ranks of earlier attempts have left in it.
-            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            cluster._store = PrefixStore(f"attempt-{attempt}", store)
-            cluster._await_all(start_timeout)
+            # torchrun keeps one store for all attempts (--max-restarts).
+            restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            attempt = f"attempt-{restarts}-{os.environ.get(RECONNECTS, '0')}"
+            cluster.store = RankStore(store, rank, world, attempt)
+            cluster.store.await_all(start_timeout)
             # The group's limit is an upper bound for the limit of every single wait.
             dist.init_process_group(
                 backend,
-                store=PrefixStore("group", cluster._store),
+                store=PrefixStore("group", cluster.store.store),
                 rank=rank,
                 world_size=world,
                 timeout=timedelta(seconds=max(start_timeout, timeout)),
@@ -154,6 +158,7 @@ class Cluster:
         # A second channel has only small sums, which need no levels.
         channel._levels = None
         # The channel uses gloo, which reads host memory.
+        channel._uses_gloo = True
         channel.through_host = self.through_host or self.device.type == "cuda"
         if self.world > 1:
             limit = timedelta(seconds=self.timeout)
@@ -301,15 +306,17 @@ class Cluster:
         try:
             yield
         except RuntimeError as error:
-            ended, silent = self._find_missing()
+            assert self.store is not None
+            timed_out = _is_timeout(error)
+            ended, silent = self.store.find_missing(timed_out=timed_out, timeout=self.timeout)
             if ended:
                 raise RankLost(
                     f"rank {self.rank}: {operation}: {', '.join(ended)} ended"
                 ) from error
-            if _is_timeout(error):
-                raise self._silence_of(silent, operation, self.timeout) from error
+            if timed_out:
+                raise silence_of(self.rank, silent, operation, self.timeout) from error
             raise RankLost(
-                f"rank {self.rank}: {operation}: lost {_name_ranks(silent)}: {error}"
+                f"rank {self.rank}: {operation}: lost {name_ranks(silent)}: {_reason(error)}"
             ) from error
 
     def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:
@@ -323,76 +330,37 @@ class Cluster:
             self._wait(work)
 
     def _wait(self, work: dist.Work | None) -> None:
-        if work is not None:
+        if work is None:
+            return
+        if self.store is None or not self._uses_gloo:
             work.wait(timedelta(seconds=self.timeout))
+            return
+        deadline = time.monotonic() + self.timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                work.wait(timedelta(seconds=max(_MOMENT, min(_LOOK_SECONDS, left))))
+                return
+            except RuntimeError as error:
+                if left <= _LOOK_SECONDS or work.is_completed() or not _is_timeout(error):
+                    raise
+            # Gloo does not tell every waiting rank that a connection broke.
+            if self.store.has_failures():
+                raise RuntimeError("another rank's wait failed")
 
     def _count_ring(self, cause: Cause, nbytes: int) -> None:
         if self._ring_leaves_server:
             self.traffic.count(cause, nbytes)
 
-    def _await_all(self, limit: float) -> None:
-        """Wait until every rank has connected to the store.
-
-        Raises
-        ------
-        RankSilent: some ranks did not within ``limit`` seconds; names them.
-        """
-        names = [f"here/{rank}" for rank in range(self.world)]
-        self._store.set(names[self.rank], b"")
-        try:
-            self._store.wait(names, timedelta(seconds=limit))
-        except dist.DistStoreError as error:
-            missing = [rank for rank, name in enumerate(names) if not self._store.check([name])]
-            raise self._silence_of(missing, "meeting the other ranks", limit) from error
-
-    def _silence_of(self, ranks: Sequence[int], operation: str, limit: float) -> RankSilent:
-        """The error of this rank's wait for other ranks."""
-        return RankSilent(f"rank {self.rank}, waiting for {_name_ranks(ranks)}", operation, limit)
-
     def _learn_pids(self) -> None:
         """Learn the process ids of ranks on this machine, to find out later which have ended."""
-        machine = _machine_key()
+        machine = machine_key()
         mine = torch.tensor([machine, os.getpid()], dtype=torch.int64)
         by_rank = self.all_gather(mine, "control", "meeting the other ranks")
-        self._pids = {
-            rank: int(pid) for rank, (key, pid) in enumerate(by_rank.tolist()) if key == machine
-        }
-
-    def _find_missing(self) -> tuple[list[str], list[int]]:
-        """Find the ranks that keep this rank waiting.
-
-        Every rank whose wait fails says so in the store. A rank that has not done so after some
-        seconds hangs, is gone, or cannot be reached. Processes of this machine that have ended are
-        found at once.
-
-        Returns
-        -------
-        Descriptions of ranks on this machine that ended, and the numbers of silent ranks.
-        """
-        limit = time.monotonic() + min(_GRACE_SECONDS, self.timeout)
-        silent = [rank for rank in range(self.world) if rank != self.rank]
-        while True:
-            # A rank that reported a failed wait and then ended is not the cause.
-            silent = self._still_silent(silent)
-            gone = {rank: pid for rank, pid in self._pids.items() if not _is_alive(pid)}
-            ended = [f"rank {r} (pid {pid})" for r, pid in gone.items() if r in silent]
-            if ended or not silent or time.monotonic() > limit:
-                return ended, silent
-            time.sleep(0.2)
-
-    def _still_silent(self, ranks: list[int]) -> list[int]:
-        """Report this rank's failed wait; return the ranks that have not reported one."""
-        try:
-            self._store.set_timeout(timedelta(seconds=_GRACE_SECONDS))
-            self._store.set(f"failed/{self.rank}", "1")
-            return [rank for rank in ranks if not self._store.check([f"failed/{rank}"])]
-        except (RuntimeError, dist.DistError):
-            # The store is gone too, with the process that held it.
-            return ranks
-
-
-def _name_ranks(ranks: Sequence[int]) -> str:
-    return ", ".join(f"rank {rank}" for rank in ranks) or "another rank"
+        assert self.store is not None
+        self.store.know_pids(
+            {rank: int(pid) for rank, (key, pid) in enumerate(by_rank.tolist()) if key == machine}
+        )
 
 
 class Exchange:
@@ -469,18 +437,9 @@ def choose_device(
     return torch.device("cuda", index)
 
 
-def _machine_key() -> int:
-    """A number that is equal on ranks with the same process ids: same kernel and pid namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    text = boot + os.readlink("/proc/self/ns/pid")
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def _reason(error: BaseException) -> str:
+    """Gloo's reason without its source file, and without its advice."""
+    return re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". This is")[0]
 
 
 def _is_timeout(error: BaseException) -> bool:

@@ -242,7 +242,7 @@ def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": own_path(),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(world),
             "LOCAL_WORLD_SIZE": str(world),
             "HOPPER_DIE_WITH_PARENT": str(os.getpid()),
@@ -273,7 +273,8 @@ def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
     return run
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -42,6 +42,7 @@ LINES = (
         "override_words",
         "paired_ratio",
         "palette",
+        "rank_store",
         "rendezvous",
         "torchrun",
         "whole_files",

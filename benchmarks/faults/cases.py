@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from benchmarks.faults.links import cut_connections
 from benchmarks.faults.running import Running
 
 Right = Literal["recovered", "error", "either"]
@@ -151,6 +152,13 @@ def _link(act: Callable[[Running], object]) -> Act:
     return let
 
 
+def _cut_ranks(run: Running) -> None:
+    """Cut all connections between ranks, once they have met."""
+    while run.process.poll() is None and not (run.has_met and cut_connections(run.ranks())):
+        time.sleep(0.01)
+    run.begun = time.monotonic()
+
+
 def _go_down_for_a_while(run: Running) -> None:
     assert run.link is not None
     run.link.go_down()
@@ -245,6 +253,7 @@ CASES: Final = {
              _link(lambda run: run.link.go_down()), "recovered", serving_by=_BOTH),
         Case("connections are cut", _link(lambda run: run.link.proxy.cut()), "recovered",
              serving_by=_LINK),
+        Case("connections between ranks are cut", _cut_ranks, "recovered"),
         Case("a bit flips on the way", _link(lambda run: run.link.flip_a_bit()), "either", _SERVER,
              serving_by=_LINK),
         Case("replies at 5 kB/s", _link(lambda run: run.link.slow_down(_SLOW)), "either", _SERVER,

@@ -1,15 +1,65 @@
-"""What stands between a client and its feature server: a link that fails, a server that is none."""
+"""What stands between a client and its feature server: a link that fails, a server that is none.
+
+And connections between processes, which are cut from outside.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import random
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
+
+import psutil
 
 from tests.tcp_proxy import TcpProxy
+
+_PIDFD_GETFD: Final = 438
+"""The number of the system call (Linux 5.6), for which Python has no function."""
+
+
+def cut_connections(processes: Sequence[psutil.Process]) -> int:
+    """Cut every TCP connection between processes, as a reset or a firewall would.
+
+    Returns
+    -------
+    How many ends of connections were cut.
+    """
+    ends = []
+    for process in processes:
+        # One that ends meanwhile has none.
+        with suppress(psutil.Error):
+            for connection in process.net_connections("tcp"):
+                if connection.raddr:
+                    ends.append((connection.laddr, connection.raddr, process.pid, connection.fd))
+    addresses = {local for local, *_ in ends}
+    cut = [(pid, number) for _, remote, pid, number in ends if remote in addresses]
+    for pid, number in cut:
+        _shut_down(pid, number)
+    return len(cut)
+
+
+def _shut_down(pid: int, number: int) -> None:
+    """Shut down another process's socket."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, number, 0)
+        if copy >= 0:
+            with socket.socket(fileno=copy) as end, suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        elif ctypes.get_errno() != errno.EBADF:
+            # A process closes its socket once the other end has been cut.
+            raise OSError(ctypes.get_errno(), f"pidfd_getfd of {pid}")
+    finally:
+        os.close(process)
 
 
 class Link:

@@ -216,6 +216,15 @@ class Running:
                     found.append(process)
         return found
 
+    def ranks(self) -> list[psutil.Process]:
+        """The ranks that live."""
+        ranks = []
+        for process in self.members():
+            with suppress(psutil.Error):
+                if _place_of(process, "rank") is not None:
+                    ranks.append(process)
+        return ranks
+
     def find(self, who: str) -> int | None:
         """Process id of the "launcher", or of the "rank" or "server" at the place, once it is
         there; None where the run ends before."""

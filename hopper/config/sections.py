@@ -563,6 +563,10 @@ class Cluster(Section):
     """How long one process waits for another, in seconds."""
     start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
     """How long servers and ranks may take to start, in seconds."""
+    reconnects: NonNegative = 3
+    """How many times ranks meet again within a run after connections between them broke, if all of
+    them still live. They continue from the last finished iteration, which every rank keeps in
+    memory. 0 = a broken connection ends the run, and no iteration is kept."""
     tls_ca: str = ""
     """A PEM file of trusted certificates. One of them must have signed the certificate of each
     feature server. If it is set, rows travel over TLS."""

@@ -6,7 +6,7 @@ the optimiser, the progress of the run and the scores so far. A checkpoint is on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cache_server import draw
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
-from hopper.engines import find_engine
+from hopper.engines import TrainState, find_engine
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
 from hopper.graph.schema_json import schema_fingerprint
@@ -72,6 +72,15 @@ def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]
     """All tensors that a model's training depends on, by name. Filling them restores training."""
     state = {f"model.{name}": value.detach() for name, value in _state(module).items()}
     return state | {f"optimizer.{name}": value for name, value in optimizer.state().items()}
+
+
+def training_states(models: Sequence[TrainState]) -> dict[str, Tensor]:
+    """:func:`training_state` of all models, by the model's name where there are several."""
+    return {
+        f"{model.name}.{name}" if model.name else name: tensor
+        for model in models
+        for name, tensor in training_state(model.packed.module, model.optimizer).items()
+    }
 
 
 def save_training(

@@ -17,7 +17,9 @@ from hopper.train.callbacks import make_callbacks
 from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
+from hopper.train.last_iterations import LastIterations
 from hopper.train.learnable_checkpoints import save_learned_rows
+from hopper.train.meet_again import KeptState
 from hopper.train.meter import EpochMeter
 from hopper.train.recorded_gradients import GradientRecorder
 from hopper.train.replay import decisions_of, read_decisions
@@ -72,6 +74,9 @@ class Trainer:
         self._objective = evaluator.objective
         self._baseline_text = evaluator.baseline_text
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
+        self.last = LastIterations(engine, self.models)
+        self.kept: KeptState | None = None
+        """what to continue from instead of a checkpoint"""
         self._files = RunFiles(engine, self.models, run_dir, evaluator.objective)
         self._recorder = GradientRecorder(engine, run_dir)
         self._callbacks = make_callbacks(engine.state.config, engine)
@@ -100,6 +105,7 @@ class Trainer:
         with RunConsole(is_shown, self._objective.metric) as console:
             self._introduce(console)
             progress = _progress_of(dict(enumerate(self.models)))
+            self._keep()
             self._callbacks.start(progress.epoch, progress.iteration)
             if not self._unfinished_models():
                 # A resumed run may have nothing left to train: say why.
@@ -173,6 +179,16 @@ class Trainer:
             self._gradient_norms.append(report.gradient_norm)
         for number, model in training.items():
             model.end_iteration(report.losses.get(number, math.nan))
+        # After the last iteration of an epoch, its scores are part of the state to keep.
+        if place.iteration < self.schedule.iterations:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Keep this rank's state, so that it can be continued after a connection broke."""
+        state = self.engine.state
+        if state.config.cluster.reconnects and state.cluster.world > 1:
+            with state.log.stage("sync", operation="keeping the last iteration"):
+                self.last.keep()
 
     def _spread_losses(self, training: Models) -> None:
         """Give every rank the losses of the epoch so far."""
@@ -221,6 +237,7 @@ class Trainer:
             for model in training.values():
                 model.is_stopped = True
         self._say_out_of_patience(training, console)
+        self._keep()
         if self._config.checkpoint_every:
             self._checkpoints.save()
 
@@ -244,7 +261,12 @@ class Trainer:
         if self.engine.state.cluster.rank == 0:
             remove_unfinished(self._run_dir)
         if self._config.resume:
-            self._checkpoints.load()
+            if self.kept is None:
+                self._checkpoints.load()
+            else:
+                self.last.restore(self.kept.path)
+                self.kept.release()
+                self._checkpoints.go_on()
             self.progress.resumed_step = self.models[0].progress.step
         else:
             self._files.start()

@@ -12,6 +12,7 @@ from cache_server.events import events
 from hopper.config import Config, load_config
 from hopper.errors import StorageError, explain_os_error
 from hopper.override_words import split_overrides
+from hopper.train.meet_again import MeetAgain
 from hopper.train.rank import run_rank
 from hopper.train.rank_failures import tell_failure
 
@@ -43,7 +44,10 @@ def main(
         config = load_config(files[0], overrides)
         rank = int(os.environ.get("RANK", 0))
         events.set_format(config.cluster.log_format, process="rank", rank=rank)
-        work(config)
+        try:
+            work(config)
+        except MeetAgain as again:
+            again.replace_process(module)
     except Exception as error:
         tell_failure(_explain(error))
         return 1

@@ -20,7 +20,7 @@ from hopper.train.checkpoint import (
     find_moves,
     load_training,
     save_training,
-    training_state,
+    training_states,
 )
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.checkpoint_files import CheckpointFiles, warn
@@ -121,6 +121,10 @@ class RunCheckpoints:
         """Wait until the last checkpoint is written; raises the same errors as :meth:`save`."""
         self._writer.wait()
 
+    def go_on(self) -> None:
+        """Continue a run that was not restored from these checkpoints; they stay for now."""
+        self._learnable.go_on()
+
     def forget(self) -> None:
         """Remove the checkpoints of an unfinished run, which this run replaces."""
         self._learnable.forget_all()
@@ -195,8 +199,4 @@ class RunCheckpoints:
         return self._models[0].progress.best_epoch is not None
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{model.name}.{name}" if model.name else name: tensor
-            for model in self._engine.models
-            for name, tensor in training_state(model.packed.module, model.optimizer).items()
-        }
+        return training_states(self._engine.models)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import torch
 import xxhash
@@ -53,13 +53,26 @@ def save_tensors(
 ) -> None:
     """Write tensors, with facts about them as JSON.
 
-    An older file is replaced only once the new one is complete. Picked rows become two tensors: the
-    rows, and their row numbers under the same name followed by :data:`PLACES`.
+    An older file is replaced only once the new one is complete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        write_tensors(file, tensors, facts)
+
+
+def write_tensors(
+    file: BinaryIO,
+    tensors: Mapping[str, Tensor | PickedRows],
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write tensors, with facts about them as JSON, to an empty file.
+
+    Picked rows become two tensors: the rows, and their row numbers under the same name followed by
+    :data:`PLACES`.
 
     The safetensors library copies all tensors before it writes any. This function copies a piece at
     a time, so that tables may be larger than memory.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"facts": json.dumps(dict(facts)), "checksum": _NO_CHECKSUM}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
@@ -78,19 +91,18 @@ def save_tensors(
     words += b" " * (-len(words) % 8)
     start_of_file = struct.pack("<Q", len(words)) + words
     digest = xxhash.xxh3_128(start_of_file)
-    with replacing(path) as unfinished, unfinished.open("wb") as file:
-        file.write(start_of_file)
-        for value in written.values():
-            rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
-            for part in rows.split(_rows_at_once(rows.shape)):
-                # A tensor of one number may have any stride, and such a tensor has no byte view.
-                piece = torch.empty(part.shape, dtype=part.dtype).copy_(part.detach())
-                data = piece.view(-1).view(torch.uint8).numpy().data
-                digest.update(data)
-                file.write(data)
-        # The facts precede the checksum. Their quotes are escaped, so the first match is the field.
-        file.seek(start_of_file.index(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD))
-        file.write(digest.hexdigest().encode())
+    file.write(start_of_file)
+    for value in written.values():
+        rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
+        for part in rows.split(_rows_at_once(rows.shape)):
+            # A tensor of one number may have any stride, and such a tensor has no byte view.
+            piece = torch.empty(part.shape, dtype=part.dtype).copy_(part.detach())
+            data = piece.view(-1).view(torch.uint8).numpy().data
+            digest.update(data)
+            file.write(data)
+    # The facts precede the checksum. Their quotes are escaped, so the first match is the field.
+    file.seek(start_of_file.index(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD))
+    file.write(digest.hexdigest().encode())
 
 
 def check_file(path: Path) -> None:

@@ -75,6 +75,25 @@ def test_ranks_share_rows_by_the_offsets_of_the_table(rank: int) -> None:
     assert torch.equal(result["item"], share.records.rows)
 
 
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("moments", [1, 2])
+def test_updates_are_taken_back(moments: int, cached: bool) -> None:
+    share = make()
+    if cached:
+        share.hold(3, None)
+    states = []
+    for turn in range(3):
+        share.records.write_back()
+        states.append({name: value.clone() for name, value in share.state(False).items()})
+        share.remember()
+        for places in ([turn, 5], [5, 7, turn + 1]):
+            update(share, places, torch.full((len(places), DIM), 0.5 + turn, dtype=torch.float64))
+    assert not torch.equal(share.state(False)["records.item"], states[2]["records.item"])
+    share.undo(moments)
+    for name, value in share.state(False).items():
+        assert torch.equal(value, states[-moments][name])
+
+
 def test_given_rows_that_stay_what_they_are(tmp_path: Path) -> None:
     given = np.random.default_rng(0).random((10, DIM), np.float32)
     np.save(tmp_path / "item.npy", given)

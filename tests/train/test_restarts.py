@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import free_port
+
 REAL_STARTS = True
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("rendezvous", ["loopback", "static"])

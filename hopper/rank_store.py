@@ -1,0 +1,188 @@
+"""What ranks tell each other through the rendezvous store, beside their connections.
+
+The store is reached over connections of its own. Ranks therefore can still report to it when the
+connections between them have broken, and learn which ranks are gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from hopper.errors import ClusterError, RankSilent
+
+# How long a rank whose wait failed looks for the rank that caused it: after a wait that passed its
+# deadline, and after a connection that broke, which other ranks may notice later.
+_AFTER_TIMEOUT_SECONDS: Final = 2.0
+_AFTER_BREAK_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.2
+_REQUEST_LIMIT: Final = timedelta(seconds=2)
+_HERE, _FAILED, _READY, _LEAVING, _LEFT = "here", "failed", "ready", "leaving", "left"
+
+
+class RankStore:
+    """One rank's reports, and those of all others.
+
+    Parameters
+    ----------
+    store: the rendezvous store.
+    attempt: which start of the ranks this is. Reports of earlier starts, which are still in the
+        store, are not seen.
+
+    Attributes
+    ----------
+    all_live: whether a wait has failed although every rank lives and reaches the store, so that
+        they can meet again.
+    """
+
+    def __init__(self, store: Any, rank: int, world: int, attempt: str) -> None:
+        self.store = PrefixStore(attempt, store)
+        self.rank = rank
+        self.world = world
+        self.all_live = False
+        self._pids: dict[int, int] = {}
+
+    def await_all(self, limit: float) -> None:
+        """Wait until every rank has connected to the store.
+
+        Raises
+        ------
+        RankSilent: some ranks did not within ``limit`` seconds; names them.
+        """
+        operation = "meeting the other ranks"
+        try:
+            self._report_and_wait(_HERE, "", limit)
+        except dist.DistStoreError as error:
+            missing = [r for r in range(self.world) if not self.store.check([f"{_HERE}/{r}"])]
+            raise silence_of(self.rank, missing, operation, limit) from error
+
+    def know_pids(self, pids: dict[int, int]) -> None:
+        """Take over the process ids of the ranks of this machine, by rank."""
+        self._pids = pids
+
+    def find_missing(self, *, timed_out: bool, timeout: float) -> tuple[list[str], list[int]]:
+        """Find the ranks that keep this rank waiting.
+
+        Every rank whose wait fails says so in the store. A rank that has not done so after some
+        seconds hangs, is gone, or cannot be reached. Processes of this machine that have ended are
+        found at once.
+
+        Parameters
+        ----------
+        timed_out: whether the wait passed its deadline; otherwise a connection broke.
+        timeout: the deadline of a wait, in seconds. The search takes no longer.
+
+        Returns
+        -------
+        Descriptions of ranks on this machine that ended, and the numbers of silent ranks.
+        """
+        patience = _AFTER_TIMEOUT_SECONDS if timed_out else _AFTER_BREAK_SECONDS
+        limit = time.monotonic() + min(patience, timeout)
+        silent = [rank for rank in range(self.world) if rank != self.rank]
+        while True:
+            # A rank that reported a failed wait and then ended is not the cause.
+            silent = self._still_silent(silent)
+            gone = {rank: pid for rank, pid in self._pids.items() if not _is_alive(pid)}
+            ended = [f"rank {r} (pid {pid})" for r, pid in gone.items() if r in silent]
+            if ended or not silent or time.monotonic() > limit:
+                self.all_live = not (ended or silent)
+                return ended, silent
+            time.sleep(_POLL_SECONDS)
+
+    def has_failures(self) -> bool:
+        """Whether a rank has reported a failed wait, as far as the store can be asked."""
+        try:
+            return bool(self.store.check([_FAILED]))
+        except (RuntimeError, dist.DistError):
+            return False
+
+    def agree_on_step(self, step: int, limit: float) -> int:
+        """Tell the newest step that this rank can continue from; return the smallest of all ranks.
+
+        Raises
+        ------
+        ClusterError: not every rank told its step within ``limit`` seconds.
+        """
+        return min(int(told) for told in self._exchange(_READY, str(step), limit))
+
+    def leave_together(self, limit: float) -> None:
+        """Return when every rank has called this, so that none of them needs the store any more.
+
+        A rank that holds the store itself returns last.
+
+        Raises
+        ------
+        ClusterError: not every rank called it within ``limit`` seconds.
+        """
+        self._exchange(_LEAVING, "1", limit)
+        holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        try:
+            if holds_store:
+                names = [f"{_LEFT}/{rank}" for rank in range(1, self.world)]
+                self.store.wait(names, timedelta(seconds=limit))
+            else:
+                self.store.set(f"{_LEFT}/{self.rank}", "")
+        except (RuntimeError, dist.DistError) as error:
+            raise ClusterError(
+                f"rank {self.rank}: leaving with the other ranks: {error}"
+            ) from error
+
+    def _exchange(self, kind: str, value: str, limit: float) -> list[str]:
+        """Every rank's value of a kind, in rank order."""
+        try:
+            names = self._report_and_wait(kind, value, limit)
+            return [self.store.get(name).decode() for name in names]
+        except (RuntimeError, dist.DistError) as error:
+            raise ClusterError(
+                f"rank {self.rank}: meeting the other ranks again: {error}"
+            ) from error
+
+    def _report_and_wait(self, kind: str, value: str, limit: float) -> list[str]:
+        names = [f"{kind}/{rank}" for rank in range(self.world)]
+        self.store.set(names[self.rank], value)
+        self.store.wait(names, timedelta(seconds=limit))
+        return names
+
+    def _still_silent(self, ranks: list[int]) -> list[int]:
+        """Report this rank's failed wait; return the ranks that have not reported one."""
+        try:
+            self.store.set_timeout(_REQUEST_LIMIT)
+            self.store.set(f"{_FAILED}/{self.rank}", "1")
+            self.store.set(_FAILED, "1")
+            return [rank for rank in ranks if not self.store.check([f"{_FAILED}/{rank}"])]
+        except (RuntimeError, dist.DistError):
+            # The store is gone too, with the process that held it.
+            return ranks
+
+
+def silence_of(rank: int, ranks: Sequence[int], operation: str, limit: float) -> RankSilent:
+    """The error of a rank's wait for other ranks."""
+    return RankSilent(f"rank {rank}, waiting for {name_ranks(ranks)}", operation, limit)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words; "another rank" if there are none."""
+    return ", ".join(f"rank {rank}" for rank in ranks) or "another rank"
+
+
+def machine_key() -> int:
+    """A number that is equal on ranks with the same process ids: same kernel and pid namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    text = boot + os.readlink("/proc/self/ns/pid")
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

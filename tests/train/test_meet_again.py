@@ -1,0 +1,100 @@
+"""Ranks whose connections are cut meet again, and train on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper import divide_graph
+from hopper.graph import GraphDirectory
+from hopper.partition import partition_graph
+from tests.conftest import free_port
+from tests.train.conftest import Runs
+
+BEST = "best.safetensors"
+# In the middle of an epoch, in its last iteration, and in its first.
+MOMENTS = ([0, 3], [1, 9], [2, 0])
+ON_DISK = (
+    *("--model.name=rgcn", "--learnable.storage=mmap"),
+    *("--cache.policy=benefit", "--cache.size=30%", "--cache.decline=false"),
+)
+
+
+def cutting(rank: int, moments: Sequence[Sequence[int]] = MOMENTS) -> dict[str, Any]:
+    """What lets a rank cut its connections."""
+    options = {"rank": rank, "moments": list(moments)}
+    return {"callbacks": ["cutting:Cutting"], "callbacks_options": [options]}
+
+
+def assert_as_if_nothing_happened(run: Any, whole: Any) -> None:
+    assert run.finish() == 0, run.stderr
+    assert run.losses() == whole.losses()
+    assert [epoch["val"] for epoch in run.epochs()] == [epoch["val"] for epoch in whole.epochs()]
+    assert (run.run_dir / BEST).read_bytes() == (whole.run_dir / BEST).read_bytes()
+    run.assert_nothing_remains()
+
+
+def test_no_iteration_is_lost(runs: Any, reference: Any) -> None:
+    run = runs.train("cut", checkpoint_every=7, **cutting(1))
+    assert_as_if_nothing_happened(run, reference)
+    told = [line for line in run.stderr.splitlines() if "meet again" in line]
+    assert [line[-19:] for line in told] == [f"reconnection {count} of 3" for count in (1, 2, 3)]
+    # The fourth iteration is finished by all ranks or by none.
+    assert re.search("after iteration [34]:", told[0])
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"), [("zero_hop", ON_DISK), ("raf", ("--model.name=rgcn",))]
+)
+def test_learnable_rows_go_back_to_the_same_iteration(
+    papers: GraphDirectory, tmp_path: Path, engine: str, words: tuple[str, ...]
+) -> None:
+    if engine == "raf":
+        divide_graph(papers, tmp_path / "parts", 2, "meta", layers=2)
+    else:
+        partition_graph(papers, tmp_path / "parts", 2, "random")
+    runs = Runs(tmp_path / "parts", tmp_path)
+    try:
+        options: dict[str, Any] = {"engine": engine, "epochs": 3}
+        run = runs.train("cut", *words, **options, checkpoint_every=3, **cutting(0))
+        whole = runs.finished("never cut", *words, **options)
+        assert_as_if_nothing_happened(run, whole)
+        assert "reconnection 3 of 3" in run.stderr
+    finally:
+        runs.kill()
+
+
+def test_ranks_meet_again_at_a_store_that_one_of_them_holds(
+    runs: Any,
+    reference: Any,
+    partitioned: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    forked_python: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with torchrun on several machines; the launcher of one machine holds the store itself."""
+    monkeypatch.setenv("PYTHON_EXEC", str(forked_python))
+    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    config = runs.config("cut under torchrun", **cutting(1, MOMENTS[:1]))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static", *meeting),
+        *("--nproc-per-node", "2", "-m", "hopper.train", str(config)),
+        *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
+    ]
+    run = runs.start(command, "cut under torchrun")
+    assert_as_if_nothing_happened(run, reference)
+    assert "reconnection 1 of 3" in run.stderr
+
+
+def test_one_more_break_than_allowed_ends_the_run_by_name(runs: Any) -> None:
+    run = runs.train("cut too often", "--cluster.reconnects=1", **cutting(0))
+    assert run.finish() == 1
+    assert "reconnection 1 of 1" in run.stderr
+    assert "lost another rank: " in run.stderr.splitlines()[-1]
+    run.assert_nothing_remains()
