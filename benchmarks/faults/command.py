@@ -176,9 +176,13 @@ def _try_parts(
         write_all(options.out, result)
     if options.load:
         task = bars.add_task("load", total=4)
-        result["load"] = load_server(
-            folder, parts, options.load, options.seed, lambda: bars.advance(task, 1)
-        )
+
+        def report(load: dict[str, Any]) -> None:
+            result["load"] = load
+            bars.advance(task)
+            write_all(options.out, result)
+
+        load_server(folder, parts, options.load, options.seed, report)
 
 
 def _try_matrix(
@@ -203,7 +207,12 @@ def _try_matrix(
         done.append(trial)
         bars.advance(task)
         result["matrix"] = summarise(done, options.runs, undisturbed, world.limits)
-        write_all(options.out, result, page=number % _PAGE_EVERY == 0)
+        is_turn = number % _PAGE_EVERY == 0
+        write_all(options.out, result, page=is_turn)
+        if is_turn and not bars.console.is_terminal:
+            # A log has no bars.
+            wrong = len(result["matrix"]["wrong"])
+            print(f"{number} of {options.runs} runs, {wrong} wrong", flush=True)
 
 
 def _finished(world: World) -> Path:

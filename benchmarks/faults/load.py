@@ -27,16 +27,21 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def load_server(
-    folder: Path, partitioned: Path, seconds: float, seed: int, advance: Callable[[], None]
-) -> dict[str, Any]:
+    folder: Path,
+    partitioned: Path,
+    seconds: float,
+    seed: int,
+    report: Callable[[dict[str, Any]], None],
+) -> None:
     """Load server 0 of a partitioned directory with 32 clients, then 128, without TLS and with it.
 
-    Returns
-    -------
-    ``cells``, one of each, and ``wrong``, a line each.
+    Parameters
+    ----------
+    report: called after each of the four with the result so far: ``cells``, one of each, and
+        ``wrong``, a line each.
     """
     certificates = _issue(folder)
-    cells, wrong = [], []
+    cells, wrong = list[dict[str, Any]](), list[str]()
     for tls in (False, True):
         words = [f"--{key}={file}" for key, file in certificates.items()] if tls else []
         authority = str(folder / "ca.pem") if tls else ""
@@ -55,12 +60,10 @@ def load_server(
             wrong += [f"{what}: {line}" for each in said for line in each["wrong"]]
             if cell["fairness"] < _LEAST_FAIR:
                 wrong.append(f"{what}: fairness {cell['fairness']:.2f}, expected {_LEAST_FAIR}")
-            advance()
-    row_bytes = said[0]["row_bytes"]
-    return {
-        "seconds": seconds, "processes": PROCESSES, "ids": IDS, "row_bytes": row_bytes,
-        "cells": cells, "wrong": wrong,
-    }  # fmt: skip
+            report({
+                "seconds": seconds, "processes": PROCESSES, "ids": IDS,
+                "row_bytes": said[0]["row_bytes"], "cells": cells, "wrong": wrong,
+            })  # fmt: skip
 
 
 def _ask(
