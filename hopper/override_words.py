@@ -1,4 +1,4 @@
-"""Overrides of a configuration among a command's words, wherever they stand."""
+"""Separates overrides of a configuration from the other words of a command."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _OVERRIDE: Final = re.compile(r"--(?:\w+\.\w+|replay)(=.*)?", re.DOTALL)
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command's own words, and the words of its overrides.
+    """Split the words of a command into its own words and those of overrides.
 
-    An override is ``--section.key VALUE`` or ``--section.key=VALUE``.
+    An override is ``--section.key VALUE`` or ``--section.key=VALUE``. It may stand anywhere.
     """
-    own: list[str] = []
+    command_words: list[str] = []
     overrides: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(words)
+    for word in remaining:
         match = _OVERRIDE.fullmatch(word)
         if match is None:
-            own.append(word)
+            command_words.append(word)
             continue
         overrides.append(word)
         if not match[1]:
-            overrides += [value for value in [next(rest, None)] if value is not None]
-    return own, overrides
+            overrides += [value for value in [next(remaining, None)] if value is not None]
+    return command_words, overrides

@@ -30,51 +30,59 @@ class LayerWork(NamedTuple):
 
 
 def read_layer_work(spans: Path) -> list[LayerWork]:
-    """Every layer's, in order of computation; empty where spans tell of no layers.
+    """Read the work of every layer, in the order of computation.
 
     Parameters
     ----------
-    spans: a run's folder of them, a file a rank.
+    spans: the folder with a file of spans for each rank.
+
+    Returns
+    -------
+    One entry for each layer. Empty if the spans do not mention layers.
 
     Raises
     ------
-    RequestError: a line is not one that Hopper wrote, or ranks tell of different layers.
+    RequestError: a line is not valid, or ranks have different numbers of layers.
     """
     by_rank = [_read_rank(file) for file in log_files(spans)]
-    counts = {len(found) for found in by_rank} or {0}
+    counts = {len(layers) for layers in by_rank} or {0}
     if len(counts) > 1:
         raise RequestError(f"{spans}: layers: expected as many of every rank, given {counts}")
     return [
-        LayerWork(*([found[layer][measure] for found in by_rank] for measure in MEASURES))
+        LayerWork(
+            *([rank_layers[layer][measure] for rank_layers in by_rank] for measure in MEASURES)
+        )
         for layer in range(counts.pop())
     ]
 
 
 def unevenness(by_rank: Sequence[float]) -> float | None:
-    """The busiest rank over the mean; None where nobody has anything to do."""
+    """The work of the busiest rank divided by the mean. None if there is no work."""
     mean = fmean(by_rank)
     return max(by_rank) / mean if mean else None
 
 
 def _read_rank(file: Path) -> Layers:
-    """Means of an iteration; what a resumed run wrote anew replaces the old."""
+    """Read a rank's means over iterations. Lines of a resumed run replace older ones."""
     moments: dict[tuple[Any, Any], Layers] = {}
     for number, line in log_lines(file):
         if "layers" in line:
-            moments[line.get("epoch"), line.get("iteration")] = _checked(file, number, line)
-    found = list(moments.values())
-    counts = {len(layers) for layers in found} or {0}
+            moments[line.get("epoch"), line.get("iteration")] = _check_layers(file, number, line)
+    iterations = list(moments.values())
+    counts = {len(layers) for layers in iterations} or {0}
     if len(counts) > 1:
         raise RequestError(f"{file}: layers: expected as many in every iteration, given {counts}")
     return [
-        {measure: fmean(layers[layer][measure] for layers in found) for measure in MEASURES}
+        {measure: fmean(layers[layer][measure] for layers in iterations) for measure in MEASURES}
         for layer in range(counts.pop())
     ]
 
 
-def _checked(file: Path, number: int, line: dict[str, Any]) -> Layers:
+def _check_layers(file: Path, number: int, line: dict[str, Any]) -> Layers:
     try:
-        return [{each: float(layer[each]) for each in MEASURES} for layer in line["layers"]]
+        return [
+            {measure: float(layer[measure]) for measure in MEASURES} for layer in line["layers"]
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise RequestError(
             f"{file}: line {number}: layers: expected {', '.join(MEASURES)} of each "

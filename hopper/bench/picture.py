@@ -1,4 +1,4 @@
-"""The picture of an A/B: bytes by cause and seconds by stage, one bar an engine."""
+"""The picture of an A/B: bytes by cause and seconds by stage, with one bar for each engine."""
 
 from __future__ import annotations
 
@@ -23,37 +23,40 @@ PICTURE_FILE: Final = "ab.png"
 CAUSE_COLOURS: Final = {cause: hex_of(name) for cause, name in CAUSE_NAMES.items()}
 STAGE_COLOURS: Final = {stage: hex_of(name) for stage, name in STAGE_NAMES.items()}
 _SMALLEST_LABELLED: Final = 0.15
-"""share of the longest bar below which a part has no room for its own label"""
+"""A smaller part, in shares of the longest bar, has no room for a label."""
 
 _SMALLEST_TOLD: Final = 0.005
-"""share of its own bar below which a part is not worth a word"""
+"""A smaller part, in shares of its own bar, is not named."""
 _SHORT_BAR: Final = 0.45
-"""share of the longest bar up to which there is room for words beside it"""
+"""A bar up to this share of the longest one has room for words beside it."""
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Write the picture as PNG, under a temporary name and then renamed.
+    """Write the picture as PNG. It is complete as soon as it exists.
 
     Parameters
     ----------
     results: the content of results.json.
     """
     runs = results["runs"]
-    measured = {engine: figures(runs, engine) for engine in engines_of(runs)}
-    figure = Figure(figsize=(12, 2.0 + 0.75 * len(measured)), dpi=150)
+    figures_by_engine = {engine: figures(runs, engine) for engine in engines_of(runs)}
+    figure = Figure(figsize=(12, 2.0 + 0.75 * len(figures_by_engine)), dpi=150)
     figure.set_layout_engine("constrained", h_pad=0.1)
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     _bars(
         left,
-        {engine: {c: own.bytes[c] / 1e6 for c in CAUSES} for engine, own in measured.items()},
+        {
+            engine: {c: engine_figures.bytes[c] / 1e6 for c in CAUSES}
+            for engine, engine_figures in figures_by_engine.items()
+        },
         CAUSE_COLOURS,
         "Traffic between servers, MB an epoch",
         "MB",
     )
     _bars(
         right,
-        {engine: _stages(own) for engine, own in measured.items()},
+        {engine: _stages(engine_figures) for engine, engine_figures in figures_by_engine.items()},
         STAGE_COLOURS,
         "Where a rank's time goes, seconds an epoch",
         "s",
@@ -64,8 +67,8 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     unfinished.replace(path)
 
 
-def _stages(own: Figures) -> dict[str, float]:
-    return {stage: own.stage_seconds[stage] for stage in STAGES}
+def _stages(engine_figures: Figures) -> dict[str, float]:
+    return {stage: engine_figures.stage_seconds[stage] for stage in STAGES}
 
 
 def _bars(
@@ -75,7 +78,7 @@ def _bars(
     title: str,
     unit: str,
 ) -> None:
-    """Stacked horizontal bars, each part labelled with its name and value where there is room."""
+    """Draw stacked horizontal bars. A part is labelled with its name and value if there is room."""
     engines = list(parts_by_engine)
     totals = {engine: sum(parts.values()) for engine, parts in parts_by_engine.items()}
     longest = max(totals.values()) or 1.0
@@ -89,33 +92,33 @@ def _bars(
             engines, widths, left=starts, color=colour, height=0.62, label=name,
             edgecolor="white", linewidth=0.8,
         )  # fmt: skip
-        for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
+        for row, (start, width) in enumerate(zip(starts, widths, strict=True)):
             if width >= _SMALLEST_LABELLED * longest:
-                _label_part(axes, start + width / 2, place, name, width, colour)
+                _label_part(axes, start + width / 2, row, name, width, colour)
         left = {engine: left[engine] + width for engine, width in zip(engines, widths, strict=True)}
-    for place, engine in enumerate(engines):
-        _label_total(axes, place, parts_by_engine[engine], longest, unit)
+    for row, engine in enumerate(engines):
+        _label_total(axes, row, parts_by_engine[engine], longest, unit)
     _finish(axes, title, longest)
 
 
 def _label_total(
     axes: Axes, y: float, parts: Mapping[str, float], longest: float, unit: str
 ) -> None:
-    """The total beside a bar; beside a short one also the parts that have no room within."""
+    """Write the total beside a bar, and beside a short bar also the parts without a label."""
     total = sum(parts.values())
-    beside = axes.annotate(
+    total_label = axes.annotate(
         f"{_short(total)} {unit}", (total, y), (5, 0),
         textcoords="offset points", va="center", fontsize=10, fontweight="bold",
     )  # fmt: skip
     if total > _SHORT_BAR * longest:
         return
-    told = [
+    part_texts = [
         f"{name} {_short(value)}"
         for name, value in parts.items()
         if _SMALLEST_TOLD * total <= value < _SMALLEST_LABELLED * longest
     ]
     axes.annotate(
-        ", ".join(told), (1, 0.5), (6, 0), xycoords=beside, textcoords="offset points",
+        ", ".join(part_texts), (1, 0.5), (6, 0), xycoords=total_label, textcoords="offset points",
         va="center", fontsize=9, color=SOFT_TEXT,
     )  # fmt: skip
 
@@ -139,7 +142,7 @@ def _finish(axes: Axes, title: str, longest: float) -> None:
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     if not axes.containers:
-        # Nothing was sent: no bar to explain.
+        # Nothing was sent, so there is no bar to explain.
         return
     axes.legend(
         loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=6, frameon=False, fontsize=9,
@@ -148,7 +151,7 @@ def _finish(axes: Axes, title: str, longest: float) -> None:
 
 
 def _short(value: float) -> str:
-    """Three significant digits without an exponent."""
+    """Write a number with three significant digits and without an exponent."""
     if value == 0 or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.001 else f"{value:.4f}"

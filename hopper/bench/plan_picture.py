@@ -1,4 +1,4 @@
-"""The picture of a plan: seconds and bytes of an epoch by engine, and how they grow."""
+"""The picture of a plan: seconds and bytes of an epoch by engine and by number of servers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ABOVE: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def draw_plan(found: ClusterPlan, path: Path) -> None:
-    """Write the picture, in the format of the path's name."""
-    trained = [each for each in found.estimates if not each.refused][::-1]
-    rows = 2 if found.growth else 1
+def draw_plan(plan: ClusterPlan, path: Path) -> None:
+    """Write the picture. The ending of the path sets the format."""
+    trained = [estimate for estimate in plan.estimates if not estimate.refused][::-1]
+    rows = 2 if plan.growth else 1
     figure = Figure(figsize=(12, (1.6 + 0.42 * len(trained)) * rows + 0.6 * rows), dpi=150)
     figure.set_layout_engine("constrained")
     FigureCanvasAgg(figure)
-    cluster = found.cluster
+    cluster = plan.cluster
     rate = cluster.bits_per_second
     figure.suptitle(
         f"{cluster.servers} servers with {cluster.ranks_per_server} ranks and {cluster.cores:g} "
@@ -41,28 +41,28 @@ def draw_plan(found: ClusterPlan, path: Path) -> None:
     axes = figure.subplots(rows, 2, squeeze=False)
     _draw_seconds(axes[0][0], trained)
     _draw_bytes(axes[0][1], trained)
-    if found.growth:
-        _draw_growth(axes[1][0], found.growth, lambda each: each.epoch_seconds, "s an epoch")
-        _draw_growth(axes[1][1], found.growth, lambda each: each.bytes / _MIB, "MiB an epoch")
+    if plan.growth:
+        _draw_growth(axes[1][0], plan.growth, lambda each: each.epoch_seconds, "s an epoch")
+        _draw_growth(axes[1][1], plan.growth, lambda each: each.bytes / _MIB, "MiB an epoch")
     figure.savefig(path)
 
 
 def _draw_seconds(axes: Axes, trained: Sequence[Estimate]) -> None:
-    """The epoch, and beside it stages, which lie side by side in part."""
+    """Draw a bar for the epoch, and beside it a bar for the stages, some of which overlap."""
     places = range(len(trained))
     axes.barh(
-        [each + 0.2 for each in places], [each.epoch_seconds for each in trained], 0.36,
+        [row + 0.2 for row in places], [estimate.epoch_seconds for estimate in trained], 0.36,
         color=hex_of("dim"), label="epoch",
     )  # fmt: skip
     left = [0.0] * len(trained)
     for stage in STAGES:
-        widths = [(each.stage_seconds or {}).get(stage, 0.0) for each in trained]
+        widths = [(estimate.stage_seconds or {}).get(stage, 0.0) for estimate in trained]
         axes.barh(
             [each - 0.2 for each in places], widths, 0.36, left=left, color=STAGE_COLOURS[stage],
             label=stage,
         )  # fmt: skip
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_yticks(places, [each.engine for each in trained])
+    axes.set_yticks(places, [row.engine for row in trained])
     axes.set_xlabel("s an epoch, and stages of a rank, some of which overlap")
     axes.legend(**_ABOVE, ncols=7)
 
@@ -83,15 +83,15 @@ def _draw_bytes(axes: Axes, trained: Sequence[Estimate]) -> None:
 def _draw_growth(
     axes: Axes, growth: Sequence[Growth], value: Callable[[Point], float], label: str
 ) -> None:
-    """A line an engine; what was rehearsed is filled."""
-    colours = engine_colours([each.engine for each in growth])
-    for each in growth:
-        colour = colours[each.engine]
-        values = [value(point) for point in each.points]
-        servers = [point.servers for point in each.points]
-        axes.plot(servers, values, color=colour, lw=1.8, label=each.engine)
-        filled = [colour if point.rehearsed else "white" for point in each.points]
-        axes.scatter(servers, values, c=filled, edgecolors=colour, s=30, zorder=3)
+    """Draw a line for each engine. The marker of a rehearsed point is filled."""
+    colours = engine_colours([engine_growth.engine for engine_growth in growth])
+    for engine_growth in growth:
+        colour = colours[engine_growth.engine]
+        values = [value(point) for point in engine_growth.points]
+        servers = [point.servers for point in engine_growth.points]
+        axes.plot(servers, values, color=colour, lw=1.8, label=engine_growth.engine)
+        marker_colours = [colour if point.rehearsed else "white" for point in engine_growth.points]
+        axes.scatter(servers, values, c=marker_colours, edgecolors=colour, s=30, zorder=3)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("servers (filled: rehearsed; hollow: extrapolated)")

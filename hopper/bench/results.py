@@ -140,24 +140,26 @@ def format_result(result: Mapping[str, Any], digits: int | None = None) -> str:
     JSON, in which numbers that JSON cannot represent are the words "nan", "inf" and "-inf".
     """
     plain = spell_non_finite(result if digits is None else _round_floats(result, digits))
-    lines = ",\n".join(f"{json.dumps(key)}: {_by_entry(value)}" for key, value in plain.items())
+    lines = ",\n".join(
+        f"{json.dumps(key)}: {_format_entries(value)}" for key, value in plain.items()
+    )
     return f"{{\n{lines}\n}}\n"
 
 
-def _by_entry(value: Any) -> str:
-    text = _one_line(value)
+def _format_entries(value: Any) -> str:
+    text = _format_line(value)
     if len(text) <= _LINE or not isinstance(value, dict | list):
         return text
     entries = value.values() if isinstance(value, dict) else value
     if not any(entry and isinstance(entry, dict | list) for entry in entries):
         return text
-    lines = [_one_line(entry) for entry in entries]
+    lines = [_format_line(entry) for entry in entries]
     if isinstance(value, dict):
         lines = [f"{json.dumps(key)}: {line}" for key, line in zip(value, lines, strict=True)]
     return f"{text[0]}\n" + ",\n".join(lines) + f"\n{text[-1]}"
 
 
-def _one_line(value: Any) -> str:
+def _format_line(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
@@ -188,10 +190,10 @@ def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sum_by_server(epochs: Sequence[Sequence[int] | None]) -> list[int] | None:
     """By server, the bytes of a whole run; None unless every epoch was counted."""
-    counted = [epoch for epoch in epochs if epoch is not None]
-    if not counted or len(counted) < len(epochs):
+    counted_epochs = [epoch for epoch in epochs if epoch is not None]
+    if not counted_epochs or len(counted_epochs) < len(epochs):
         return None
-    return [sum(servers) for servers in zip(*counted, strict=True)]
+    return [sum(servers) for servers in zip(*counted_epochs, strict=True)]
 
 
 def spell_non_finite(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The lines of a run's logs (hopper.run_log), a file a rank, as they are on disk."""
+"""Reads the lines of a run's logs (:mod:`hopper.run_log`). There is one file for each rank."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from hopper.errors import RequestError
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The logs of all ranks, in order; none where the folder has none.
+    """List the logs of all ranks, in order. Empty if the folder has none.
 
     Raises
     ------
-    RequestError: a rank's is missing.
+    RequestError: the log of a rank is missing.
     """
-    found = {}
+    paths = {}
     for path in folder.glob("rank-*.jsonl"):
         number = path.stem.removeprefix("rank-")
         if number.isdecimal():
-            found[int(number)] = path
-    if sorted(found) != list(range(len(found))):
+            paths[int(number)] = path
+    if sorted(paths) != list(range(len(paths))):
         raise RequestError(
-            f"{folder}: expected a file of every rank from 0 on, found those of {sorted(found)}"
+            f"{folder}: expected a file of every rank from 0 on, found those of {sorted(paths)}"
         )
-    return [found[rank] for rank in sorted(found)]
+    return [paths[rank] for rank in sorted(paths)]
 
 
 def log_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines with their number; a last one that a crash left half written is dropped.
+    """Read lines with their numbers, without a last line that a crash left half written.
 
     Raises
     ------
-    RequestError: a line is no object.
+    RequestError: a line is not a JSON object.
     """
     broken = ""
     with path.open(encoding="utf-8", errors="replace") as file:

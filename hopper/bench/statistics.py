@@ -80,17 +80,18 @@ def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
 
 
 def fewer_bytes(runs: Iterable[Run], engine: str, baseline: str) -> Ratio | None:
-    """How many times fewer bytes an engine's measured epochs send than the baseline's, of all
-    causes, round by round; None where one of them sends nothing.
+    """The ratio of the baseline's bytes to an engine's, over their measured epochs.
+
+    None if one of them sends nothing.
 
     Raises
     ------
     ValueError: an engine is missing in a round.
     """
-    known = list(runs)
-    if any(not epoch_bytes(run) for run in known if label_of(run) in (engine, baseline)):
+    all_runs = list(runs)
+    if any(not epoch_bytes(run) for run in all_runs if label_of(run) in (engine, baseline)):
         return None
-    return _round_by_round(known, engine, baseline, epoch_bytes)
+    return _round_by_round(all_runs, engine, baseline, epoch_bytes)
 
 
 def _round_by_round(

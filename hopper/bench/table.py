@@ -1,4 +1,4 @@
-"""What an A/B found, for the terminal: two tables and a line on what was measured."""
+"""The results of an A/B for the terminal: two tables, and a line about the setting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hopper.traffic import CAUSES
 REFUSED: Final = "refused"
 _MEGABYTE = 1e6
 _SHOWN: Final = 5e3
-"""bytes from which on a cause gets a column of megabytes with two decimals"""
+"""A cause gets a column, in megabytes with two decimals, from this number of bytes on."""
 
 
 def print_results(console: Console, results: Mapping[str, Any], problems: Sequence[str]) -> None:
@@ -55,34 +55,36 @@ def print_results(console: Console, results: Mapping[str, Any], problems: Sequen
 
 
 def conclusions(results: Mapping[str, Any]) -> list[str]:
-    """For each engine, what the rounds show of it against the first baseline: time and bytes, only
-    where the interval excludes 1, and whether its gradient is the reference's."""
+    """Compare each engine with the first baseline, in one sentence about time, bytes and gradient.
+
+    A difference is reported only if its interval excludes 1.
+    """
     runs, parity = results["runs"], results["parity"]
     engines = engines_of(runs)
     baseline = next((name for name in BASELINES if name in engines), None)
-    found = []
+    sentences = []
     for engine in engines:
         if baseline is None or engine == baseline:
             continue
-        told = [
+        parts = [
             tell_speed(engine, baseline, speed_up(runs, engine, baseline)),
             tell_bytes(engine, baseline, fewer_bytes(runs, engine, baseline)),
         ]
         difference = parity["max_relative_gradient_difference"].get(engine)
         judged = difference is not None and engine not in parity.get("not_judged", [])
-        told.append(f"same gradient, within {_told_difference(difference)}" if judged else
+        parts.append(f"same gradient, within {_format_difference(difference)}" if judged else
                     "gradient not held to the reference's")  # fmt: skip
-        found.append("; ".join(told))
-    return found
+        sentences.append("; ".join(parts))
+    return sentences
 
 
 def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
-    """Per engine: median epoch seconds, speed-ups with their interval, parity."""
+    """Make the table of times: by engine, median epoch seconds, speed-ups with interval, parity."""
     runs, parity = results["runs"], results["parity"]
     engines = engines_of(runs)
     baselines = [name for name in BASELINES if name in engines]
-    measured = len(measured_epochs(runs[0]))
-    title = f"Time: {_told_rounds(runs)} of {_count(measured, 'measured epoch')}"
+    epoch_count = len(measured_epochs(runs[0]))
+    title = f"Time: {_describe_rounds(runs)} of {_count(epoch_count, 'measured epoch')}"
     headings = ["median\nepoch, s", *(f"faster than\n{baseline}" for baseline in baselines)]
     table = _table(title, [*headings, "gradient\ndiffers", "loss\ndiffers"])
     for engine in engines:
@@ -91,52 +93,62 @@ def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
             if engine == baseline:
                 cells.append("1")
             else:
-                cells.append(REFUSED if problems else _told(speed_up(runs, engine, baseline)))
-        told = _told_difference(parity["max_relative_gradient_difference"].get(engine))
+                cells.append(
+                    REFUSED if problems else _format_ratio(speed_up(runs, engine, baseline))
+                )
+        difference_text = _format_difference(parity["max_relative_gradient_difference"].get(engine))
         again = parity.get("in_float64", {}).get(engine)
         if again is not None:
-            told += f"\n64 bit: {_told_difference(again['difference'])}"
-        cells.append(told)
-        told = _told_difference(parity["max_relative_loss_difference"].get(engine))
+            difference_text += f"\n64 bit: {_format_difference(again['difference'])}"
+        cells.append(difference_text)
+        difference_text = _format_difference(parity["max_relative_loss_difference"].get(engine))
         losses_again = parity.get("losses_in_float64", {}).get(engine)
         if losses_again is not None:
-            told += f"\n64 bit: {_told_difference(losses_again)}"
-        cells.append(told)
+            difference_text += f"\n64 bit: {_format_difference(losses_again)}"
+        cells.append(difference_text)
         table.add_row(*cells)
     return table
 
 
 def engine_name(runs: Sequence[Mapping[str, Any]], label: str) -> str:
-    """A label, and whether it stands for an approximation."""
+    """Write a label in several lines, and whether the engine is approximate."""
     exact = all(run.get("exact", True) for run in runs if label_of(run) == label)
     name = label.replace(":", "\n  ")
     return name if exact else f"{name}\n  approximate"
 
 
 def traffic_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
-    """Per engine: an epoch's bytes by cause over all ranks, remote rows, reduction."""
+    """Make the table of traffic: by engine, an epoch's bytes by cause and remote rows."""
     engines = engines_of(results["runs"])
-    measured = {engine: figures(results["runs"], engine) for engine in engines}
+    figures_by_engine = {engine: figures(results["runs"], engine) for engine in engines}
     baseline = next((name for name in BASELINES if name in engines), None)
     causes = [
-        cause for cause in CAUSES if any(own.bytes[cause] >= _SHOWN for own in measured.values())
+        cause
+        for cause in CAUSES
+        if any(
+            engine_figures.bytes[cause] >= _SHOWN for engine_figures in figures_by_engine.values()
+        )
     ]
     headings = [*causes, "all", "rows\nfetched"]
     headings += ["features\nreduced"] if baseline is not None else []
     table = _table("Traffic between servers, an epoch, MB", headings)
-    for engine, own in measured.items():
-        sent = [own.bytes[cause] for cause in causes]
-        cells = [f"{value / _MEGABYTE:,.2f}" for value in (*sent, sum(own.bytes.values()))]
-        cells.append(f"{own.rows['remote_unique']:,.0f}")
+    for engine, engine_figures in figures_by_engine.items():
+        amounts = [engine_figures.bytes[cause] for cause in causes]
+        cells = [
+            f"{value / _MEGABYTE:,.2f}" for value in (*amounts, sum(engine_figures.bytes.values()))
+        ]
+        cells.append(f"{engine_figures.rows['remote_unique']:,.0f}")
         if baseline is not None:
             refused = bool(problems) and engine != baseline
-            cells.append(REFUSED if refused else _told_factor(measured[baseline], own))
+            cells.append(
+                REFUSED if refused else _format_factor(figures_by_engine[baseline], engine_figures)
+            )
         table.add_row(engine_name(results["runs"], engine), *cells)
     return table
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
-    """A column of engines, then numbers; fits a terminal of 80 columns."""
+    """Make a table with a column of engines and columns of numbers, for 80 columns of text."""
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("engine", no_wrap=True)
     for heading in headings:
@@ -144,33 +156,35 @@ def _table(title: str, headings: Sequence[str]) -> Table:
     return table
 
 
-def feature_reduction(baseline: Figures, own: Figures) -> float | None:
-    """Feature bytes of the baseline divided by an engine's; None where it sends none."""
-    sent = own.bytes["feature"]
-    return baseline.bytes["feature"] / sent if sent else None
+def feature_reduction(baseline: Figures, engine_figures: Figures) -> float | None:
+    """Feature bytes of the baseline divided by an engine's. None if the engine sends none."""
+    feature_bytes = engine_figures.bytes["feature"]
+    return baseline.bytes["feature"] / feature_bytes if feature_bytes else None
 
 
 def describe_setting(results: Mapping[str, Any]) -> str:
-    """One line: machine, graph, partition."""
+    """Describe machine, graph and partition in one line."""
     machine, dataset, partition = (results[key] for key in ("machine", "dataset", "partition"))
     nodes = sum(kind["count"] for kind in dataset["node_types"].values())
     edges = sum(dataset["relations"].values())
     locality = partition["locality"]
-    told = {
+    shares_by_name = {
         "cut": partition["edge_cut"],
         "R_micro": locality["micrograph"],
         "R_sub": locality["subgraph"],
     }
-    shares = ", ".join(f"{name} {value:.1%}" for name, value in told.items() if value is not None)
+    shares = ", ".join(
+        f"{name} {value:.1%}" for name, value in shares_by_name.items() if value is not None
+    )
     return (
         f"{tell_machine(machine)}; "
         f"{dataset['name']}: {nodes:,} nodes, {edges:,} edges; {partition['method']} over "
-        f"{partition['servers']} servers on {_told_network(machine)}: {shares or 'no measures'}"
+        f"{partition['servers']} servers on {_describe_network(machine)}: {shares or 'no measures'}"
     )
 
 
-def _told_network(machine: Mapping[str, Any]) -> str:
-    """Where servers and ranks ran: loopback, or emulated hosts as they were asked for."""
+def _describe_network(machine: Mapping[str, Any]) -> str:
+    """Describe the network of servers and ranks: loopback, or the emulated hosts."""
     emulation = machine.get("emulation") or {}
     if not emulation.get("effective"):
         return "loopback"
@@ -183,23 +197,23 @@ def _told_network(machine: Mapping[str, Any]) -> str:
     return f"emulated hosts ({', '.join(bound for bound in bounds if bound)})"
 
 
-def _told(ratio: Ratio) -> str:
+def _format_ratio(ratio: Ratio) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{ratio.mean:.2f}"
     return f"{ratio.mean:.2f}\n({ratio.low:.2f}-{ratio.high:.2f})"
 
 
-def _told_factor(baseline: Figures, own: Figures) -> str:
-    factor = feature_reduction(baseline, own)
+def _format_factor(baseline: Figures, engine_figures: Figures) -> str:
+    factor = feature_reduction(baseline, engine_figures)
     return "none sent" if factor is None else f"{factor:.2f} x"
 
 
-def _told_difference(value: Any) -> str:
+def _format_difference(value: Any) -> str:
     # results.json holds "nan" and "inf" as words.
     return "not checked" if value is None else f"{float(value):.1e}"
 
 
-def _told_rounds(runs: Sequence[Mapping[str, Any]]) -> str:
+def _describe_rounds(runs: Sequence[Mapping[str, Any]]) -> str:
     return _count(len({run["round"] for run in runs}), "round")
 
 

@@ -1,4 +1,4 @@
-"""One training run in a process of its own: started, awaited under a deadline, always ended."""
+"""Runs training in another process, with a deadline. The process always ends."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _QUOTED_LINES = 20
 def train_in_process(
     what: str, config_file: Path, run_dir: Path, overrides: Sequence[str], limit: float
 ) -> dict[str, Any]:
-    """Run ``hopper train`` in a fresh process, from its start to its summary.
+    """Run ``hopper train`` in a new process.
 
-    What it prints goes to files in ``run_dir``. Whatever ends the wait, the process, its ranks and
-    its servers have ended when this returns.
+    Its output goes to files in ``run_dir``. The process, its ranks and its servers have ended when
+    this function returns or raises.
 
     Parameters
     ----------
     what: names the run in errors, such as "hop, round 2".
-    overrides: words ``--section.key value`` after those of the run directory.
+    overrides: words ``--section.key value``, which follow those of the run directory.
     limit: seconds that the whole run may take.
 
     Returns
@@ -43,8 +43,8 @@ def train_in_process(
 
     Raises
     ------
-    ClusterError: the run failed; its last words are quoted.
-    DeadlineExceeded: it did not end in time.
+    ClusterError: the run failed. The error quotes the end of its output.
+    DeadlineExceeded: the run did not end in time.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hopper.cli", "train", str(config_file)]
@@ -68,21 +68,20 @@ def train_in_process(
 
 
 def run_dir_words(run_dir: Path) -> list[str]:
-    """The override that makes a run write to ``run_dir``."""
-    # Quoted, so that no path reads as a number.
+    """Make the override that sets a run's folder."""
+    # Quotes keep a path such as "12" a text.
     folder = json.dumps(str(run_dir.absolute()), ensure_ascii=False)
     return [f"--train.run_dir={folder}"]
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end what runs as Ctrl-C does: by an exception that takes processes
-    down."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that processes are ended in order."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # A hang-up that is ignored is meant to be (nohup).
+    # If SIGHUP is ignored (nohup), it stays so.
     kinds = [
         kind for kind in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(kind) != signal.SIG_IGN
     ]
@@ -91,7 +90,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def last_lines(*files: Path) -> str:
-    """The end of the first of some logs that is not empty."""
+    """The last lines of the first log that is not empty."""
     for file in files:
         lines = file.read_text(errors="replace").strip().splitlines()
         if lines:
@@ -106,7 +105,7 @@ def _started(command: list[str], output: int, errors: int) -> Iterator[subproces
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=errors,
-        # A group of its own: Ctrl-C reaches this process alone, which then ends the run in order.
+        # In a new group, Ctrl-C reaches only the present process, which then ends the run in order.
         start_new_session=True,
     )
     try:
@@ -116,7 +115,7 @@ def _started(command: list[str], output: int, errors: int) -> Iterator[subproces
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a run to end; kill it where it does not. Its ranks and servers die with it."""
+    """Ask a run to end, and kill it after a while. Its ranks and servers end with it."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -1,6 +1,6 @@
-"""What a comparison shows, in sentences.
+"""Sentences about what a comparison shows.
 
-A difference is told only where the interval of the ratio excludes 1.
+A difference is reported only if the interval of the ratio excludes 1.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hopper.paired_ratio import Ratio
 
 
 def tell_speed(engine: str, baseline: str, ratio: Ratio) -> str:
-    """Whether an engine is faster than a baseline.
+    """Say whether an engine is faster than a baseline.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def tell_speed(engine: str, baseline: str, ratio: Ratio) -> str:
 
 
 def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
-    """Whether an engine sends fewer bytes than a baseline.
+    """Say whether an engine sends fewer bytes than a baseline.
 
     Parameters
     ----------
@@ -39,32 +39,35 @@ def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
 
 
 def tell_ratio(ratio: Ratio) -> str:
-    """A ratio with its interval, "1.80 (1.60 to 2.03)"; one without width is called that."""
+    """Write a ratio with its interval, "1.80 (1.60 to 2.03)", or "1.80 (in every round)"."""
     if ratio.low is None or ratio.high is None:
         return f"{_number(ratio.mean)} (no interval)"
-    told = _number(ratio.mean)
-    if _number(ratio.low) == told == _number(ratio.high):
-        return f"{told} (in every round)"
-    return f"{told} ({tell_bounds(ratio)})"
+    mean_text = _number(ratio.mean)
+    if _number(ratio.low) == mean_text == _number(ratio.high):
+        return f"{mean_text} (in every round)"
+    return f"{mean_text} ({tell_bounds(ratio)})"
 
 
 def tell_bounds(ratio: Ratio) -> str:
-    """The interval of a ratio that has one, "1.60 to 2.03"."""
+    """Write the interval of a ratio that has one, "1.60 to 2.03"."""
     assert ratio.low is not None
     assert ratio.high is not None
     return f"{_number(ratio.low)} to {_number(ratio.high)}"
 
 
 def why_not(ratio: Ratio) -> str:
-    """Why rounds show no difference."""
+    """Say why rounds show no difference."""
     if ratio.low is None or ratio.high is None:
         return "one round has no interval"
     return f"{_number(ratio.mean)} times, {tell_bounds(ratio)}"
 
 
 def most_telling(ratios: Mapping[str, Ratio]) -> str:
-    """Of several engines, the one that a headline is for: the fastest that is shown to be faster
-    than the baseline, else the fastest that is not shown to differ, else the least slow."""
+    """Choose the engine that a headline is about.
+
+    It is the fastest that is shown to be faster than the baseline. Without one, it is the fastest
+    that is not shown to differ, or else the least slow.
+    """
 
     def rank(name: str) -> tuple[int, float]:
         ratio = ratios[name]
@@ -75,8 +78,10 @@ def most_telling(ratios: Mapping[str, Ratio]) -> str:
 
 
 def _number(value: float) -> str:
-    """Two decimals, fewer of large numbers; more where they would say 1 and it is not, so that no
-    interval seems to touch 1 that does not."""
+    """Write a number with two decimals, or fewer if it is large.
+
+    A number close to 1 gets more decimals, so that an interval that excludes 1 does not show 1.
+    """
     if value >= 10:
         return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
     for places in (2, 3, 4):

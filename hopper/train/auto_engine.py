@@ -1,10 +1,10 @@
-"""``train.engine = "auto"``: exact engines train a few global batches in turns, the fastest trains.
+"""``train.engine = "auto"``: exact engines take turns on a few batches, and the fastest trains.
 
-Rounds are repeated until the fastest engine is shown to be faster than every other, or a limit is
-reached: one iteration tells little on a machine with other work. Nothing of a try is kept: each
-engine gets a model and an optimiser of its own. What was measured and chosen is written to
-``engine.json`` in the run's folder; a resumed run takes its word for it, a replayed one that of the
-run it replays.
+One iteration says little on a machine with other work. So rounds are repeated until the fastest
+engine is shown to be faster than every other one, or until a limit. Each engine gets its own model
+and optimiser for this, and nothing of it is kept. The measurements and the choice are written to
+``engine.json`` in the run's folder. A resumed run reads the choice from there. A replayed run reads
+it from the run that it replays.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ from hopper.whole_files import write_text
 
 ENGINE_FILE: Final = "engine.json"
 LEAST_ROUNDS: Final = 3
-"""before an engine may be called slower: of two, a small spread may be chance"""
+"""No engine is called slower before this number of rounds. Two may agree by chance."""
 MOST_ROUNDS: Final = 12
 MOST_SECONDS: Final = 60.0
-"""after which no further round begins"""
+"""No round begins after this time."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """One engine's timed iterations, one a round.
+    """The timed iterations of an engine, one for each round.
 
-    seconds: their median. bytes: the mean of what all ranks sent between servers, of all causes.
-    iteration_seconds: by round, those of the slowest rank. times_as_long: as the chosen engine, in
-    the rounds of this one; None for the chosen engine itself.
+    Attributes
+    ----------
+    seconds: the median over rounds.
+    bytes: what all ranks sent between servers in an iteration, for all causes; mean over rounds.
+    iteration_seconds: by round, the seconds of the slowest rank.
+    times_as_long: the ratio of its seconds to those of the chosen engine, over the rounds of this
+        engine. None for the chosen engine.
     """
 
     engine: str
@@ -54,13 +58,13 @@ class Try:
     times_as_long: Ratio | None = None
 
     def __str__(self) -> str:
-        told = f"{self.engine} {self.seconds:.3g} s, {self.bytes / 1e6:.4g} MB"
+        text = f"{self.engine} {self.seconds:.3g} s, {self.bytes / 1e6:.4g} MB"
         ratio = self.times_as_long
         if ratio is None:
-            return told
+            return text
         if ratio.low is None or ratio.high is None:
-            return f"{told}, {ratio.mean:.2f} times as long (one round, no interval)"
-        return f"{told}, {ratio.mean:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})"
+            return f"{text}, {ratio.mean:.2f} times as long (one round, no interval)"
+        return f"{text}, {ratio.mean:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,13 @@ def settle_engine(
     make_engine: Callable[[Request], Engine],
     say: Callable[[str], None],
 ) -> Request:
-    """Replace "auto" in a request by an engine; every rank must call it.
+    """Replace "auto" in a request by an engine. Every rank must call this function.
 
     Parameters
     ----------
-    batch_of: a global batch by its number, in the order of training.
-    make_engine: an engine with a model, an optimiser and a log of its own.
-    say: told the reason.
+    batch_of: returns a global batch by its number, in the order of training.
+    make_engine: makes an engine with its own model, optimiser and log.
+    say: prints the choice and the reason.
 
     Raises
     ------
@@ -114,7 +118,7 @@ def settle_engine(
 
 
 def with_engine(config: Config, engine: str) -> Config:
-    """The same configuration with ``train.engine`` replaced."""
+    """Return the same configuration with another ``train.engine``."""
     values = config.model_dump()
     values["train"]["engine"] = engine
     return make_config(values)
@@ -122,9 +126,12 @@ def with_engine(config: Config, engine: str) -> Config:
 
 @dataclass
 class _Side:
-    """An engine that is tried, made when its first turn comes.
+    """An engine that is tried. It is made at its first turn.
 
-    seconds: by round, of the slowest rank. sent: by round, bytes of all ranks.
+    Attributes
+    ----------
+    seconds: by round, the seconds of the slowest rank.
+    sent: by round, the bytes that all ranks sent.
     """
 
     request: Request
@@ -135,11 +142,11 @@ class _Side:
     engine: Engine | None = None
 
     def take_turn(self, warm_up: GlobalBatch, batch: GlobalBatch, begun: float) -> float:
-        """Time an iteration; returns how long ago ``begun`` was, on the rank that tells most.
+        """Time an iteration, and return the seconds since ``begun``, the maximum over ranks.
 
         Raises
         ------
-        RequestError: not with this model, or with these options; equally so on every rank.
+        RequestError: the engine does not allow this model or these options. All ranks raise it.
         """
         if self.engine is None:
             find_engine(self.request.config).kind.check(self.request)
@@ -147,7 +154,7 @@ class _Side:
             measure_iteration(self.engine, self.cluster, warm_up)
         cost = measure_iteration(self.engine, self.cluster, batch)
         if self.request.reads.tables:
-            # Tables of learned rows may be as large as memory allows, or lie in one file.
+            # Learnable tables may fill the memory, or lie in one file, so only one engine has them.
             self.close()
         spent = self.cluster.clock() - begun
         own = torch.tensor([cost.seconds, sum(cost.sent.values()), spent], dtype=torch.float64)
@@ -158,7 +165,7 @@ class _Side:
         return float(everyone[:, 2].max())
 
     def close(self) -> None:
-        """Let go of the engine, if there is one."""
+        """Close the engine, if there is one."""
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -175,40 +182,45 @@ def _choose(
     refusal: RequestError | None = None
     with ExitStack() as stack:
         sides = {}
-        for each in candidates:
-            own = request.under(with_engine(request.config, each.name))
-            sides[each.name] = _Side(own, cluster, make_engine)
-            stack.callback(sides[each.name].close)
-        left = list(sides)
+        for candidate in candidates:
+            candidate_request = request.under(with_engine(request.config, candidate.name))
+            sides[candidate.name] = _Side(candidate_request, cluster, make_engine)
+            stack.callback(sides[candidate.name].close)
+        remaining = list(sides)
         for number in range(MOST_ROUNDS):
-            # Each round another engine begins: what one reads may be in memory for the next.
-            first = number % len(left)
-            for name in [*left[first:], *left[:first]]:
+            # Another engine begins each round, because later ones may find rows in memory.
+            first_turn = number % len(remaining)
+            for name in [*remaining[first_turn:], *remaining[:first_turn]]:
                 try:
                     spent = sides[name].take_turn(batch_of(0), batch_of(number + 1), begun)
                 except RequestError as error:
-                    left.remove(name)
+                    remaining.remove(name)
                     refusal = error
-            if refusal is not None and not left:
+            if refusal is not None and not remaining:
                 raise refusal
-            left = fastest_first({name: sides[name].seconds for name in left})
-            for name in left[1:]:
-                if _is_slower(sides[name].seconds, sides[left[0]].seconds):
-                    left.remove(name)
+            remaining = sort_by_speed({name: sides[name].seconds for name in remaining})
+            for name in remaining[1:]:
+                if _is_slower(sides[name].seconds, sides[remaining[0]].seconds):
+                    remaining.remove(name)
                     sides[name].close()
-            if len(left) == 1 or spent > MOST_SECONDS:
+            if len(remaining) == 1 or spent > MOST_SECONDS:
                 break
-    return _conclude(left[0], {name: side for name, side in sides.items() if side.seconds})
+    return _conclude(remaining[0], {name: side for name, side in sides.items() if side.seconds})
 
 
-def fastest_first(seconds: Mapping[str, Sequence[float]]) -> list[str]:
-    """Engines by the geometric mean of their rounds; all have as many."""
-    return sorted(seconds, key=lambda name: fmean(math.log(each) for each in seconds[name]))
+def sort_by_speed(seconds: Mapping[str, Sequence[float]]) -> list[str]:
+    """Sort engines by the geometric mean of their rounds, fastest first.
+
+    Parameters
+    ----------
+    seconds: by engine, the seconds of its rounds. All engines have equally many.
+    """
+    return sorted(seconds, key=lambda name: fmean(math.log(value) for value in seconds[name]))
 
 
-def _is_slower(own: Sequence[float], best: Sequence[float]) -> bool:
+def _is_slower(seconds: Sequence[float], best: Sequence[float]) -> bool:
     """Whether the rounds show that an engine is slower than the best one."""
-    return len(own) >= LEAST_ROUNDS and paired_ratio(own, best).is_shown
+    return len(seconds) >= LEAST_ROUNDS and paired_ratio(seconds, best).is_shown
 
 
 def _conclude(best: str, sides: Mapping[str, _Side]) -> Choice:
@@ -216,20 +228,22 @@ def _conclude(best: str, sides: Mapping[str, _Side]) -> Choice:
     for name, side in sides.items():
         fastest = sides[best].seconds[: len(side.seconds)]
         ratio = None if name == best else paired_ratio(side.seconds, fastest)
-        sent = round(fmean(side.sent))
-        tries.append(Try(name, median(side.seconds), sent, tuple(side.seconds), ratio))
-    ranked = sorted(tries, key=lambda each: each.times_as_long.mean if each.times_as_long else 0.0)
+        sent_bytes = round(fmean(side.sent))
+        tries.append(Try(name, median(side.seconds), sent_bytes, tuple(side.seconds), ratio))
+    ranked = sorted(
+        tries, key=lambda attempt: attempt.times_as_long.mean if attempt.times_as_long else 0.0
+    )
     rounds = len(sides[best].seconds)
     times = f"{rounds} round{'s' * (rounds != 1)}"
-    told = f"{times} of an iteration each: " + "; ".join(str(each) for each in ranked)
+    reason = f"{times} of an iteration each: " + "; ".join(str(attempt) for attempt in ranked)
     even = [
-        each.engine
-        for each in ranked
-        if each.times_as_long is not None and not each.times_as_long.is_shown
+        attempt.engine
+        for attempt in ranked
+        if attempt.times_as_long is not None and not attempt.times_as_long.is_shown
     ]
     if even:
-        told += f". No difference is shown between {best} and {' or '.join(even)}"
-    return Choice(best, told, tuple(tries))
+        reason += f". No difference is shown between {best} and {' or '.join(even)}"
+    return Choice(best, reason, tuple(tries))
 
 
 def _read_engine(run_dir: Path) -> str:

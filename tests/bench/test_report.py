@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopper.bench.report import units, write_report
-from hopper.bench.report.markup import Markup, joined, tag
+from hopper.bench.report.markup import Markup, join_markup, tag
 from hopper.cli import main
 from hopper.errors import RequestError
 
@@ -525,7 +525,7 @@ def test_markup_escapes_all_but_itself() -> None:
         '<p title="&quot;&lt;">&lt;b&gt;&amp;<i></i>3</p>'
     )
     assert tag("br", hidden=True, id=None, open=False, data_x=1.5) == '<br hidden data-x="1.5">'
-    assert joined(["a", ["<"]], "b") == "a&lt;b"
+    assert join_markup(["a", ["<"]], "b") == "a&lt;b"
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_markup_escapes_all_but_itself() -> None:
         (units.count(93_670), "93.7 k"),
         (units.three_digits(0.0996), "0.0996"),
         (units.three_digits(99.96), "100"),
-        (units.listed(["a", "b", "c"]), "a, b and c"),
+        (units.join_words(["a", "b", "c"]), "a, b and c"),
     ],
 )
 def test_numbers_for_people(told: str, expected: str) -> None:

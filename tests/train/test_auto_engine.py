@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopper.paired_ratio import Ratio
-from hopper.train.auto_engine import ENGINE_FILE, LEAST_ROUNDS, MOST_ROUNDS, Try, fastest_first
+from hopper.train.auto_engine import ENGINE_FILE, LEAST_ROUNDS, MOST_ROUNDS, Try, sort_by_speed
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_the_fastest_of_those_tried_trains(chosen: Any) -> None:
 
 
 def test_engines_are_ranked_by_the_geometric_mean_of_their_rounds() -> None:
-    assert fastest_first({"a": [1.0, 16.0], "b": [3.0, 3.0], "c": [2.0, 5.0]}) == ["b", "c", "a"]
+    assert sort_by_speed({"a": [1.0, 16.0], "b": [3.0, 3.0], "c": [2.0, 5.0]}) == ["b", "c", "a"]
 
 
 def test_a_try_tells_its_interval() -> None:

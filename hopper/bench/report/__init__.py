@@ -15,11 +15,11 @@ REPORT_FILE: Final = "report.html"
 
 
 def write_report(folder: Path) -> Path:
-    """Write ``report.html`` into an A/B's or a run's folder; returns where it is.
+    """Write ``report.html`` into the folder of an A/B or a run, and return its path.
 
     Raises
     ------
-    RequestError: the folder is neither, or a file of it is not what it should be.
+    RequestError: the folder belongs to neither, or one of its files cannot be read.
     """
     path = folder / REPORT_FILE
     write_text(path, page(read_source(folder)))

@@ -13,12 +13,12 @@ from hopper.bench.report.markup import Child, Markup, breakable, percent, tag
 from hopper.bench.report.tables import Cell, table
 from hopper.paired_ratio import Ratio
 
-Told = Callable[[float], str]
+Format = Callable[[float], str]
 
 _LONGEST: Final = 0.8
-"""share of the column that the longest bar takes; the rest is for its total"""
+"""The longest bar takes this share of the column. The total stands in the rest."""
 _LABELLED: Final = 0.18
-"""share of the longest bar from which a part has room for its value"""
+"""A part shows its value if it is at least this share of the longest bar."""
 _HEIGHT: Final = 26
 
 
@@ -31,8 +31,13 @@ class Part(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A value with the single measurements behind it, each with words of its own; ``colour`` is a
-    class of :mod:`hopper.bench.report.colours`."""
+    """A value, and the single measurements that it was computed from.
+
+    Attributes
+    ----------
+    colour: a class of :mod:`hopper.bench.report.colours`.
+    points: the name and the value of each measurement.
+    """
 
     name: str
     colour: str
@@ -41,7 +46,7 @@ class Row(NamedTuple):
 
 
 def figure(title: str, subtitle: str, *body: Child, numbers: Child = None) -> Markup:
-    """A chart with its heading, and below it the numbers that it shows."""
+    """Make a chart with its heading, and below it the numbers that it shows."""
     details = tag("details", tag("summary", "Numbers"), numbers, class_="numbers")
     return tag(
         "figure",
@@ -52,11 +57,11 @@ def figure(title: str, subtitle: str, *body: Child, numbers: Child = None) -> Ma
 
 
 def legend(entries: Mapping[str, str]) -> Markup:
-    """Colours and what they mean.
+    """Make a list of colours and what they mean.
 
     Parameters
     ----------
-    entries: by name, the class that sets the colour.
+    entries: the class that sets the colour, by name.
     """
     keys = [
         tag("li", tag("span", class_=f"swatch {key}", aria_hidden="true"), name)
@@ -65,20 +70,31 @@ def legend(entries: Mapping[str, str]) -> Markup:
     return tag("ul", keys, class_="legend")
 
 
-def stacked(
-    title: str, subtitle: str, bars: Mapping[str, Sequence[Part]], told: Told, unit_name: str
+def stacked_bars(
+    title: str,
+    subtitle: str,
+    bars: Mapping[str, Sequence[Part]],
+    format_value: Format,
+    unit_name: str,
 ) -> Markup:
-    """One bar a name, divided into parts; parts that are 0 everywhere are left out."""
+    """Make one bar for each name, divided into parts. Parts that are 0 everywhere are left out."""
     present = {part.key for parts in bars.values() for part in parts if part.value > 0}
     used = {part.key: part.name for parts in bars.values() for part in parts if part.key in present}
-    shown = {name: [p for p in parts if p.key in used] for name, parts in bars.items()}
-    totals = {name: sum(part.value for part in parts) for name, parts in shown.items()}
+    parts_by_name = {name: [p for p in parts if p.key in used] for name, parts in bars.items()}
+    totals = {name: sum(part.value for part in parts) for name, parts in parts_by_name.items()}
     longest = max(totals.values(), default=0.0)
-    rows = [_stacked_row(name, parts, totals[name], longest, told) for name, parts in shown.items()]
+    rows = [
+        _stacked_row(name, parts, totals[name], longest, format_value)
+        for name, parts in parts_by_name.items()
+    ]
     head = [unit_name, *used.values(), "all"]
     body = [
-        [name, *(Cell(told(part.value)) for part in parts), Cell(told(totals[name]))]
-        for name, parts in shown.items()
+        [
+            name,
+            *(Cell(format_value(part.value)) for part in parts),
+            Cell(format_value(totals[name])),
+        ]
+        for name, parts in parts_by_name.items()
     ]
     return figure(
         title,
@@ -90,7 +106,7 @@ def stacked(
 
 
 def _stacked_row(
-    name: str, parts: Sequence[Part], total: float, longest: float, told: Told
+    name: str, parts: Sequence[Part], total: float, longest: float, format_value: Format
 ) -> Markup:
     start, marks = 0.0, []
     for part in parts:
@@ -101,16 +117,22 @@ def _stacked_row(
             tag(
                 "rect", x=percent(start), y=0, width=percent(of_total), height=_HEIGHT,
                 class_=f"k-{part.key}",
-                data_tip=f"{name}\n{part.name}: {told(part.value)} ({of_total:.1%})",
+                data_tip=f"{name}\n{part.name}: {format_value(part.value)} ({of_total:.1%})",
             )
         )  # fmt: skip
         if part.value >= _LABELLED * longest:
             middle = percent(start + of_total / 2)
             marks.append(
-                tag("text", told(part.value), x=middle, y=_HEIGHT / 2, class_=f"in k-{part.key}")
+                tag(
+                    "text",
+                    format_value(part.value),
+                    x=middle,
+                    y=_HEIGHT / 2,
+                    class_=f"in k-{part.key}",
+                )
             )
         start += of_total
-    words = ", ".join(f"{part.name} {told(part.value)}" for part in parts if part.value > 0)
+    words = ", ".join(f"{part.name} {format_value(part.value)}" for part in parts if part.value > 0)
     width = _LONGEST * total / longest if longest else 0.0
     bar = tag(
         "svg", marks, role="img", aria_label=f"{name}: {words or 'nothing'}", height=_HEIGHT,
@@ -119,82 +141,92 @@ def _stacked_row(
     return tag(
         "div",
         tag("div", breakable(name), class_="bar-name"),
-        tag("div", bar, tag("span", told(total), class_="bar-total"), class_="track"),
+        tag("div", bar, tag("span", format_value(total), class_="bar-total"), class_="track"),
         class_="bar-row",
     )
 
 
-def dotted(title: str, subtitle: str, rows: Sequence[Row], told: Told, value_name: str) -> Markup:
-    """A bar a row, and on it a dot for every single measurement."""
+def dotted_bars(
+    title: str, subtitle: str, rows: Sequence[Row], format_value: Format, value_name: str
+) -> Markup:
+    """Make one bar for each row, with a dot for every single measurement."""
     longest = max((max([row.value, *(v for _, v in row.points)]) for row in rows), default=0.0)
     scale = 0.97 / longest if longest else 0.0
-    drawn, body = [], []
+    bar_rows, body = [], []
     for row in rows:
-        words = ", ".join(f"{what} {told(value)}" for what, value in row.points)
+        words = ", ".join(f"{what} {format_value(value)}" for what, value in row.points)
         bar = tag(
             "rect", x=0, y=0, width=percent(row.value * scale), height=_HEIGHT, rx=3,
-            class_=row.colour, data_tip=f"{row.name}\n{value_name}: {told(row.value)}",
+            class_=row.colour, data_tip=f"{row.name}\n{value_name}: {format_value(row.value)}",
         )  # fmt: skip
         dots = [
             tag(
                 "circle", cx=percent(value * scale), cy=_HEIGHT / 2, r=4,
-                class_=f"dot {row.colour}", data_tip=f"{row.name}\n{what}: {told(value)}",
+                class_=f"dot {row.colour}", data_tip=f"{row.name}\n{what}: {format_value(value)}",
             )
             for what, value in row.points
         ]  # fmt: skip
-        label = f"{row.name}: {value_name} {told(row.value)}; {words}"
+        label = f"{row.name}: {value_name} {format_value(row.value)}; {words}"
         svg = tag("svg", bar, dots, role="img", aria_label=label, height=_HEIGHT, class_="wide")
-        drawn.append(
+        bar_rows.append(
             tag(
                 "div",
                 tag("div", row.name, class_="bar-name"),
-                tag("div", svg, tag("span", told(row.value), class_="bar-total"), class_="track"),
+                tag(
+                    "div",
+                    svg,
+                    tag("span", format_value(row.value), class_="bar-total"),
+                    class_="track",
+                ),
                 class_="bar-row",
             )
         )
-        body.append([row.name, Cell(told(row.value)), words])
+        body.append([row.name, Cell(format_value(row.value)), words])
     numbers = table(f"{title}: numbers", ["", value_name, "single values"], body)
-    return figure(title, subtitle, tag("div", drawn, class_="bars dotted"), numbers=numbers)
+    return figure(title, subtitle, tag("div", bar_rows, class_="bars dotted"), numbers=numbers)
 
 
-def ratios(title: str, subtitle: str, found: Mapping[str, tuple[str, Ratio]]) -> Markup:
-    """Ratios on a logarithmic axis, with their interval; 1 is marked.
+def ratios(title: str, subtitle: str, ratios_by_name: Mapping[str, tuple[str, Ratio]]) -> Markup:
+    """Draw ratios with their intervals on a logarithmic axis on which 1 is marked.
 
     Parameters
     ----------
-    found: by name, the class that sets its colour, and its ratio.
+    ratios_by_name: by name, the class that sets its colour, and its ratio.
     """
     ends = [1.0]
-    for _, ratio in found.values():
+    for _, ratio in ratios_by_name.values():
         ends += [ratio.mean, ratio.low or ratio.mean, ratio.high or ratio.mean]
     low, high = min(ends) / 1.08, max(ends) * 1.08
 
-    def place(value: float) -> str:
+    def x_of(value: float) -> str:
         return percent(math.log(value / low) / math.log(high / low))
 
     ticks = [tick for tick in _ratio_ticks(low, high) if low <= tick <= high]
     lines = [
-        tag("line", x1=place(t), x2=place(t), y1=-5, y2=35, class_="one" if t == 1 else "grid")
+        tag("line", x1=x_of(t), x2=x_of(t), y1=-5, y2=35, class_="one" if t == 1 else "grid")
         for t in ticks
     ]
-    rows = [_ratio_row(name, *each, lines, place) for name, each in found.items()]
-    labels = [tag("span", f"{tick:g}×", style=f"left:{place(tick)}") for tick in ticks]
+    rows = [
+        _ratio_row(name, *colour_and_ratio, lines, x_of)
+        for name, colour_and_ratio in ratios_by_name.items()
+    ]
+    labels = [tag("span", f"{tick:g}×", style=f"left:{x_of(tick)}") for tick in ticks]
     axis = tag("div", tag("div"), tag("div", labels, class_="ticks"), tag("div"), class_="bar-row")
     return figure(title, subtitle, tag("div", rows, axis, class_="bars ratios"))
 
 
 def _ratio_row(
-    name: str, colour: str, ratio: Ratio, lines: Child, place: Callable[[float], str]
+    name: str, colour: str, ratio: Ratio, lines: Child, x_of: Callable[[float], str]
 ) -> Markup:
     words = tell_ratio(ratio)
     marks: list[Markup] = []
     if ratio.low is not None and ratio.high is not None:
         marks.append(
-            tag("line", x1=place(ratio.low), x2=place(ratio.high), y1=15, y2=15,
+            tag("line", x1=x_of(ratio.low), x2=x_of(ratio.high), y1=15, y2=15,
                 class_=f"interval {colour}")
         )  # fmt: skip
     tip = f"{name}\n{words}"
-    marks.append(tag("circle", cx=place(ratio.mean), cy=15, r=6, class_=colour, data_tip=tip))
+    marks.append(tag("circle", cx=x_of(ratio.mean), cy=15, r=6, class_=colour, data_tip=tip))
     svg = tag("svg", lines, marks, role="img", aria_label=f"{name}: {words}", height=30,
               class_="wide")  # fmt: skip
     return tag(
@@ -207,19 +239,19 @@ def _ratio_row(
 
 
 def tell_ratio(ratio: Ratio) -> str:
-    """A ratio and its interval, in words."""
+    """Write a ratio and its interval, "1.80× (1.60 to 2.03)"."""
     return f"{ratio.mean:.2f}×{tell_interval(ratio)}"
 
 
 def tell_interval(ratio: Ratio) -> str:
-    """ " (a to b)", or that there is none."""
+    """Write the interval of a ratio, " (1.60 to 2.03)", or that it has none."""
     if ratio.low is None or ratio.high is None:
         return " (no interval)"
     return f" ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _ratio_ticks(low: float, high: float) -> list[float]:
-    """1 and round ratios around it, few enough to be read."""
+    """Choose 1 and a few round ratios around it."""
     span = high / low
     if span > 12:
         return [0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64]

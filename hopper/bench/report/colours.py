@@ -18,30 +18,32 @@ from hopper.palette import (
 )
 
 _ROWS: Final = {"fetched": "blue", "reused": "sky", "local": "green", "cached": "orange"}
-"""input rows by where they came from"""
+"""Colours of input rows, by where they came from."""
 _OTHERS: Final = {"plain": "plain", "moving": "dim"}
 
 
 def colour_classes(source: Source) -> dict[str, str]:
-    """By name of run, the class that gives a mark its engine's colour."""
+    """The class that gives a mark the colour of its engine, by name of the run."""
     engines = {run.name: run.engine for run in source.results.runs}
     labels = [name if name.startswith(engine) else engine for name, engine in engines.items()]
     shades = shades_of_engines(labels)
-    found = {}
+    classes = {}
     for name, label in zip(engines, labels, strict=True):
         colour, variant = shades[label]
-        found[name] = f"c-{colour}-{variant}"
-    return found
+        classes[name] = f"c-{colour}-{variant}"
+    return classes
 
 
-def series_class(place: int) -> str:
+def series_class(index: int) -> str:
     """The class that gives a mark the colour of a numbered thing, such as a model."""
-    return f"e{place % len(SERIES)}"
+    return f"e{index % len(SERIES)}"
 
 
 def palette_style() -> str:
-    """Variables for light and dark, and classes that set ``--k``, the colour of a mark, and
-    ``--t``, that of words on it."""
+    """Write the style sheet of the palette: variables for light and dark, and classes.
+
+    A class sets ``--k``, the colour of a mark, and ``--t``, the colour of words on the mark.
+    """
     dark = _variables("dark")
     lines = [
         f":root {{ {_variables('light')} }}",
@@ -49,7 +51,7 @@ def palette_style() -> str:
         f'@media (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}',
     ]
     keys = {f"k-{key}": name for key, name in (_ROWS | _OTHERS | CAUSES | STAGES).items()}
-    keys |= {f"e{place}": name for place, name in enumerate(SERIES)}
+    keys |= {f"e{index}": name for index, name in enumerate(SERIES)}
     lines += [f".{key} {{ --k: var(--{name}); --t: var(--on-{name}); }}"
               for key, name in keys.items()]  # fmt: skip
     lines += [f".by-stage .s-{stage} {{ --k: var(--{name}); }}" for stage, name in STAGES.items()]
@@ -58,9 +60,12 @@ def palette_style() -> str:
 
 
 def _variables(ground: str) -> str:
-    hexes: Mapping[str, str] = {name: getattr(each, ground) for name, each in COLOURS.items()}
-    told = [f"--{name}: {each}; --on-{name}: {text_on(each)};" for name, each in hexes.items()]
-    return " ".join(told)
+    hexes: Mapping[str, str] = {name: getattr(colour, ground) for name, colour in COLOURS.items()}
+    declarations = [
+        f"--{name}: {hex_code}; --on-{name}: {text_on(hex_code)};"
+        for name, hex_code in hexes.items()
+    ]
+    return " ".join(declarations)
 
 
 def _variant(name: str, number: int) -> str:

@@ -1,7 +1,7 @@
-"""Curves of several runs in one plot, and below it how far they are from the first.
+"""Curves of several runs in one plot, and below it their differences from the first curve.
 
-Curves that coincide are drawn so that all of them can be seen: the first is broad and pale, the
-others are thin dashes that take turns along it.
+Curves that coincide all stay visible. The first one is broad and pale. The others are thin dashes
+that take turns along it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hopper.bench.report.units import round_steps, three_digits
 _MOST_POINTS: Final = 400
 _DASH: Final = 7
 _FLOOR: Final = 1e-9
-"""differences below it, and none at all, are drawn on the axis"""
+"""Smaller differences, and differences of 0, are drawn on the axis."""
 
 
 class Curve(NamedTuple):
@@ -32,14 +32,14 @@ class Curve(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """Values to shares of the height, 0 at the top."""
+    """Turns values into shares of the plot's height, with 0 at the top."""
 
     low: float
     high: float
     logarithmic: bool
     ticks: Sequence[tuple[float, str]]
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         if self.logarithmic:
             value, low, high = (math.log10(max(v, self.low)) for v in (value, self.low, self.high))
         else:
@@ -52,25 +52,27 @@ def curves_figure(
     subtitle: str,
     curves: Sequence[Curve],
     x_name: str,
-    told: Callable[[float], str] = three_digits,
+    format_value: Callable[[float], str] = three_digits,
     limit: tuple[float, float] | None = None,
     *,
     compared: bool = True,
     mark: float | None = None,
 ) -> Markup:
-    """Curves, and how far the others are from the first.
+    """Plot curves, and below them how far each one is from the first.
 
     Parameters
     ----------
-    limit: a difference that exact engines stay below, and the x up to which that holds.
-    compared: whether the curves are of the same quantity, so that their differences say something.
-    mark: an x at which there is a line from top to bottom.
+    limit: exact engines differ by less than this, up to this x.
+    compared: whether all curves show the same quantity. If not, no differences are drawn.
+    mark: the x of a vertical line.
     """
-    drawn = [_thinned(each, _mean) for each in curves]
-    scale = _linear(drawn)
+    thinned_curves = [_thin(curve, _mean) for curve in curves]
+    scale = _linear(thinned_curves)
     parts: list[Child] = [
-        legend({each.name: each.colour for each in drawn}) if len(drawn) > 1 else None,
-        _plot(drawn, scale, 220, x_name, told, title, mark=mark),
+        legend({each.name: each.colour for each in thinned_curves})
+        if len(thinned_curves) > 1
+        else None,
+        _plot(thinned_curves, scale, 220, x_name, format_value, title, mark=mark),
     ]
     differences = _differences(curves) if compared else []
     if differences:
@@ -78,10 +80,10 @@ def curves_figure(
         caption = f"Relative difference to {reference}"
         if limit is not None:
             caption += f" (dotted: limit {limit[0]:g})"
-        thinned = [_thinned(each, max) for each in differences]
+        thinned = [_thin(difference, max) for difference in differences]
         parts += [
             tag("p", caption, class_="panel-caption"),
-            _plot(thinned, _decades(thinned, limit), 110, x_name, _told_difference,
+            _plot(thinned, _decades(thinned, limit), 110, x_name, _format_difference,
                   f"{title}: {caption}", limit),
         ]  # fmt: skip
     return figure(title, subtitle, *parts, tag("p", x_name, class_="axis-name"))
@@ -90,13 +92,17 @@ def curves_figure(
 def _differences(curves: Sequence[Curve]) -> list[Curve]:
     if len(curves) < 2:
         return []
-    first = dict(zip(curves[0].xs, curves[0].values, strict=True))
-    found = []
-    for each in curves[1:]:
-        pairs = [(x, v, first[x]) for x, v in zip(each.xs, each.values, strict=True) if x in first]
+    reference_values = dict(zip(curves[0].xs, curves[0].values, strict=True))
+    differences = []
+    for curve in curves[1:]:
+        pairs = [
+            (x, v, reference_values[x])
+            for x, v in zip(curve.xs, curve.values, strict=True)
+            if x in reference_values
+        ]
         values = [_relative(value, reference) for _, value, reference in pairs]
-        found.append(each._replace(xs=[x for x, _, _ in pairs], values=values))
-    return found
+        differences.append(curve._replace(xs=[x for x, _, _ in pairs], values=values))
+    return differences
 
 
 def _relative(value: float, reference: float) -> float:
@@ -104,8 +110,11 @@ def _relative(value: float, reference: float) -> float:
     return difference / abs(reference) if difference and reference else difference
 
 
-def _thinned(curve: Curve, combine: Callable[[Sequence[float]], float]) -> Curve:
-    """At most ``_MOST_POINTS``, each combining as many neighbours; not-a-numbers are left out."""
+def _thin(curve: Curve, combine: Callable[[Sequence[float]], float]) -> Curve:
+    """Reduce a curve to at most ``_MOST_POINTS`` points. Each one combines equally many neighbours.
+
+    Values that are not finite are left out.
+    """
     pairs = [
         (x, value) for x, value in zip(curve.xs, curve.values, strict=True) if math.isfinite(value)
     ]
@@ -122,7 +131,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _linear(curves: Sequence[Curve]) -> _Scale:
-    values = [value for each in curves for value in each.values] or [0.0]
+    values = [value for curve in curves for value in curve.values] or [0.0]
     low, high = min(values), max(values)
     if high == low:
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
@@ -132,7 +141,7 @@ def _linear(curves: Sequence[Curve]) -> _Scale:
 
 
 def _decades(curves: Sequence[Curve], limit: tuple[float, float] | None) -> _Scale:
-    largest = max([value for each in curves for value in each.values], default=0.0)
+    largest = max([value for curve in curves for value in curve.values], default=0.0)
     high = 10.0 ** math.ceil(math.log10(max(largest, 10 * (limit[0] if limit else 1e-4))))
     top = round(math.log10(high))
     step = max(1, round((top + 9) / 3))
@@ -144,7 +153,7 @@ def _power(power: int) -> str:
     return f"{10**power:,}" if 0 <= power <= 3 else f"1e{power}"
 
 
-def _told_difference(value: float) -> str:
+def _format_difference(value: float) -> str:
     return "none" if value == 0 else f"{value:.1e}"
 
 
@@ -153,21 +162,21 @@ def _plot(
     scale: _Scale,
     height: int,
     x_name: str,
-    told: Callable[[float], str],
+    format_value: Callable[[float], str],
     label: str,
     limit: tuple[float, float] | None = None,
     mark: float | None = None,
 ) -> Markup:
     last = max([x for each in curves for x in each.xs], default=1.0) or 1.0
-    first = min([x for each in curves for x in each.xs], default=0.0)
+    first = min([x for curve in curves for x in curve.xs], default=0.0)
     width = (last - first) or 1.0
     grid = [
-        tag("line", x1=0, x2="100%", y1=percent(scale.place(t)), y2=percent(scale.place(t)),
+        tag("line", x1=0, x2="100%", y1=percent(scale.position(t)), y2=percent(scale.position(t)),
             class_="grid")
         for t, _ in scale.ticks
     ]  # fmt: skip
     if limit is not None:
-        y, end = percent(scale.place(limit[0])), percent(min(1.0, (limit[1] - first) / width))
+        y, end = percent(scale.position(limit[0])), percent(min(1.0, (limit[1] - first) / width))
         grid.append(tag("line", x1=0, x2=end, y1=y, y2=y, class_="limit"))
     if mark is not None:
         x = percent((mark - first) / width)
@@ -175,11 +184,12 @@ def _plot(
     lines = [_line(index, curves, scale, first, width) for index in range(len(curves))]
     inner = tag("svg", lines, viewBox="0 0 1000 1000", preserveAspectRatio="none", width="100%",
                 height="100%")  # fmt: skip
-    words = "; ".join(f"{c.name} ends at {told(c.values[-1])}" for c in curves if c.values)
+    words = "; ".join(f"{c.name} ends at {format_value(c.values[-1])}" for c in curves if c.values)
     svg = tag("svg", grid, inner, tag("line", y1=0, y2="100%", class_="cross"), role="img",
               aria_label=f"{label}. {words}", width="100%", height=height)  # fmt: skip
     y_labels = [
-        tag("span", text, style=f"top:{percent(scale.place(value))}") for value, text in scale.ticks
+        tag("span", text, style=f"top:{percent(scale.position(value))}")
+        for value, text in scale.ticks
     ]
     x_ticks = [t for t in round_steps(first, last, 6) if t == int(t)]
     x_labels = [
@@ -188,7 +198,7 @@ def _plot(
     return tag(
         "div",
         tag("div", y_labels, class_="y-axis", style=f"height:{height}px"),
-        tag("div", svg, class_="canvas", data_curves=_readable(curves, first, width, told),
+        tag("div", svg, class_="canvas", data_curves=_readable(curves, first, width, format_value),
             data_x=x_name),
         tag("div"),
         tag("div", x_labels, class_="ticks"),
@@ -199,7 +209,7 @@ def _plot(
 def _line(index: int, curves: Sequence[Curve], scale: _Scale, first: float, width: float) -> Markup:
     curve = curves[index]
     points = " ".join(
-        f"{1000 * (x - first) / width:.1f},{1000 * scale.place(v):.1f}"
+        f"{1000 * (x - first) / width:.1f},{1000 * scale.position(v):.1f}"
         for x, v in zip(curve.xs, curve.values, strict=True)
     )
     others = len(curves) - 1
@@ -215,15 +225,18 @@ def _line(index: int, curves: Sequence[Curve], scale: _Scale, first: float, widt
 
 
 def _readable(
-    curves: Sequence[Curve], first: float, width: float, told: Callable[[float], str]
+    curves: Sequence[Curve], first: float, width: float, format_value: Callable[[float], str]
 ) -> str:
-    """What script.js reads out under the pointer: by curve, place and words of each point."""
+    """JSON for script.js, which shows the nearest values under the pointer.
+
+    It has the name of each curve, and of each point the share of the width and two texts.
+    """
     return json.dumps(
         [
             {
                 "name": curve.name,
                 "points": [
-                    [round((x - first) / width, 4), f"{x:g}", told(value)]
+                    [round((x - first) / width, 4), f"{x:g}", format_value(value)]
                     for x, value in zip(curve.xs, curve.values, strict=True)
                 ],
             }

@@ -21,17 +21,18 @@ from hopper.paired_ratio import Ratio
 
 @dataclass(frozen=True)
 class Findings:
-    """Derived from a source alone.
+    """What the files of a source show.
 
-    problems: why no speed-up may be told; empty where all exact engines computed the same.
-    wrong_gradients: what is wrong, in words, of those that do not pass.
-    rounding: those that round on purpose, and only have to be near.
-    wrong_losses: those whose losses do not pass.
-    in_float64, losses_in_float64: what float64 says of gradients and losses that float32 could not
-        judge.
-    ratios: by baseline and name, how many times faster; without the baseline itself.
-    byte_ratios: as ratios, how many times fewer bytes; None where one of the two sends none.
-    unpaired: sentences on comparisons that cannot be made.
+    Attributes
+    ----------
+    problems: why no speed-up may be reported. Empty if all exact engines computed the same.
+    wrong_gradients: by name, what is wrong with a gradient that does not pass.
+    rounding: names that round on purpose. Their gradients only have to be near.
+    wrong_losses: names whose losses do not pass.
+    in_float64, losses_in_float64: by name, the results in float64 where float32 could not judge.
+    ratios: by baseline and name, the speed-up. The baseline itself has none.
+    byte_ratios: the same for bytes. None if one of the two sends none.
+    unpaired: sentences about comparisons that cannot be made.
     """
 
     figures: Mapping[str, Figures]
@@ -52,7 +53,7 @@ class Findings:
     unpaired: tuple[str, ...]
 
     def ratio(self, name: str, baseline: str) -> Ratio | None:
-        """A speed-up, if it may be told."""
+        """The speed-up of a name over a baseline. None if it may not be reported."""
         return self.ratios.get(baseline, {}).get(name)
 
 
@@ -61,12 +62,17 @@ def find(source: Source) -> Findings:
     entries = [_entry(run) for run in source.results.runs]
     approximate = frozenset(run.name for run in source.results.runs if not _is_exact(run))
     train = source.results.config.get("train", {})
-    told = str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
-    dtype = told if told in GRADIENT_LIMITS else "float32"
+    configured_dtype = (
+        str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
+    )
+    dtype = configured_dtype if configured_dtype in GRADIENT_LIMITS else "float32"
     parity = source.results.parity or Parity()
     gradients, losses = (
-        _by_name(source, told)
-        for told in (parity.max_relative_gradient_difference, parity.max_relative_loss_difference)
+        _by_run_name(source, by_engine)
+        for by_engine in (
+            parity.max_relative_gradient_difference,
+            parity.max_relative_loss_difference,
+        )
     )
     rounding = frozenset(parity.not_judged)
     in_float64 = {
@@ -87,7 +93,7 @@ def find(source: Source) -> Findings:
         if loss is not None and (words := judge_losses(loss, dtype, losses_again, judged)):
             wrong_losses.add(name)
             problems.append(f"{name}: {words}")
-        # An approximate engine is exact on batches of its own, where that was checked.
+        # An approximate engine may be exact on its own batches, so its check is optional.
         if name not in approximate:
             problems += [
                 f"{name}: {what} were not compared with the reference's"
@@ -118,7 +124,7 @@ def find(source: Source) -> Findings:
 
 
 def _entry(run: Run) -> dict[str, Any]:
-    """A run as hopper.bench.statistics reads it, known by its name."""
+    """Turn a run into an entry that :mod:`hopper.bench.statistics` reads, under its name."""
     return run.model_dump() | {"engine": run.name, "label": run.name}
 
 
@@ -129,9 +135,9 @@ def _is_exact(run: Run) -> bool:
     return engine is None or engine.exact
 
 
-def _by_name(source: Source, told: Mapping[str, float]) -> dict[str, float | None]:
+def _by_run_name(source: Source, by_engine: Mapping[str, float]) -> dict[str, float | None]:
     engines = {run.name: run.engine for run in source.results.runs}
-    return {name: told.get(name, told.get(engine)) for name, engine in engines.items()}
+    return {name: by_engine.get(name, by_engine.get(engine)) for name, engine in engines.items()}
 
 
 def _ratios(

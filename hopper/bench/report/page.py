@@ -1,4 +1,4 @@
-"""The page around the sections: one file, nothing loaded from elsewhere."""
+"""The page around the sections. It is one file and loads no other."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PACKAGE: Final = "hopper.bench.report"
 
 
 def page(source: Source) -> str:
-    """The whole HTML document."""
-    found = find(source)
-    sections = all_sections(source, found)
+    """Write the whole HTML document."""
+    findings = find(source)
+    sections = all_sections(source, findings)
     links = [tag("a", heading, href=f"#{name}") for name, heading, _ in sections]
     switch = tag("button", "Light / dark", type="button", id="theme", hidden=True)
     body = tag(
@@ -29,7 +29,7 @@ def page(source: Source) -> str:
         tag("nav", tag("div", links, class_="links"), switch, aria_label="Sections"),
         tag(
             "main",
-            hero(source, found),
+            hero(source, findings),
             [
                 tag("section", tag("h2", heading, id=f"{name}-heading"), content, id=name,
                     aria_labelledby=f"{name}-heading")
@@ -41,7 +41,7 @@ def page(source: Source) -> str:
         tag("div", id="tip", role="status", hidden=True),
         tag("script", _asset("script.js")),
     )  # fmt: skip
-    document = tag("html", _head(headline(source, found)), body, lang="en")
+    document = tag("html", _head(headline(source, findings)), body, lang="en")
     # ASCII alone: the page reads the same whatever encoding a server or an editor assumes.
     text = f"<!doctype html>\n{document}\n"
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -50,7 +50,7 @@ def page(source: Source) -> str:
 def _head(title: str) -> Markup:
     script = _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # Only our own script runs and nothing is loaded: even markup that got in could do neither.
+    # Only the script of this page runs and nothing is loaded, not even by markup from a file.
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
         "base-uri 'none'; form-action 'none'"

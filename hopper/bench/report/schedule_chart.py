@@ -1,7 +1,7 @@
-"""The time steps as they ran: ranks below each other, what each did when, models passing on.
+"""The time steps as they ran: what each rank did when, and how models moved between ranks.
 
-Two colourings of the same marks, chosen by style.css: by model, and by stage. Time is a share of
-the width, so zooming is a wider chart, and a common time axis a narrower one.
+The marks have two colourings, by model and by stage, and style.css chooses one. Time is a share of
+the width. So a zoomed chart is wider, and one on a common time axis is narrower.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from hopper.bench.report import units
 from hopper.bench.report.bars import legend
 from hopper.bench.report.colours import series_class
-from hopper.bench.report.markup import Markup, breakable, joined, percent, tag
+from hopper.bench.report.markup import Markup, breakable, join_markup, percent, tag
 from hopper.bench.report.spans import Passage, Span, Timeline
 from hopper.bench.report.tables import Cell, table
 from hopper.palette import SERIES
@@ -21,20 +21,28 @@ from hopper.run_log import STAGES
 _ROW: Final = 38
 _BAR: Final = 26
 _THIN: Final = {"wait": 8, "migrate": 14, "sync": 14}
-"""heights of what is no work, below that of work"""
+"""Heights of spans without work. They are lower than spans of work."""
 _AHEAD: Final = 4
-"""height of what other threads prepare meanwhile: plans above a rank's row, rows below"""
+"""Height of spans of other threads. Plans are drawn above a rank's row, rows below it."""
 _AXIS: Final = 24
 _SHORTEST: Final = 2e-4
-"""share of the iteration below which a span would be thinner than a hair"""
+"""Shorter spans are not drawn. In shares of the iteration."""
 _LABELLED: Final = 0.028
 
 
 def charts(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
-    """All recorded iterations of all names, with what chooses between them."""
-    several = max((len(each) for each in timelines.values()), default=0)
+    """Make the charts of all recorded iterations, with buttons to choose between them.
+
+    Parameters
+    ----------
+    timelines: recorded iterations by name of the run.
+    """
+    several = max((len(recorded) for recorded in timelines.values()), default=0)
     hop = any(
-        span.model is not None for each in timelines.values() for t in each for span in t.spans
+        span.model is not None
+        for recorded in timelines.values()
+        for t in recorded
+        for span in t.spans
     )
     panels = [
         tag(
@@ -49,12 +57,12 @@ def charts(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
         )
         for index in range(several)
     ]
-    first = next(iter(timelines.values()))
-    names = [f"Iteration {each.iteration}" for each in max(timelines.values(), key=len)]
+    first_timelines = next(iter(timelines.values()))
+    names = [f"Iteration {timeline.iteration}" for timeline in max(timelines.values(), key=len)]
     return tag(
         "div",
         _controls(names, hop),
-        tag("p", f"Epoch {first[0].epoch}, the last one recorded.", class_="unseen"),
+        tag("p", f"Epoch {first_timelines[0].epoch}, the last one recorded.", class_="unseen"),
         panels,
         class_="schedule" + (" by-model" if hop else " by-stage"),
         id="schedule-charts",
@@ -62,12 +70,12 @@ def charts(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
 
 
 def key(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
-    """What the colours mean, in both colourings."""
+    """Make the legends of both colourings."""
     models = sorted(
         {
             s.model
-            for each in timelines.values()
-            for t in each
+            for recorded in timelines.values()
+            for t in recorded
             for s in t.spans
             if s.model is not None
         }
@@ -77,18 +85,18 @@ def key(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
         return tag("div", by_stage, class_="for-stage")
     by_model = {f"model {model}": series_class(model) for model in models[: len(SERIES)]}
     others = {"several models, or none": "k-plain", "moving": "k-moving", "waiting": "k-wait"}
-    return joined(
+    return join_markup(
         tag("div", legend(by_model | others), class_="for-model"),
         tag("div", by_stage, class_="for-stage"),
     )
 
 
 def _longest(timelines: Mapping[str, Sequence[Timeline]], index: int) -> float:
-    return max(each[index].seconds for each in timelines.values() if index < len(each))
+    return max(recorded[index].seconds for recorded in timelines.values() if index < len(recorded))
 
 
 def _controls(names: Sequence[str], hop: bool) -> Markup:
-    """Shown by script.js; without it everything is on the page at once."""
+    """Make the buttons. script.js shows them. Without it all charts are on the page at once."""
     choices = [
         tag("button", name, type="button", data_choose=index, aria_pressed=str(index == 0).lower())
         for index, name in enumerate(names)
@@ -124,10 +132,10 @@ def _chart(name: str, timeline: Timeline, longest: float) -> Markup:
         tag("div", tag("b", f"rank {rank}"), tag("span", f"waits {waits[rank]:.0%}"))
         for rank in range(timeline.ranks)
     ]
-    marks = joined(
+    marks = join_markup(
         _grid(timeline, height),
         [_passage(passage, timeline) for passage in timeline.passages],
-        [_span(span, timeline) for span in _shown(timeline)],
+        [_span(span, timeline) for span in _visible_spans(timeline)],
         [_arrival(passage, timeline) for passage in timeline.passages],
     )
     words = (
@@ -160,7 +168,7 @@ def _note(timeline: Timeline) -> str:
     return ""
 
 
-def _shown(timeline: Timeline) -> list[Span]:
+def _visible_spans(timeline: Timeline) -> list[Span]:
     least = _SHORTEST * timeline.seconds
     return [span for span in timeline.spans if span.seconds >= least]
 
@@ -173,7 +181,7 @@ def _span(span: Span, timeline: Timeline) -> Markup:
         height = _AHEAD
         top = span.rank * _ROW + (edge if span.thread == "plan" else _ROW - edge - _AHEAD)
     start, width = span.start / timeline.seconds, span.seconds / timeline.seconds
-    # Without migrating models every rank trains its own.
+    # If no models migrate, every rank trains its own model.
     owner = span.model if timeline.passages or span.model is not None else span.rank
     colour = "m-none" if owner is None else series_class(owner)
     rect = tag(
@@ -186,7 +194,7 @@ def _span(span: Span, timeline: Timeline) -> Markup:
     text = tag(
         "text", f"m{span.model}", x=percent(start + width / 2), y=middle, class_=f"in {colour}"
     )
-    return joined(rect, text)
+    return join_markup(rect, text)
 
 
 def _tip(span: Span) -> str:
@@ -201,7 +209,7 @@ def _tip(span: Span) -> str:
 
 
 def _passage(passage: Passage, timeline: Timeline) -> Markup:
-    """From the middle of the sender's row to the receiver's."""
+    """Draw a line from the middle of the sender's row to the middle of the receiver's."""
     x1, x2 = (percent(t / timeline.seconds) for t in (passage.leaves, passage.arrives))
     y1, y2 = (rank * _ROW + _ROW / 2 for rank in (passage.source, passage.target))
     way = f"rank {passage.source} to {passage.target}"
@@ -217,7 +225,7 @@ def _passage(passage: Passage, timeline: Timeline) -> Markup:
 
 
 def _arrival(passage: Passage, timeline: Timeline) -> Markup:
-    """A dot where a model arrives."""
+    """Draw a dot where a model arrives."""
     x, y = percent(passage.arrives / timeline.seconds), passage.target * _ROW + _ROW / 2
     return tag("circle", cx=x, cy=y, r=3.5, class_=f"arrival {series_class(passage.model)}")
 
@@ -240,7 +248,7 @@ def _grid(timeline: Timeline, height: int) -> list[Markup]:
 
 
 def _waiting(timeline: Timeline) -> dict[int, float]:
-    """Each rank's share of the iteration spent waiting for others."""
+    """The share of the iteration that each rank waits for others."""
     waited = dict.fromkeys(range(timeline.ranks), 0.0)
     for span in timeline.spans:
         if span.stage == "wait" and not span.thread:

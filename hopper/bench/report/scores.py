@@ -1,4 +1,4 @@
-"""What a model has learned: scores by epoch, at the end, and class by class."""
+"""Scores of a model: by epoch, at the end, and by class."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ NOT_SCORED: Final = "Scores were not measured (train.evaluate_every = 0)."
 
 
 def run_scores(source: Source) -> list[Child]:
-    """A single run's scores: by epoch, at the end beside one answer for all, and by class."""
+    """Make the charts of a single run's scores: by epoch, at the end, and by class.
+
+    The final scores stand beside those of one and the same answer for all roots.
+    """
     summary = source.summary
     if summary is None:
         return []
     if not any(summary.scores.values()):
         return [tag("p", NOT_SCORED, class_="note")]
-    by_epoch = [_by_epoch(summary, metric) for metric in _metrics(summary)]
-    shown = [each for each in by_epoch if each is not None]
-    found: list[Child] = [tag("div", [*shown, _at_the_end(summary)], class_="pair")]
+    by_epoch = [_epoch_chart(summary, metric) for metric in _metrics(summary)]
+    charts = [chart for chart in by_epoch if chart is not None]
+    contents: list[Child] = [tag("div", [*charts, _final_scores_chart(summary)], class_="pair")]
     by_class = summary.by_class.get("test")
-    return [*found, _class_table(by_class) if by_class is not None else None]
+    return [*contents, _class_table(by_class) if by_class is not None else None]
 
 
 def final_scores(source: Source) -> Child:
-    """The scores of the best models of an A/B, mean over rounds."""
+    """Make a table of the best models' scores of an A/B, as means over rounds."""
     rows = []
     for name in source.names:
         runs = source.runs_of(name)
-        told = [[run.score(split, source.metric) for run in runs] for split in SPLITS]
-        if any(value is not None for values in told for value in values):
-            rows.append([name, *(Cell(_spread(values)) for values in told)])
+        scores_by_split = [[run.score(split, source.metric) for run in runs] for split in SPLITS]
+        if any(value is not None for values in scores_by_split for value in values):
+            rows.append([name, *(Cell(_mean_and_range(values)) for values in scores_by_split)])
     if not rows:
         return tag("p", NOT_SCORED, class_="note")
     head = ["engine", "best validation", "test"]
@@ -48,23 +51,31 @@ def final_scores(source: Source) -> Child:
 
 
 def tell_score(value: float | None) -> str:
-    """A score with four decimals."""
+    """Write a score with four decimals."""
     return UNKNOWN if value is None else f"{value:.4f}"
 
 
 def _metrics(summary: Summary) -> list[str]:
-    """Those of any split, the one that selects the best model first."""
+    """The metrics of all splits. The first one selects the best model."""
     return list(dict.fromkeys([summary.metric, *(m for s in summary.scores.values() for m in s)]))
 
 
-def _by_epoch(summary: Summary, metric: str) -> Markup | None:
+def _epoch_chart(summary: Summary, metric: str) -> Markup | None:
     selects = metric == summary.metric
-    told = {i: _validation(epoch, metric, selects) for i, epoch in enumerate(summary.epochs)}
-    known = {i: value for i, value in told.items() if value is not None}
-    if not known:
+    scores = {i: _validation(epoch, metric, selects) for i, epoch in enumerate(summary.epochs)}
+    known_scores = {i: value for i, value in scores.items() if value is not None}
+    if not known_scores:
         return None
-    curves = [Curve("validation", "k-gather", list(known), list(known.values()), exact=False)]
-    trained = {i: each.train for i, each in enumerate(summary.epochs) if each.train is not None}
+    curves = [
+        Curve(
+            "validation", "k-gather", list(known_scores), list(known_scores.values()), exact=False
+        )
+    ]
+    trained = {
+        i: scored_epoch.train
+        for i, scored_epoch in enumerate(summary.epochs)
+        if scored_epoch.train is not None
+    }
     if selects and trained:
         values = list(trained.values())
         curves.append(Curve("training nodes", "k-partial", list(trained), values, exact=False))
@@ -81,38 +92,38 @@ def _validation(epoch: Epoch, metric: str, selects: bool) -> float | None:
     return epoch.scores.get(metric, epoch.val if selects else None)
 
 
-def _at_the_end(summary: Summary) -> Markup:
+def _final_scores_chart(summary: Summary) -> Markup:
     rows: list[Sequence[Child | Cell]] = []
     for metric in _metrics(summary):
         scores = [summary.score(split, metric) for split in SPLITS]
         simple = summary.baselines.get("test", {}).get(metric)
-        rows.append([metric, *(Cell(tell_score(each)) for each in (*scores, simple))])
+        rows.append([metric, *(Cell(tell_score(score)) for score in (*scores, simple))])
     head = ["metric", *SPLITS.values(), "one answer for all, test"]
-    told = "" if summary.best_epoch is None else f" after epoch {summary.best_epoch}"
+    after_epoch = "" if summary.best_epoch is None else f" after epoch {summary.best_epoch}"
     return figure(
         "Scores of the model that was kept",
-        f"The best model by validation {summary.metric}{told}, beside what the same answer for "
-        "every node, edge or link reaches.",
+        f"The best model by validation {summary.metric}{after_epoch}, beside what the same answer "
+        "for every node, edge or link reaches.",
         table("Scores by metric and split", head, rows),
     )
 
 
 def _class_table(scores: ByClass) -> Markup:
     rows: list[Sequence[Child | Cell]] = [
-        [name, Cell(f"{support:,}"), *(Cell(tell_score(each)) for each in (precision, recall, f1)),
-         _meter(f1)]
+        [name, Cell(f"{support:,}"),
+         *(Cell(tell_score(score)) for score in (precision, recall, f1)), _meter(f1)]
         for name, support, precision, recall, f1 in zip(
             scores.names, scores.support, scores.precision, scores.recall, scores.f1, strict=True
         )
     ]  # fmt: skip
     head = ["class", "support", "precision", "recall", "F1", ""]
-    known = [each for each in scores.f1 if each is not None]
-    told = f"; mean F1 {fmean(known):.4f}" if known else ""
+    known_values = [value for value in scores.f1 if value is not None]
+    mean_text = f"; mean F1 {fmean(known_values):.4f}" if known_values else ""
     return figure(
         "Test scores by class",
-        f"{units.things(len(rows), 'class', 'classes')}{told}. Support: how many roots are of the "
-        "class. Precision: of what was taken for it, the share that is of it. Recall: the share of "
-        f"its roots that were recognised. {UNKNOWN}: there are none.",
+        f"{units.things(len(rows), 'class', 'classes')}{mean_text}. Support: how many roots are of "
+        "the class. Precision: of what was taken for it, the share that is of it. Recall: the "
+        f"share of its roots that were recognised. {UNKNOWN}: there are none.",
         tag("div", table("Scores by class", head, rows), class_="long"),
     )
 
@@ -123,10 +134,10 @@ def _meter(value: float | None) -> Markup:
     return tag("span", bar, class_="meter", aria_hidden="true")
 
 
-def _spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+def _mean_and_range(values: Sequence[float | None]) -> str:
+    known_values = [value for value in values if value is not None]
+    if not known_values:
         return UNKNOWN
-    low, high = min(known), max(known)
-    spread = f" ({low:.4f} to {high:.4f})" if high > low else ""
-    return f"{fmean(known):.4f}{spread}"
+    low, high = min(known_values), max(known_values)
+    range_text = f" ({low:.4f} to {high:.4f})" if high > low else ""
+    return f"{fmean(known_values):.4f}{range_text}"

@@ -1,4 +1,4 @@
-"""The sections of the page, each from the source alone; None where there is nothing to show."""
+"""The sections of the page. A part is None if there is nothing to show."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
 
 Section = tuple[str, str, list[Child]]
-"""identifier, heading, content"""
+"""Identifier, heading and content."""
 
 
-def all_sections(source: Source, found: Findings) -> list[Section]:
-    """Those that have something to show, in the page's order."""
-    learned = ("learning", "Learning", learning(source, found))
+def all_sections(source: Source, findings: Findings) -> list[Section]:
+    """Make all sections that have something to show, in the order of the page."""
+    learned = ("learning", "Learning", learning(source, findings))
     is_run = source.kind == "run"
     sections = [
         ("scores", "Scores", run_scores(source)),
         *([learned] if is_run else []),
-        ("time", "Time", time(source, found)),
-        ("traffic", "Traffic between servers", traffic(source, found)),
+        ("time", "Time", time(source, findings)),
+        ("traffic", "Traffic between servers", traffic(source, findings)),
         *([] if is_run else [learned]),
         ("time-steps", "Time steps as they ran", time_steps(source)),
-        ("evidence", "Locality, parity and memory", evidence(source, found)),
+        ("evidence", "Locality, parity and memory", evidence(source, findings)),
         ("setting", "Setting", setting(source)),
     ]
     return [section for section in sections if any(each is not None for each in section[2])]
 
 
-def time(source: Source, found: Findings) -> list[Child]:
-    """Speed-ups, epoch times with their rounds, and where a rank's time goes."""
+def time(source: Source, findings: Findings) -> list[Child]:
+    """Show speed-ups, epoch times with their rounds, and where a rank's time goes."""
     rows, colours = [], colour_classes(source)
     for name in source.names:
         points = [(f"round {run.round + 1}", _mean_seconds(run)) for run in source.runs_of(name)]
@@ -54,42 +54,42 @@ def time(source: Source, found: Findings) -> list[Child]:
                 (f"epoch {i}", each.seconds)
                 for i, each in enumerate(source.runs_of(name)[0].epochs)
             ]
-        rows.append(Row(name, colours[name], found.figures[name].seconds, points))
+        rows.append(Row(name, colours[name], findings.figures[name].seconds, points))
     what, dots = "median over rounds", "each round"
     if source.kind == "run":
         what, dots = "mean of the measured epochs", "each epoch"
-    times = bars.dotted(
+    times = bars.dotted_bars(
         "Epoch time",
         f"The slowest rank's; bar: {what}; dots: {dots}.",
         rows, units.seconds, "epoch",
     )  # fmt: skip
-    stages = bars.stacked(
+    stages = bars.stacked_bars(
         "Where a rank's time goes",
         "An epoch, mean over ranks; grey is waiting for other ranks.",
         {
-            name: [Part(stage, stage, own.stage_seconds[stage]) for stage in STAGES]
-            for name, own in found.figures.items()
+            name: [Part(stage, stage, figures.stage_seconds[stage]) for stage in STAGES]
+            for name, figures in findings.figures.items()
         },
         units.seconds, "engine",
     )  # fmt: skip
-    return [ratios_section(source, found), tag("div", times, stages, class_="pair")]
+    return [ratios_section(source, findings), tag("div", times, stages, class_="pair")]
 
 
-def traffic(source: Source, found: Findings) -> list[Child]:
-    """Bytes by cause, rows by where they came from, and the interfaces' counters."""
-    causes = bars.stacked(
+def traffic(source: Source, findings: Findings) -> list[Child]:
+    """Show bytes by cause, rows by where they came from, and the counters of interfaces."""
+    causes = bars.stacked_bars(
         "Bytes by cause",
         "An epoch, summed over all ranks.",
         {
-            name: [Part(cause, cause, own.bytes[cause]) for cause in CAUSES]
-            for name, own in found.figures.items()
+            name: [Part(cause, cause, figures.bytes[cause]) for cause in CAUSES]
+            for name, figures in findings.figures.items()
         },
         units.size, "engine",
     )  # fmt: skip
-    rows = bars.stacked(
+    rows = bars.stacked_bars(
         "Input rows by where they came from",
         "An epoch, summed over all ranks. Reused: needed again by another group and fetched once.",
-        {name: _rows(own.rows) for name, own in found.figures.items()},
+        {name: _rows(figures.rows) for name, figures in findings.figures.items()},
         units.count, "engine",
     )  # fmt: skip
     parts: list[Child] = [tag("div", causes, rows, class_="pair")]
@@ -99,22 +99,22 @@ def traffic(source: Source, found: Findings) -> list[Child]:
 
 
 def _hit_rates(source: Source) -> Child:
-    """Of the rows that were looked for in a cache, the share that was found."""
+    """Show the share of lookups in a cache that found their row."""
     by_engine: dict[str, dict[str, list[float]]] = {}
     for name in source.names:
         sums = by_engine.setdefault(name, {})
         for run in source.runs_of(name):
             for epoch in run.epochs:
-                for each, (hits, misses) in epoch.lookups.items():
-                    known = sums.setdefault(each, [0.0, 0.0])
-                    sums[each] = [known[0] + hits, known[1] + misses]
-    types = sorted({each for sums in by_engine.values() for each in sums})
+                for node_type, (hits, misses) in epoch.lookups.items():
+                    type_sums = sums.setdefault(node_type, [0.0, 0.0])
+                    sums[node_type] = [type_sums[0] + hits, type_sums[1] + misses]
+    types = sorted({node_type for sums in by_engine.values() for node_type in sums})
     rows: list[list[Child | Cell]] = []
     for name, sums in by_engine.items():
         if sums:
-            every = [sum(column) for column in zip(*sums.values(), strict=True)]
-            found = [every, *(sums.get(each, [0.0, 0.0]) for each in types)]
-            rows.append([name, *(Cell(_hit_rate(*own)) for own in found)])
+            all_types = [sum(column) for column in zip(*sums.values(), strict=True)]
+            columns = [all_types, *(sums.get(node_type, [0.0, 0.0]) for node_type in types)]
+            rows.append([name, *(Cell(_hit_rate(*column)) for column in columns)])
     return figure(
         "Hit rates of caches",
         "Of the rows that were looked for, those found; all epochs of all rounds.",
@@ -139,21 +139,25 @@ def _rows(rows: Mapping[str, float]) -> list[Part]:
 
 
 def _interfaces(source: Source) -> Child:
-    """What network interfaces counted, beside what was counted by cause."""
+    """Compare what network interfaces counted with what was counted by cause."""
     rows: list[list[Child | Cell]] = []
     for name in source.names:
         runs = [run for run in source.runs_of(name) if run.nic_bytes]
-        servers = [[float(each) for each in run.nic_bytes or [] if is_number(each)] for run in runs]
+        servers = [
+            [float(count) for count in run.nic_bytes or [] if is_number(count)] for run in runs
+        ]
         if not any(servers):
             continue
-        seen = fmean(sum(each) for each in servers)
-        counted = fmean(sum(sent_bytes(epoch.model_dump()) for epoch in run.epochs) for run in runs)
+        measured = fmean(sum(server_bytes) for server_bytes in servers)
+        counted_bytes = fmean(
+            sum(sent_bytes(epoch.model_dump()) for epoch in run.epochs) for run in runs
+        )
         ratio = Cell("nothing counted", "bad")
-        if counted:
-            agrees = abs(seen / counted - 1) <= TOLERANCE
-            ratio = Cell(f"{seen / counted:.3f}", "good" if agrees else "bad")
-        means = [units.size(fmean(each)) for each in zip(*servers, strict=False)]
-        rows.append([name, Cell(units.size(counted)), Cell(units.size(seen)), ratio,
+        if counted_bytes:
+            agrees = abs(measured / counted_bytes - 1) <= TOLERANCE
+            ratio = Cell(f"{measured / counted_bytes:.3f}", "good" if agrees else "bad")
+        means = [units.size(fmean(server_bytes)) for server_bytes in zip(*servers, strict=False)]
+        rows.append([name, Cell(units.size(counted_bytes)), Cell(units.size(measured)), ratio,
                      *map(Cell, means)])  # fmt: skip
     if not rows:
         text = "Network interfaces were not counted: that takes emulated hosts (--emulate)."
@@ -170,19 +174,19 @@ def _interfaces(source: Source) -> Child:
     )
 
 
-def learning(source: Source, found: Findings) -> list[Child]:
-    """Losses of the first round, laid over each other; of an A/B also its scores."""
+def learning(source: Source, findings: Findings) -> list[Child]:
+    """Show the losses of the first round in one plot, and the scores of an A/B."""
     dtype = str(source.results.config.get("train", {}).get("dtype", "float32"))
     compared = COMPARED_LOSSES.get(dtype)
     last = float("inf") if compared is None else float(compared)
-    limit: tuple[float, float] | None = (found.loss_limit, last)
+    limit: tuple[float, float] | None = (findings.loss_limit, last)
     per_iteration = all(
         len(epoch.iteration_losses) == epoch.iterations
         for epochs in source.learning.values() for epoch in epochs
     )  # fmt: skip
     losses, scores, colours = [], [], colour_classes(source)
     for name, epochs in source.learning.items():
-        exact = name not in found.approximate
+        exact = name not in findings.approximate
         values = [epoch.loss for epoch in epochs]
         if per_iteration:
             values = [loss for epoch in epochs for loss in epoch.iteration_losses]
@@ -194,20 +198,20 @@ def learning(source: Source, found: Findings) -> list[Child]:
     unit = "iteration" if per_iteration else "epoch"
     limit = limit if per_iteration else None
     if source.kind == "run":
-        # The scores have a section of their own.
+        # A single run's scores are in another section.
         return [curves_figure("Training loss", f"Per {unit}.", losses, unit)]
-    told = f"Per {unit}, first round. Curves that coincide share one line in turns."
-    both: list[Child] = [curves_figure("Training loss", told, losses, unit, limit=limit)]
+    subtitle = f"Per {unit}, first round. Curves that coincide share one line in turns."
+    charts: list[Child] = [curves_figure("Training loss", subtitle, losses, unit, limit=limit)]
     if any(curve.values for curve in scores):
-        both.append(
+        charts.append(
             curves_figure(f"Validation {source.metric}", "After each epoch, first round.",
                           [curve for curve in scores if curve.values], "epoch")
         )  # fmt: skip
-    return [tag("div", both, class_="pair"), final_scores(source)]
+    return [tag("div", charts, class_="pair"), final_scores(source)]
 
 
 def time_steps(source: Source) -> list[Child]:
-    """What every rank did when, in the first iterations of the last epoch."""
+    """Show what every rank did when, in the first iterations of the last epoch."""
     if not source.timelines:
         return [
             tag("p", "No run's spans were found, so the time steps cannot be drawn; what is "
@@ -224,21 +228,23 @@ def time_steps(source: Source) -> list[Child]:
     ]
 
 
-def evidence(source: Source, found: Findings) -> list[Child]:
-    """How local the graph is, how equal the gradients are, how much memory was needed."""
-    first = [each for each in (_locality(source), _parity(source, found)) if each is not None]
-    return [tag("div", first, class_="pair") if first else None, *_work(source), _memory(source)]
+def evidence(source: Source, findings: Findings) -> list[Child]:
+    """Show locality of the graph, parity, the work of each rank, and peak memory."""
+    panels = [
+        panel for panel in (_locality(source), _parity(source, findings)) if panel is not None
+    ]
+    return [tag("div", panels, class_="pair") if panels else None, *_work(source), _memory(source)]
 
 
 def _locality(source: Source) -> Child:
     partition = source.results.partition
-    measured = partition.get("locality") or {}
-    names = {"R_micro": measured.get("micrograph"), "R_sub": measured.get("subgraph"),
+    locality = partition.get("locality") or {}
+    names = {"R_micro": locality.get("micrograph"), "R_sub": locality.get("subgraph"),
              "edges cut": partition.get("edge_cut")}  # fmt: skip
-    known = {name: float(value) for name, value in names.items() if value is not None}
-    if not known:
+    shares = {name: float(value) for name, value in names.items() if value is not None}
+    if not shares:
         return None
-    rows = [[name, Cell(units.share(value)), _meter(value)] for name, value in known.items()]
+    rows = [[name, Cell(units.share(value)), _meter(value)] for name, value in shares.items()]
     caption = f"{partition.get('method', '?')} over {partition.get('servers', '?')} servers"
     return figure(
         "Locality",
@@ -253,35 +259,35 @@ def _meter(value: float) -> Markup:
     return tag("span", bar, class_="meter", aria_hidden="true")
 
 
-def _parity(source: Source, found: Findings) -> Child:
+def _parity(source: Source, findings: Findings) -> Child:
     if source.results.parity is None:
         return None
     rows = []
     for name in source.names:
-        is_exact = name not in found.approximate
+        is_exact = name not in findings.approximate
         sound = (
-            name not in found.wrong_gradients,
-            (loss := found.losses[name]) is not None and name not in found.wrong_losses,
+            name not in findings.wrong_gradients,
+            (loss := findings.losses[name]) is not None and name not in findings.wrong_losses,
         )
         cells = [
             Cell(
                 units.difference(value),
-                "" if name in found.rounding else _verdict(value, passes, is_exact),
+                "" if name in findings.rounding else _verdict(value, passes, is_exact),
             )
-            for value, passes in zip((found.gradients[name], loss), sound, strict=True)
+            for value, passes in zip((findings.gradients[name], loss), sound, strict=True)
         ]
-        again = found.in_float64.get(name)
+        again = findings.in_float64.get(name)
         what = "exact" if is_exact else "approximate"
         if again is not None:
             what += f"; gradients in float64 {units.difference(again.difference)}"
-        if name in found.losses_in_float64:
-            what += f"; losses in float64 {units.difference(found.losses_in_float64[name])}"
+        if name in findings.losses_in_float64:
+            what += f"; losses in float64 {units.difference(findings.losses_in_float64[name])}"
         rows.append([name, *cells, what])
     reference = source.results.parity.reference
     return figure(
         "Parity",
         f"Largest relative differences. {reference[:1].upper()}{reference[1:]}.",
-        table(f"Limits: gradients {found.gradient_limit:g}, losses {found.loss_limit:g}",
+        table(f"Limits: gradients {findings.gradient_limit:g}, losses {findings.loss_limit:g}",
               ["engine", "gradients", "losses", ""], rows, hidden=False),
     )  # fmt: skip
 
@@ -293,28 +299,28 @@ def _verdict(value: float | None, passes: bool, is_exact: bool) -> str:
 
 
 def _work(source: Source) -> list[Child]:
-    """How an engine that divides layers among ranks has divided them."""
-    found: list[Child] = []
+    """Show how evenly an engine that divides layers among ranks has divided their edges."""
+    charts: list[Child] = []
     for name, layers in source.work.items():
         if not layers:
             continue
         rows = []
         for number, layer in enumerate(layers, 1):
             most = unevenness(layer.edges)
-            told = "–" if most is None else f"{most:.2f}"
+            unevenness_text = "–" if most is None else f"{most:.2f}"
             rows.append([f"layer {number}", *(Cell(units.count(each)) for each in layer.edges),
-                         Cell(told), Cell(units.count(sum(layer.own))),
+                         Cell(unevenness_text), Cell(units.count(sum(layer.own))),
                          Cell(units.count(sum(layer.sent)))])  # fmt: skip
         ranks = [f"rank {rank}" for rank in range(len(layers[0].edges))]
         head = ["", *ranks, "busiest over mean", "rows projected, all", "rows sent, all"]
-        found.append(
+        charts.append(
             figure(
                 f"Work of each rank: {name}",
                 "Edges that a rank aggregates, layer by layer: means of an iteration, first round.",
                 table(f"Edges by layer and rank: {name}", head, rows),
             )
         )
-    return found
+    return charts
 
 
 def _memory(source: Source) -> Child:
@@ -328,7 +334,7 @@ def _memory(source: Source) -> Child:
     if not rows:
         return None
     subtitle = "Resident memory; bar: the largest rank, dots: each rank, median over rounds."
-    return bars.dotted("Peak memory of a rank", subtitle, rows, units.memory, "largest")
+    return bars.dotted_bars("Peak memory of a rank", subtitle, rows, units.memory, "largest")
 
 
 def _mean_seconds(run: Run) -> float:

@@ -1,4 +1,4 @@
-"""What was measured on what: machine, graph, versions, configuration, every round's numbers."""
+"""The setting of a measurement: machine, graph, versions, configuration, and all its numbers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MOST_ROWS: Final = 1000
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value from a file can be calculated with."""
+    """Whether a value from a file is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def setting(source: Source) -> list[Child]:
-    """Machine, graph, versions, configuration, and every round's numbers."""
+    """Show machine, graph, versions, configuration, and the numbers of every round."""
     results = source.results
-    found: dict[str, Child] = {
+    values_by_name: dict[str, Child] = {
         "machine": _machine(results.machine),
         "network": _network(results.machine.get("emulation")),
         "graph": _graph(results.dataset),
@@ -32,10 +32,10 @@ def setting(source: Source) -> list[Child]:
         **{f"options of {name}": options_text(source.runs_of(name)[0].options)
            for name in source.names},
     }  # fmt: skip
-    shown = {key: value for key, value in found.items() if value}
-    missing = [tag("li", each) for each in source.missing]
+    present = {key: value for key, value in values_by_name.items() if value}
+    missing = [tag("li", sentence) for sentence in source.missing]
     return [
-        facts("What was measured on what", shown) if shown else None,
+        facts("What was measured on what", present) if present else None,
         tag("div", tag("h3", "Not shown"), tag("ul", missing), class_="note") if missing else None,
         tag("details", tag("summary", "Configuration"),
             tag("pre", config_text(results.config), tabindex=0)) if results.config else None,
@@ -44,35 +44,35 @@ def setting(source: Source) -> list[Child]:
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
-    told = [str(machine.get("cpu", ""))]
-    told += [
+    words = [str(machine.get("cpu", ""))]
+    words += [
         f"{machine[k]} {w}" for k, w in (("cores", "cores"), ("memory_gib", "GiB")) if k in machine
     ]
-    return ", ".join(each for each in [*told, str(machine.get("kernel", ""))] if each)
+    return ", ".join(word for word in [*words, str(machine.get("kernel", ""))] if word)
 
 
 def _network(emulation: Any) -> str:
-    """Emulated hosts as they were asked for; "" where nothing is told."""
+    """Describe the emulated hosts that were asked for. "" if the file has no entry about them."""
     if not isinstance(emulation, Mapping):
         return ""
-    told = {key: value for key, value in emulation.items() if key != "effective"}
+    bounds = {key: value for key, value in emulation.items() if key != "effective"}
     where = "emulated hosts" if emulation.get("effective") else "loopback"
-    return f"{where}: {options_text(told)}" if told else where
+    return f"{where}: {options_text(bounds)}" if bounds else where
 
 
 def _graph(dataset: Mapping[str, Any]) -> str:
     types, relations = dataset.get("node_types"), dataset.get("relations")
-    told = [str(dataset.get("name", ""))]
+    parts = [str(dataset.get("name", ""))]
     if isinstance(types, Mapping):
         for name, kind in types.items():
             if isinstance(kind, Mapping) and is_number(kind.get("count")):
                 dim = kind.get("feature_dim") or "no"
-                told.append(f"{name}: {kind['count']:,} nodes, {dim} features")
+                parts.append(f"{name}: {kind['count']:,} nodes, {dim} features")
     if isinstance(relations, Mapping):
-        told += [
+        parts += [
             f"{name}: {count:,} edges" for name, count in relations.items() if is_number(count)
         ]
-    return "; ".join(each for each in told if each)
+    return "; ".join(part for part in parts if part)
 
 
 def _raw(source: Source) -> Markup:

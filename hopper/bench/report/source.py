@@ -1,7 +1,7 @@
-"""What a report is made of: an A/B's folder, or that of a single training run.
+"""The files that a report is made of: the folder of an A/B, or of a single training run.
 
-results.json, or summary.json, has to be there and sound. Everything else (spans, loss curves, the
-partitioned graph) adds to the report; where it is gone, :attr:`Source.missing` says so.
+results.json or summary.json must exist and be valid. Everything else (spans, loss curves, the
+partitioned graph) is optional. :attr:`Source.missing` says what does not exist.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _finite(value: float) -> float:
 Amount = Annotated[float, Field(ge=0.0), AfterValidator(_finite)]
 
 
-def _known(names: Sequence[str]) -> BeforeValidator:
-    """What is not told of a group counts as 0, in the group's own order; other names follow."""
+def _fill_missing(names: Sequence[str]) -> BeforeValidator:
+    """Make a validator that sets names without a value to 0. The names come first, in order."""
 
     def fill(value: Any) -> Any:
         return {**dict.fromkeys(names, 0.0), **value} if isinstance(value, Mapping) else value
@@ -62,26 +62,26 @@ class _Read(BaseModel):
 
 
 class _Scored(_Read):
-    """What has scores by split and metric, the metric that selects the best model first."""
+    """An object with scores by split and metric. The first metric selects the best model."""
 
     scores: dict[str, dict[str, float]] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _name_metrics(cls, value: Any) -> Any:
-        """An older file has one score a split, under "accuracy"."""
+        """Convert an older file, which has one score for each split under "accuracy"."""
         is_old = isinstance(value, dict) and "scores" not in value
         if is_old and isinstance(value.get("accuracy"), dict):
             return {**value, "scores": split_scores(value)}
         return value
 
     def score(self, split: str, metric: str) -> float | None:
-        """One of them; None where there is none."""
+        """The score of a split by a metric. None if there is none."""
         return self.scores.get(split, {}).get(metric)
 
 
 class ByClass(_Read):
-    """Scores class by class, as columns of one length; see :mod:`hopper.models.class_scores`."""
+    """Scores by class (:mod:`hopper.models.class_scores`), in columns of equal length."""
 
     names: Annotated[list[str], Field(alias="class")]
     precision: list[float | None]
@@ -91,21 +91,21 @@ class ByClass(_Read):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> ByClass:
-        lengths = [len(each) for each in (self.precision, self.recall, self.f1, self.support)]
+        lengths = [len(column) for column in (self.precision, self.recall, self.f1, self.support)]
         if set(lengths) != {len(self.names)}:
             raise ValueError(f"expected {len(self.names)} classes in each column, given {lengths}")
         return self
 
 
 class Epoch(_Read):
-    """One epoch of a run; see design.md's results schema."""
+    """One epoch of a run, as results.json and summary.json describe it."""
 
     seconds: Annotated[float, Field(gt=0.0), AfterValidator(_finite)]
     loss: float
     iterations: int
-    bytes: Annotated[dict[str, Amount], _known(CAUSES)]
-    rows: Annotated[dict[str, Amount], _known(ROW_KINDS)]
-    stage_seconds: Annotated[dict[str, Amount], _known(STAGES)]
+    bytes: Annotated[dict[str, Amount], _fill_missing(CAUSES)]
+    rows: Annotated[dict[str, Amount], _fill_missing(ROW_KINDS)]
+    stage_seconds: Annotated[dict[str, Amount], _fill_missing(STAGES)]
     iteration_losses: list[float] = []
     val: float | None = None
     train: float | None = None
@@ -115,7 +115,7 @@ class Epoch(_Read):
 
 
 class Run(_Scored):
-    """One run of an engine in one round."""
+    """A run of an engine in one round."""
 
     engine: str
     label: str = ""
@@ -129,22 +129,24 @@ class Run(_Scored):
 
     @property
     def name(self) -> str:
-        """What the run is called in the report: its label, else its engine."""
+        """The name of the run in the report: its label, or else its engine."""
         return self.label or self.engine
 
 
 class Again(_Read):
-    """What float64 says; see :class:`hopper.bench.parity.InFloat64`."""
+    """Differences in float64 (:class:`hopper.bench.parity.InFloat64`)."""
 
     difference: float
     rounding: float
 
 
 class Parity(_Read):
-    """How far each engine's gradients and losses are from the reference's.
+    """Differences between each engine's gradients and losses and the reference's.
 
-    in_float64, losses_in_float64: of those that float32 could not judge.
-    not_judged: those that round on purpose.
+    Attributes
+    ----------
+    in_float64, losses_in_float64: the engines that float32 could not judge.
+    not_judged: the engines that round on purpose.
     """
 
     reference: str = ""
@@ -184,14 +186,17 @@ class Summary(_Scored):
 
 @dataclass(frozen=True)
 class Source:
-    """Everything that a report tells.
+    """The content of a report.
 
-    kind: "ab", or "run" for a single training run, whose results hold one run and no parity.
+    Attributes
+    ----------
+    kind: "ab", or "run" for a single training run. The results of a single run have no parity.
     learning: by name of run, the epochs of its first round with losses per iteration and scores.
-    timelines: by name of run, its recorded iterations; see :mod:`hopper.bench.report.spans`.
-    work: by name of run, its layers' division among ranks, where the engine divides them.
-    summary: of a single run; None of an A/B.
-    missing: sentences on what could not be shown and why.
+    timelines: by name of run, its recorded iterations (:mod:`hopper.bench.report.spans`).
+    work: by name of run, how its layers are divided among ranks. Empty if the engine does not
+        divide them.
+    missing: sentences that say what cannot be shown, and why.
+    summary: the summary of a single run. None for an A/B.
     """
 
     folder: Path
@@ -206,21 +211,20 @@ class Source:
 
     @property
     def names(self) -> list[str]:
-        """What is compared, in order of the first run."""
+        """The names that are compared, in the order of their first runs."""
         return list(dict.fromkeys(run.name for run in self.results.runs))
 
     def runs_of(self, name: str) -> list[Run]:
-        """The runs of one name, in order of rounds."""
+        """The runs of a name, in the order of rounds."""
         return sorted((r for r in self.results.runs if r.name == name), key=lambda run: run.round)
 
 
 def read_source(folder: Path) -> Source:
-    """Read an A/B's folder, or a single run's.
+    """Read the folder of an A/B or of a single run.
 
     Raises
     ------
-    RequestError: the folder holds neither; or a file of it is not what it should be (file and
-        field named).
+    RequestError: the folder belongs to neither, or a file is not valid. Names the file and field.
     """
     if (folder / RESULTS_FILE).is_file():
         return _read_ab(folder)
@@ -233,7 +237,7 @@ def read_source(folder: Path) -> Source:
 
 
 def _read_ab(folder: Path) -> Source:
-    results = _parsed(Results, folder / RESULTS_FILE)
+    results = _parse(Results, folder / RESULTS_FILE)
     firsts: dict[str, Run] = {}
     for run in results.runs:
         if run.name not in firsts or run.round < firsts[run.name].round:
@@ -242,29 +246,29 @@ def _read_ab(folder: Path) -> Source:
     timelines: dict[str, list[Timeline]] = {}
     work: dict[str, list[LayerWork]] = {}
     missing: list[str] = []
-    told = [name for run in results.runs for scores in run.scores.values() for name in scores]
-    metric = told[0] if told else "accuracy"
+    metrics = [name for run in results.runs for scores in run.scores.values() for name in scores]
+    metric = metrics[0] if metrics else "accuracy"
     for name, run in firsts.items():
         learning[name] = run.epochs
-        place = _run_folder(folder, run)
-        if place is None:
+        run_folder = _run_folder(folder, run)
+        if run_folder is None:
             missing.append(
                 f"{name}: no folder of its round {run.round + 1} in {RUNS_FOLDER}: losses are "
                 "shown per epoch, scores and time steps not at all"
             )
             continue
-        summary = _parsed(Summary, place / SUMMARY_FILE)
+        summary = _parse(Summary, run_folder / SUMMARY_FILE)
         learning[name], metric = summary.epochs, summary.metric
-        _add_timelines(name, place, timelines, missing)
-        work[name] = read_layer_work(place / SPANS_FOLDER)
+        _add_timelines(name, run_folder, timelines, missing)
+        work[name] = read_layer_work(run_folder / SPANS_FOLDER)
     return Source(folder, "ab", results, metric, learning, timelines, work, missing)
 
 
 def _read_run(folder: Path) -> Source:
-    summary = _parsed(Summary, folder / SUMMARY_FILE)
+    summary = _parse(Summary, folder / SUMMARY_FILE)
     missing = ["Machine, versions and commit: a run's folder does not hold them"]
     config = _config(folder, missing)
-    described = _described(config, missing)
+    described = _describe_graph(config, missing)
     run = {
         **summary.model_dump(exclude={"exact", "metric", "by_class"}),
         "exact": summary.exact,
@@ -282,23 +286,25 @@ def _read_run(folder: Path) -> Source:
 
 
 def _add_timelines(
-    name: str, place: Path, timelines: dict[str, list[Timeline]], missing: list[str]
+    name: str, run_folder: Path, timelines: dict[str, list[Timeline]], missing: list[str]
 ) -> None:
-    spans = place / SPANS_FOLDER
-    found = read_timelines(spans) if spans.is_dir() else []
-    if found:
-        timelines[name] = found
+    spans = run_folder / SPANS_FOLDER
+    recorded = read_timelines(spans) if spans.is_dir() else []
+    if recorded:
+        timelines[name] = recorded
     else:
-        missing.append(f"{name}: no recorded spans in {place.name}/{SPANS_FOLDER}: no time steps")
+        missing.append(
+            f"{name}: no recorded spans in {run_folder.name}/{SPANS_FOLDER}: no time steps"
+        )
 
 
 def _run_folder(folder: Path, run: Run) -> Path | None:
-    """Where a run's own files are; None where they are gone."""
+    """The folder of a run's files. None if it does not exist."""
     name = Contender(run.name, run.engine, ()).folder
-    place = folder / RUNS_FOLDER / f"{name}-round-{run.round}"
+    run_folder = folder / RUNS_FOLDER / f"{name}-round-{run.round}"
     try:
-        return place if (place / SUMMARY_FILE).is_file() else None
-    except OSError:  # a label too long to name a file
+        return run_folder if (run_folder / SUMMARY_FILE).is_file() else None
+    except OSError:  # the label is too long for the name of a file
         return None
 
 
@@ -307,14 +313,14 @@ def _config(folder: Path, missing: list[str]) -> dict[str, Any]:
     if not path.is_file():
         missing.append(f"Configuration: no {CONFIG_FILE}")
         return {}
-    found = _loaded(path)
-    if not isinstance(found, dict):
-        raise RequestError(f"{path}: expected an object, given {type(found).__name__}")
-    return found
+    values = _load_json(path)
+    if not isinstance(values, dict):
+        raise RequestError(f"{path}: expected an object, given {type(values).__name__}")
+    return values
 
 
-def _described(config: Mapping[str, Any], missing: list[str]) -> dict[str, Any]:
-    """Graph and partition of a single run, from the partitioned directory that it read."""
+def _describe_graph(config: Mapping[str, Any], missing: list[str]) -> dict[str, Any]:
+    """Describe the graph and partition of a single run, if its partitioned graph can be read."""
     path = config.get("data", {}).get("partitioned", "")
     try:
         graph = PartitionedGraph.open(path)
@@ -324,19 +330,19 @@ def _described(config: Mapping[str, Any], missing: list[str]) -> dict[str, Any]:
         return {}
 
 
-def _loaded(path: Path) -> Any:
+def _load_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RequestError(f"{path}: expected JSON: {error}") from error
 
 
-def _parsed(kind: type[_Kind], path: Path) -> _Kind:
+def _parse(kind: type[_Kind], path: Path) -> _Kind:
     try:
-        return kind.model_validate(_loaded(path))
+        return kind.model_validate(_load_json(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the file"
-        given = str(first["input"])
-        told = given if len(given) <= 60 else given[:57] + "..."
-        raise RequestError(f"{path}: {field}: {first['msg']}; given {told}") from error
+        first_error = error.errors()[0]
+        field = ".".join(str(part) for part in first_error["loc"]) or "the file"
+        text = str(first_error["input"])
+        shortened = text if len(text) <= 60 else text[:57] + "..."
+        raise RequestError(f"{path}: {field}: {first_error['msg']}; given {shortened}") from error

@@ -1,9 +1,10 @@
-"""The spans of a run, ranks laid on one time axis, for a few iterations of the last epoch.
+"""The spans of all ranks on one time axis, for a few iterations of the last epoch.
 
 Every rank writes ``start`` in seconds since it opened its log. Ranks that name the same clock are
-aligned by it, exactly. For ranks on several machines, whose clocks differ, the wait that ends an
-iteration is taken: nobody leaves it before the last rank has come, so its end is the same moment
-everywhere, up to a message's travel. The median over the epoch's iterations is used.
+aligned exactly by this clock. Ranks on several machines have different clocks. They are aligned by
+the wait that ends an iteration. No rank leaves this wait before the last rank has come. So it ends
+at the same moment everywhere, up to the time that a message takes. The offset of a rank is the
+median over the epoch's iterations.
 """
 
 from __future__ import annotations
@@ -20,20 +21,23 @@ from hopper.errors import RequestError
 from hopper.run_log import OPENED, STAGES
 
 SHOWN_ITERATIONS: Final = 3
-"""the first of the last epoch: more would only make the file larger"""
+"""The first iterations of the last epoch are shown. More would only make the file larger."""
 _KEPT_ITERATIONS: Final = 8
 _KEPT_AHEAD: Final = 40
-"""of what threads have prepared ahead"""
+"""The same limit for spans of threads that work ahead."""
 
 Key = tuple[int, int]
-"""epoch and iteration"""
+"""Epoch and iteration."""
 Alignment = Literal["clock", "barriers", "none"]
 
 
 class Span(NamedTuple):
-    """A stage of one rank; start in seconds since the iteration began on its first rank.
+    """A stage of one rank.
 
-    thread: of the rank, which prepares other iterations; empty = the one that trains this one.
+    Attributes
+    ----------
+    start: seconds since the first rank began the iteration.
+    thread: the name of a thread that prepares other iterations. Empty for the thread that trains.
     """
 
     rank: int
@@ -47,7 +51,7 @@ class Span(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """A model on its way, from the start of the sender's ``migrate`` to the receiver's end."""
+    """The way of a model, from the start of the sender's ``migrate`` to the receiver's end."""
 
     model: int
     step: int
@@ -72,7 +76,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class _Opened:
-    """When a log was opened, by two clocks; ``clock`` names the second one."""
+    """When a log was opened, by two clocks. ``clock`` names the second one."""
 
     unix: float
     monotonic: float
@@ -81,8 +85,15 @@ class _Opened:
 
 @dataclass
 class _RankLog:
-    """One file: the kept iterations' lines, those of what was prepared ahead, and when the rank
-    left each iteration's last wait."""
+    """The content of a rank's file, by epoch and iteration.
+
+    Attributes
+    ----------
+    opened: the opening of the log that the lines belong to.
+    lines, ahead: spans of the thread that trains, and of threads that work ahead.
+    left: the opening of the log, and when the rank left the iteration's last wait.
+    kept: by epoch and whether spans are of work ahead, the iterations whose lines are kept.
+    """
 
     path: Path
     opened: dict[Key, _Opened | None] = field(default_factory=dict)
@@ -93,25 +104,25 @@ class _RankLog:
 
 
 def read_timelines(folder: Path) -> list[Timeline]:
-    """The first iterations of the last epoch that every rank recorded; none without files.
+    """Read the first iterations of the last epoch that every rank recorded.
 
     Raises
     ------
-    RequestError: a file is not a run log, or a rank's is missing.
+    RequestError: a file is not a run log, or the file of a rank is missing.
     """
     logs = [_read_rank(path) for path in log_files(folder)]
     if not logs:
         return []
-    together = set.intersection(*(set(log.lines) for log in logs))
-    if not together:
+    common_keys = set.intersection(*(set(log.lines) for log in logs))
+    if not common_keys:
         return []
-    last = max(epoch for epoch, _ in together)
-    keys = sorted(key for key in together if key[0] == last)[:SHOWN_ITERATIONS]
+    last = max(epoch for epoch, _ in common_keys)
+    keys = sorted(key for key in common_keys if key[0] == last)[:SHOWN_ITERATIONS]
     return [_timeline(logs, key) for key in keys]
 
 
 def _read_rank(path: Path) -> _RankLog:
-    """Keep the first iterations of every epoch; what a resumed run wrote anew replaces the old."""
+    """Keep the first iterations of every epoch. Lines of a resumed run replace older ones."""
     log = _RankLog(path)
     opened: _Opened | None = None
     written: set[tuple[Key, bool]] = set()
@@ -120,7 +131,7 @@ def _read_rank(path: Path) -> _RankLog:
             opened, written = _opening(path, number, line), set()
         if "span" not in line or "epoch" not in line or "iteration" not in line:
             continue
-        span = _checked(path, number, line)
+        span = _check_span(path, number, line)
         key = span["epoch"], span["iteration"]
         if span["span"] == "wait" and span.get("operation") == "sync":
             log.left[key] = opened, span["start"] + span["seconds"]
@@ -136,10 +147,12 @@ def _read_rank(path: Path) -> _RankLog:
 
 def _is_kept(log: _RankLog, key: Key, *, is_ahead: bool) -> bool:
     epoch, iteration = key
-    first = log.kept.setdefault((epoch, is_ahead), [])
-    if iteration not in first and len(first) < (_KEPT_AHEAD if is_ahead else _KEPT_ITERATIONS):
-        first.append(iteration)
-    return iteration in first
+    iterations = log.kept.setdefault((epoch, is_ahead), [])
+    if iteration not in iterations and len(iterations) < (
+        _KEPT_AHEAD if is_ahead else _KEPT_ITERATIONS
+    ):
+        iterations.append(iteration)
+    return iteration in iterations
 
 
 def _opening(path: Path, number: int, line: dict[str, Any]) -> _Opened:
@@ -147,12 +160,12 @@ def _opening(path: Path, number: int, line: dict[str, Any]) -> _Opened:
     return _Opened(unix, monotonic, str(line.get("clock") or ""))
 
 
-def _checked(path: Path, number: int, line: dict[str, Any]) -> dict[str, Any]:
+def _check_span(path: Path, number: int, line: dict[str, Any]) -> dict[str, Any]:
     for name in ("start", "seconds"):
         _number(path, number, line, name)
     for name in ("epoch", "iteration", "model", "step"):
         value = line.get(name)
-        # A bool is an int to Python, and no iteration.
+        # In Python a bool is an int, but it is no number of an iteration.
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             raise RequestError(
                 f"{path}: line {number}: {name}: expected an integer, given {value!r}"
@@ -178,22 +191,22 @@ def _timeline(logs: Sequence[_RankLog], key: Key) -> Timeline:
         for log, offset in zip(logs, offsets, strict=True)
         for line in log.lines[key]
     )
-    placed = list(enumerate(zip(logs, offsets, strict=True)))
+    ranked_logs = list(enumerate(zip(logs, offsets, strict=True)))
     spans = [
         _span(rank, line, offset - begin)
-        for rank, (log, offset) in placed
+        for rank, (log, offset) in ranked_logs
         for line in log.lines[key]
     ]
     seconds = max(span.start + span.seconds for span in spans)
     ahead = [
         _span(rank, line, offset - begin)
-        for rank, (log, offset) in placed
-        for own, lines in log.ahead.items()
-        # What was written before a resumption counts from another zero.
-        if log.opened[own] == log.opened[key]
+        for rank, (log, offset) in ranked_logs
+        for ahead_key, lines in log.ahead.items()
+        # Lines from before a resumption count from another zero.
+        if log.opened[ahead_key] == log.opened[key]
         for line in lines
     ]
-    during = [each for each in ahead if each.start < seconds and each.start + each.seconds > 0]
+    during = [span for span in ahead if span.start < seconds and span.start + span.seconds > 0]
     return Timeline(
         epoch=key[0],
         iteration=key[1],
@@ -206,11 +219,11 @@ def _timeline(logs: Sequence[_RankLog], key: Key) -> Timeline:
 
 
 def _span(rank: int, line: Mapping[str, Any], shift: float) -> Span:
-    """A line's span; ``shift`` is added to its start."""
-    told = {"span", "start", "seconds", "cpu", "model", "step", "thread"}
+    """Make the span of a line. ``shift`` is added to its start."""
+    field_names = {"span", "start", "seconds", "cpu", "model", "step", "thread"}
     thread = str(line.get("thread") or "")
-    # Of another iteration than the one that is shown.
-    told |= set() if thread else {"epoch", "iteration"}
+    # Work ahead is for another iteration than the one that is shown, so its details say which.
+    field_names |= set() if thread else {"epoch", "iteration"}
     return Span(
         rank=rank,
         stage=line["span"],
@@ -218,47 +231,54 @@ def _span(rank: int, line: Mapping[str, Any], shift: float) -> Span:
         seconds=max(0.0, line["seconds"]),
         model=line.get("model"),
         step=line.get("step"),
-        details={name: value for name, value in line.items() if name not in told},
+        details={name: value for name, value in line.items() if name not in field_names},
         thread=thread,
     )
 
 
 def _cut(span: Span, seconds: float) -> Span:
-    """The part of a span that lies within the iteration."""
+    """Cut off what lies outside the iteration."""
     start = max(0.0, span.start)
     return span._replace(start=start, seconds=min(seconds, span.start + span.seconds) - start)
 
 
 def _offsets(logs: Sequence[_RankLog], key: Key) -> tuple[list[float], Alignment]:
-    """What to add to each rank's ``start``."""
+    """Seconds to add to each rank's ``start``, and how they were found."""
     opened = [log.opened[key] for log in logs]
-    known = [each for each in opened if each is not None]
-    if len(known) == len(logs) and known[0].clock and len({each.clock for each in known}) == 1:
-        return [each.monotonic for each in known], "clock"
+    known_openings = [opening for opening in opened if opening is not None]
+    if (
+        len(known_openings) == len(logs)
+        and known_openings[0].clock
+        and len({each.clock for each in known_openings}) == 1
+    ):
+        return [opening.monotonic for opening in known_openings], "clock"
     if len(logs) == 1:
         return [0.0], "clock"
-    left = [_left(log, key) for log in logs]
-    together = set.intersection(*(set(each) for each in left))
-    if together:
-        differences = ([left[0][i] - each[i] for i in together] for each in left)
-        return [median(each) for each in differences], "barriers"
-    if len(known) == len(logs):
-        return [each.unix for each in known], "none"
+    wait_ends = [_wait_ends(log, key) for log in logs]
+    common_iterations = set.intersection(*(set(ends) for ends in wait_ends))
+    if common_iterations:
+        differences = ([wait_ends[0][i] - ends[i] for i in common_iterations] for ends in wait_ends)
+        return [median(rank_differences) for rank_differences in differences], "barriers"
+    if len(known_openings) == len(logs):
+        return [each.unix for each in known_openings], "none"
     return [0.0] * len(logs), "none"
 
 
-def _left(log: _RankLog, key: Key) -> dict[int, float]:
+def _wait_ends(log: _RankLog, key: Key) -> dict[int, float]:
     """When a rank left each iteration's last wait, on the clock of ``key``'s spans."""
     return {
-        iteration: left
-        for (epoch, iteration), (opened, left) in log.left.items()
-        # What was written before a resumption counts from another zero.
+        iteration: moment
+        for (epoch, iteration), (opened, moment) in log.left.items()
+        # Lines from before a resumption count from another zero.
         if epoch == key[0] and opened == log.opened[key]
     }
 
 
 def _passages(spans: Sequence[Span]) -> Iterator[Passage]:
-    """Where models went between time steps: each group is sampled where it is trained."""
+    """List the moves of models between time steps.
+
+    A model is at the rank that samples and computes its group.
+    """
     places = {
         (span.model, span.step): span.rank
         for span in spans

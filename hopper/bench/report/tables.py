@@ -10,7 +10,7 @@ from hopper.bench.report.markup import Child, Markup, tag
 
 
 class Cell(NamedTuple):
-    """A number, set to the right; ``mark`` is a class such as "bad"."""
+    """A number, set to the right. ``mark`` is a class such as "bad"."""
 
     text: Child
     mark: str = ""
@@ -19,20 +19,24 @@ class Cell(NamedTuple):
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[Child | Cell]], hidden: bool = True
 ) -> Markup:
-    """A table in a box that scrolls by itself where the page is narrow.
+    """Make a table in a box that scrolls if the page is narrow.
 
     Parameters
     ----------
-    rows: the first of each is its heading. A column is set to the right where its cells are.
+    rows: the first cell of a row is its heading. A column with a :class:`Cell` is set to the right.
     hidden: whether the caption is for screen readers only.
     """
-    written = [list(row) for row in rows]
-    right = {index for row in written for index, each in enumerate(row) if isinstance(each, Cell)}
+    cells_by_row = [list(row) for row in rows]
+    right = {
+        index for row in cells_by_row for index, cell in enumerate(row) if isinstance(cell, Cell)
+    }
     headings = [
-        tag("th", each, scope="col", class_="number" if index in right else None)
-        for index, each in enumerate(head)
+        tag("th", heading, scope="col", class_="number" if index in right else None)
+        for index, heading in enumerate(head)
     ]
-    body = [tag("tr", [_cell(index, each) for index, each in enumerate(row)]) for row in written]
+    body = [
+        tag("tr", [_cell(index, cell) for index, cell in enumerate(row)]) for row in cells_by_row
+    ]
     content = tag(
         "table",
         tag("caption", caption, class_="unseen" if hidden else None),
@@ -43,17 +47,17 @@ def table(
     return tag("div", content, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def facts(caption: str, found: Mapping[str, Child]) -> Markup:
-    """Names and values, one below the other."""
+def facts(caption: str, values: Mapping[str, Child]) -> Markup:
+    """Make a table of names and values."""
     rows = [
-        tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in found.items()
+        tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in values.items()
     ]
     return tag("div", tag("table", tag("caption", caption), tag("tbody", rows), class_="facts"),
                class_="scroll", tabindex=0, role="region", aria_label=caption)  # fmt: skip
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """A configuration as TOML-like text, a section a paragraph."""
+    """Write a configuration as text that resembles TOML, with a paragraph for each section."""
     paragraphs = []
     for section, values in config.items():
         if isinstance(values, Mapping):
@@ -65,7 +69,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def options_text(options: Mapping[str, Any]) -> str:
-    """A few options in a row."""
+    """Write a few options in a row."""
     return ", ".join(f"{key} = {_value(value)}" for key, value in options.items())
 
 

@@ -1,4 +1,4 @@
-"""Numbers for people: three digits that matter, and a unit that fits."""
+"""Numbers as text, with three significant digits and a unit that fits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits without an exponent."""
+    """Write a number with three significant digits and without an exponent."""
     if not math.isfinite(value):
         return str(value)
     if value == 0 or abs(value) >= 99.95:
@@ -20,21 +20,21 @@ def three_digits(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds, milliseconds or microseconds."""
+    """Write seconds in minutes, seconds, milliseconds or microseconds."""
     if value >= 600:
         return f"{value / 60:,.0f} min"
-    unit = next(each for each in _SECONDS if value >= each[0])
+    unit = next(candidate for candidate in _SECONDS if value >= candidate[0])
     return f"{three_digits(value * unit[2])} {unit[1]}" if value > 0 else "0 s"
 
 
 def tick(value: float, longest: float) -> str:
-    """A round number of seconds on an axis, in the unit of the axis' end."""
-    unit = next(each for each in _SECONDS if longest >= each[0])
+    """Write a round number of seconds on an axis, in the unit of the end of the axis."""
+    unit = next(candidate for candidate in _SECONDS if longest >= candidate[0])
     return f"{value * unit[2]:.6g} {unit[1]}" if value else "0"
 
 
 def size(value: float) -> str:
-    """Bytes, in decimal units as links are rated."""
+    """Write bytes in decimal units, as rates of links are."""
     for least, unit in _BYTES:
         if value >= least:
             return f"{three_digits(value / least)} {unit}"
@@ -42,12 +42,12 @@ def size(value: float) -> str:
 
 
 def memory(value: float) -> str:
-    """MiB, GiB from 1024 on."""
+    """Write MiB, or GiB from 1024 MiB on."""
     return f"{three_digits(value / 1024)} GiB" if value >= 1024 else f"{three_digits(value)} MiB"
 
 
 def count(value: float) -> str:
-    """A number of things; thousands and millions from 10,000 on."""
+    """Write a number of things, from 10,000 on in thousands or millions."""
     if value >= 999_500:
         return f"{three_digits(value / 1e6)} M"
     if value >= 10_000:
@@ -56,32 +56,32 @@ def count(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A share of 1 in per cent."""
+    """Write a share of 1 in per cent."""
     return f"{100 * value:.1f} %"
 
 
 def difference(value: float | None) -> str:
-    """A relative difference; None was not checked."""
+    """Write a relative difference. None means that it was not checked."""
     if value is None:
         return "not checked"
     return "0" if value == 0 else f"{value:.1e}"
 
 
 def things(number: int, noun: str, plural: str = "") -> str:
-    """A number and its noun."""
+    """Write a number and its noun."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names in a row, the last after "and"."""
+def join_words(names: Sequence[str]) -> str:
+    """Join names by commas, and the last one by "and"."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def round_steps(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers from ``low`` to ``high`` for an axis, about ``wanted`` of them."""
+def round_steps(low: float, high: float, steps: int = 5) -> list[float]:
+    """Choose about ``steps`` round numbers from ``low`` to ``high`` for an axis."""
     if not high > low:
         return [low]
-    raw = (high - low) / wanted
+    raw = (high - low) / steps
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)
     first = math.ceil(low / step - 1e-9)
