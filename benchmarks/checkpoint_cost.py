@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from math import nan
 from pathlib import Path
@@ -25,6 +24,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.ab_command import compare_engines
 from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs
@@ -51,35 +53,34 @@ GOALS = {"a model": 0.03, "a model and learnable rows": 0.05}
 
 
 def compare(options: argparse.Namespace, name: str, graph: GraphDirectory) -> dict[str, Any]:
-    """Train with and without checkpoints; results of ``hopper bench ab``.
+    """Train with and without checkpoints, and return the results of ``hopper bench ab``.
 
     Raises
     ------
-    CalledProcessError: the comparison failed, or found gradients that differ.
+    CalledProcessError: the comparison failed, or gradients differ.
     """
     folder: Path = options.out / name.replace(" ", "-")
-    results = folder / "results.json"
-    if not results.exists():
-        parts = options.out / f"{folder.name}-parts"
-        if not parts.exists():
-            partition_graph(graph, parts, options.hosts)
-        run = {
-            "epochs": 4,
-            "iterations_per_epoch": CHECKPOINTS_AN_EPOCH * options.every,
-            "evaluate_every": 0,
-            "threads": 1,
-        }
-        values = MODELS[name] | {"data": {"partitioned": str(parts.absolute())}}
-        values["train"] = values["train"] | run
-        config = options.out / f"{folder.name}.json"
-        config.write_text(json.dumps(values))
-        contenders = f"{ENGINE},{ENGINE}:train.checkpoint_every={options.every}"
-        command = [sys.executable, "-m", "hopper.cli", "bench", "ab", str(config)]
-        command += ["--engines", contenders, "--rounds", str(options.rounds)]
-        command += ["--emulate", str(options.hosts), "--link-rate", options.link_rate]
-        subprocess.run([*command, "--out", str(folder)], check=True)
-    found: dict[str, Any] = json.loads(results.read_text())
-    return found
+    parts = options.out / f"{folder.name}-parts"
+    if not parts.exists():
+        partition_graph(graph, parts, options.hosts)
+    run = {
+        "epochs": 4,
+        "iterations_per_epoch": CHECKPOINTS_AN_EPOCH * options.every,
+        "evaluate_every": 0,
+        "threads": 1,
+    }
+    values = MODELS[name] | {"data": {"partitioned": str(parts.absolute())}}
+    values["train"] = values["train"] | run
+    config = options.out / f"{folder.name}.json"
+    config.write_text(json.dumps(values))
+    return compare_engines(
+        config,
+        [ENGINE, f"{ENGINE}:train.checkpoint_every={options.every}"],
+        folder,
+        rounds=options.rounds,
+        hosts=options.hosts,
+        link_rate=options.link_rate,
+    )
 
 
 def summarise(

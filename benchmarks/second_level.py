@@ -16,9 +16,7 @@ in turn, with its interval over rounds), ``DIR/README.md`` and ``DIR/picture.web
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -29,6 +27,9 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.ab_command import compare_engines
 from hopper.bench.machine import tell_machine
 from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs
@@ -51,26 +52,25 @@ def divide(graph: GraphDirectory, folder: Path, hosts: int, ranks: int) -> Path:
 
 
 def compare(options: argparse.Namespace, parts: dict[int, Path], ranks: int) -> dict[str, Any]:
-    """Measure every engine on both placements; results of ``hopper bench ab``.
+    """Measure every engine on both placements, and return the results of ``hopper bench ab``.
 
     Raises
     ------
-    CalledProcessError: the comparison failed, or found gradients that differ.
+    CalledProcessError: the comparison failed, or gradients differ.
     """
-    out: Path = options.out / f"ranks-{ranks}"
-    if not (out / "results.json").exists():
-        contenders = options.engines.split(",")
-        if ranks > 1:
-            contenders += [f"{name}:partitioned={parts[ranks]}" for name in contenders]
-        command = [sys.executable, "-m", "hopper.cli", "bench", "ab", str(options.config)]
-        command += ["--engines", ",".join(contenders), "--out", str(out)]
-        command += ["--rounds", str(options.rounds)]
-        if options.link_rate != "loopback":
-            command += ["--emulate", str(options.hosts), "--link-rate", options.link_rate]
-        command += [f"--data.partitioned={parts[1]}", f"--cluster.ranks_per_server={ranks}"]
-        subprocess.run(command + options.overrides, check=True)
-    found: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return found
+    contenders = options.engines.split(",")
+    if ranks > 1:
+        contenders += [f"{name}:partitioned={parts[ranks]}" for name in contenders]
+    places = [f"--data.partitioned={parts[1]}", f"--cluster.ranks_per_server={ranks}"]
+    return compare_engines(
+        options.config,
+        contenders,
+        options.out / f"ranks-{ranks}",
+        rounds=options.rounds,
+        hosts=options.hosts,
+        link_rate=options.link_rate,
+        overrides=[*places, *options.overrides],
+    )
 
 
 def summarise(results: dict[str, Any], ranks: int, hosts: int) -> Iterator[dict[str, Any]]:
@@ -107,8 +107,8 @@ def summarise(results: dict[str, Any], ranks: int, hosts: int) -> Iterator[dict[
 
 def _seconds(runs: Sequence[dict[str, Any]]) -> list[float]:
     """By round, a run's mean epoch."""
-    ordered = sorted(runs, key=lambda run: run["round"])
-    return [fmean(epoch["seconds"] for epoch in measured_epochs(run)) for run in ordered]
+    ordered_runs = sorted(runs, key=lambda run: run["round"])
+    return [fmean(epoch["seconds"] for epoch in measured_epochs(run)) for run in ordered_runs]
 
 
 def page(result: dict[str, Any]) -> str:
@@ -131,15 +131,17 @@ def page(result: dict[str, Any]) -> str:
         "times as fast | features, MB | topology | models | gradients | partial |",
         "|---:|---|---|---:|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
-    for each in result["cells"]:
-        times = each["times_as_fast_as_in_turn"]
-        told = f"{times['mean']:.2f} ({times['low']:.2f} to {times['high']:.2f})" if times else ""
+    for cell in result["cells"]:
+        times = cell["times_as_fast_as_in_turn"]
+        ratio_text = (
+            f"{times['mean']:.2f} ({times['low']:.2f} to {times['high']:.2f})" if times else ""
+        )
         causes = ("feature", "topology", "model", "gradient", "partial")
-        sent = " | ".join(f"{each['bytes'][cause] / 1e6:.2f}" for cause in causes)
+        megabytes = " | ".join(f"{cell['bytes'][cause] / 1e6:.2f}" for cause in causes)
         lines.append(
-            f"| {each['ranks_per_host']} | `{each['engine']}` | {each['placement']} | "
-            f"{each['rows_a_rank']:,.0f} | {each['rows_of_other_servers_a_rank']:,.0f} | "
-            f"{each['epoch_seconds']:.3f} | {told} | {sent} |"
+            f"| {cell['ranks_per_host']} | `{cell['engine']}` | {cell['placement']} | "
+            f"{cell['rows_a_rank']:,.0f} | {cell['rows_of_other_servers_a_rank']:,.0f} | "
+            f"{cell['epoch_seconds']:.3f} | {ratio_text} | {megabytes} |"
         )
     return "\n".join([*lines, ""])
 
@@ -149,21 +151,21 @@ def draw(result: dict[str, Any], file: Path) -> None:
     figure = Figure((11, 4.4), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     cells = result["cells"]
-    engines = list(dict.fromkeys(each["engine"] for each in cells))
-    kinds = list(dict.fromkeys((each["ranks_per_host"], each["placement"]) for each in cells))
+    engines = list(dict.fromkeys(cell["engine"] for cell in cells))
+    kinds = list(dict.fromkeys((cell["ranks_per_host"], cell["placement"]) for cell in cells))
     shades = {1: tint(hex_of("blue"), 2), 2: tint(hex_of("blue"), 1)}
     labels = {"rows_a_rank": "input rows a rank and iteration", "epoch_seconds": "s an epoch"}
     for axes, (key, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
-        for place, (ranks, placement) in enumerate(kinds):
-            found = {
+        for number, (ranks, placement) in enumerate(kinds):
+            values = {
                 each["engine"]: each[key]
                 for each in cells
                 if (each["ranks_per_host"], each["placement"]) == (ranks, placement)
             }
             width = 0.8 / len(kinds)
             axes.bar(
-                [index + (place - len(kinds) / 2 + 0.5) * width for index in range(len(engines))],
-                [found[engine] for engine in engines],
+                [index + (number - len(kinds) / 2 + 0.5) * width for index in range(len(engines))],
+                [values[engine] for engine in engines],
                 width,
                 color=shades.get(ranks, hex_of("blue")),
                 hatch="//" if placement == BY_LOCALITY else "",
@@ -195,14 +197,18 @@ def main() -> int:
     options, options.overrides = parse()
     graph = GraphDirectory.open(options.graph)
     options.out.mkdir(parents=True, exist_ok=True)
-    numbers = [int(each) for each in options.ranks.split(",")]
-    parts = {each: divide(graph, options.out, options.hosts, each) for each in {1, *numbers}}
+    numbers = [int(word) for word in options.ranks.split(",")]
+    parts = {number: divide(graph, options.out, options.hosts, number) for number in {1, *numbers}}
     cells: list[dict[str, Any]] = []
     for ranks in numbers:
         results = compare(options, parts, ranks)
         cells += summarise(results, ranks, options.hosts)
-        said = {"--graph": options.graph.name, "--out": "DIR", "--link-rate": options.link_rate}
-        words = [options.config.name, *(word for pair in said.items() for word in pair)]
+        options_told = {
+            "--graph": options.graph.name,
+            "--out": "DIR",
+            "--link-rate": options.link_rate,
+        }
+        words = [options.config.name, *(word for pair in options_told.items() for word in pair)]
         result = {
             "schema": 1,
             "benchmark": "second_level",

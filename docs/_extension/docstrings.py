@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from hopper.config.reference import plain_text
+
 _LISTS: Final = ("Parameters", "Attributes", "Raises")
 _ITEM = re.compile(r"([\w*.]+(?:, [\w*.]+)*): (.*)")
-_ROLE = re.compile(r":\w+:`~?([^`]+)`")
 _CODE = re.compile(r"(`[^`]+`)")
 _PAGE = re.compile(r"\bdocs/([\w/-]+\.md(?:#[\w-]+)?)")
 
@@ -49,9 +50,7 @@ def to_markdown(text: str, up: str = "..") -> str:
     text: with ``code``, roles such as :class:`Name`, and names of pages such as docs/index.md.
     up: the way from the page to the folder ``docs``.
     """
-    text = _ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", " ".join(text.split()))
-    text = text.replace("``", "`")
-    pieces = _CODE.split(text)
+    pieces = _CODE.split(plain_text(text, short=True))
     pieces[::2] = [
         _PAGE.sub(rf"[](<{up}/\1>)", re.sub(r"([*_<\[])", r"\\\1", piece)) for piece in pieces[::2]
     ]

@@ -93,7 +93,7 @@ def sections() -> dict[str, type[Section]]:
 
 def describe_section(kind: type[Section]) -> str:
     """The description of a section, in one line."""
-    return _plain(inspect.getdoc(kind) or "").partition(": ")[2]
+    return plain_text(inspect.getdoc(kind) or "").partition(": ")[2]
 
 
 def make_schema() -> dict[str, Any]:
@@ -190,10 +190,19 @@ def _texts(kind: type[Section]) -> dict[str, str]:
             and isinstance(text.value, ast.Constant)
             and isinstance(text.value.value, str)
         ):
-            texts[key.target.id] = _plain(text.value.value)
+            texts[key.target.id] = plain_text(text.value.value)
     return texts
 
 
-def _plain(text: str) -> str:
-    """Write a docstring in one line, with names between single backquotes and without roles."""
-    return " ".join(_ROLE.sub(r"`\1`", text).replace("``", "`").split())
+def plain_text(text: str, short: bool = False) -> str:
+    """Write a docstring in one line, with names between single backquotes and without roles.
+
+    Parameters
+    ----------
+    short: whether only the last part of a role's dotted name stays.
+    """
+
+    def name(role: re.Match[str]) -> str:
+        return f"`{role[1].rpartition('.')[2] if short else role[1]}`"
+
+    return " ".join(_ROLE.sub(name, text).replace("``", "`").split())
