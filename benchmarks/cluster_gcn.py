@@ -94,8 +94,8 @@ class ClusterSampler(NeighborSampler):
         """See :class:`NeighborSampler`."""
         offsets, sources, positions = super().draw(hop, relation, destinations, moment)
         batch_of, originals = self._clusters.batch_of(moment[0]), self.original_ids[relation.dst]
-        own = np.repeat(batch_of[originals[destinations]], np.diff(offsets))
-        flags = batch_of[originals[sources]] == own
+        source_batches = np.repeat(batch_of[originals[destinations]], np.diff(offsets))
+        flags = batch_of[originals[sources]] == source_batches
         offsets, sources, _ = take_flagged(offsets, sources, flags)
         return offsets, sources, positions[flags]
 
@@ -108,8 +108,8 @@ class ClusterSchedule(RootSchedule):
     clusters, per_batch: as of :class:`Clusters`.
     """
 
-    def __init__(self, *given: Any, clusters: str, per_batch: int = 1, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *arguments: Any, clusters: str, per_batch: int = 1, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._clusters = Clusters(clusters, per_batch, self._seed)
         self.iterations = -(-self._clusters.batches // self._models)
         if options.get("most_iterations"):
@@ -125,8 +125,8 @@ class ClusterSchedule(RootSchedule):
         nodes = cast(TrainingNodes, self._roots)
         order = permute(self._seed, epoch, nodes.count, np.arange(nodes.count))
         number = self._clusters.batch_of(epoch)[nodes.ids[order]]
-        first = iteration * self._models
-        parts = [order[number == first + model] for model in range(self._models)]
+        first_batch = iteration * self._models
+        parts = [order[number == first_batch + model] for model in range(self._models)]
         roots = nodes.at(np.concatenate(parts))
         if not roots.size:
             raise RequestError(

@@ -80,12 +80,12 @@ def divide(options: argparse.Namespace, graph: Path, method: str, *words: str) -
     out, log = options.work / "parts", options.work / "partition.log"
     command = [*HOPPER, "partition", str(graph), "--servers", str(options.servers), "--method"]
     command += [method, "--out", str(out), "--memory-limit", options.memory]
-    taken: dict[str, Any] = run([*command, "--locality-roots", "0", *words], log)
+    measured: dict[str, Any] = run([*command, "--locality-roots", "0", *words], log)
     said = re.search(r"time: about (\d+) s", log.read_text())
-    taken["expected_seconds"] = int(said[1]) if said else None
-    taken["division"] = read_division(out)
+    measured["expected_seconds"] = int(said[1]) if said else None
+    measured["division"] = read_division(out)
     shutil.rmtree(out)
-    return taken
+    return measured
 
 
 def divide_by_dgl(
@@ -94,15 +94,15 @@ def divide_by_dgl(
     """A division by DGL, or why there is none."""
     if importlib.util.find_spec("dgl") is None:
         return {"left_out": "DGL is not installed"}
-    needed, there = options.edges * edge_bytes, available_memory()
-    if needed > there:
-        left_out = f"about {needed / 2**30:.1f} GiB expected, {there / 2**30:.1f} GiB available"
+    needed, available = options.edges * edge_bytes, available_memory()
+    if needed > available:
+        left_out = f"about {needed / 2**30:.1f} GiB expected, {available / 2**30:.1f} GiB available"
         return {"left_out": left_out}
     script, out = ROOT / "benchmarks" / "peers" / "distdgl_partition.py", options.work / "dgl"
     command = [sys.executable, str(script), str(graph), str(out), method, str(options.servers)]
-    found = run(command, options.work / "dgl.log", most_seconds=options.most_seconds)
+    division = run(command, options.work / "dgl.log", most_seconds=options.most_seconds)
     shutil.rmtree(out, ignore_errors=True)
-    return found
+    return division
 
 
 def page(result: dict[str, Any]) -> str:
@@ -128,7 +128,7 @@ def page(result: dict[str, Any]) -> str:
         if "left_out" in row:
             lines.append(f"| {name} | left out: {row['left_out']} | | | |")
             continue
-        sizes = [row[each] / 2**20 for each in ("peak_bytes", "private_bytes")]
+        sizes = [row[key] / 2**20 for key in ("peak_bytes", "private_bytes")]
         seconds = f"ended after {row['seconds']:.0f}" if row["ended"] else f"{row['seconds']:.1f}"
         expected = row.get("expected_seconds")
         lines.append(
@@ -136,15 +136,15 @@ def page(result: dict[str, Any]) -> str:
             + " | ".join(f"{size:,.0f}" for size in sizes)
             + " |"
         )
-    made = [runs[name]["division"] for name in (RANDOM, *RAY) if "division" in runs[name]]
-    same = "the same, byte for byte" if len(set(made)) == 1 else "NOT the same"
-    lines += ["", f"Files of {len(made)} divisions by `hopper random`: {same}."]
+    divisions = [runs[name]["division"] for name in (RANDOM, *RAY) if "division" in runs[name]]
+    same_text = "the same, byte for byte" if len(set(divisions)) == 1 else "NOT the same"
+    lines += ["", f"Files of {len(divisions)} divisions by `hopper random`: {same_text}."]
     return "\n".join([*lines, ""])
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
     """Memory and seconds of each run that ended by itself, and the bound."""
-    shown = {
+    cells = {
         name: row
         for name, row in reversed(result["runs"].items())
         if "left_out" not in row and not row["ended"]
@@ -152,12 +152,12 @@ def draw(result: dict[str, Any], file: Path) -> None:
     figure = Figure((9, 3), layout="constrained")
     FigureCanvasAgg(figure)
     memory, seconds = figure.subplots(1, 2, sharey=True)
-    private = [row["private_bytes"] / 2**20 for row in shown.values()]
-    memory.barh(list(shown), private, color=hex_of("blue"))
+    private = [row["private_bytes"] / 2**20 for row in cells.values()]
+    memory.barh(list(cells), private, color=hex_of("blue"))
     memory.axvline(result["bound_bytes"] / 2**20, color=hex_of("red"), label="--memory-limit")
     memory.set_xlabel("MiB that are not of files")
     memory.legend(loc="lower right")
-    seconds.barh(list(shown), [row["seconds"] for row in shown.values()], color=hex_of("blue"))
+    seconds.barh(list(cells), [row["seconds"] for row in cells.values()], color=hex_of("blue"))
     seconds.set_xlabel("seconds")
     figure.savefig(file, dpi=110)
 

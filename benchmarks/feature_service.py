@@ -91,10 +91,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     seconds[side].append(time.perf_counter() - start)
         cpu = {}
         for side, pid in (("service", options.service_pid), ("peer", options.peer_pid)):
-            before, calls = cpu_seconds(pid), max(2, pairs // 4)
+            cpu_before, calls = cpu_seconds(pid), max(2, pairs // 4)
             for _ in range(calls):
                 sides[side](ids, out)
-            cpu[side] = (cpu_seconds(pid) - before) / calls
+            cpu[side] = (cpu_seconds(pid) - cpu_before) / calls
         results[str(count)] = {"seconds": seconds, "cpu_seconds_per_call": cpu}
     client.close()
     return results

@@ -29,10 +29,10 @@ def serve_grpc(listen: str) -> None:
     chunk = os.urandom(CHUNK)
 
     def send(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        left = len(request) // 8 * ROW_BYTES
-        while left > 0:
-            yield chunk if left >= CHUNK else chunk[:left]
-            left -= CHUNK
+        bytes_left = len(request) // 8 * ROW_BYTES
+        while bytes_left > 0:
+            yield chunk if bytes_left >= CHUNK else chunk[:bytes_left]
+            bytes_left -= CHUNK
 
     server = grpc.server(futures.ThreadPoolExecutor(4), options=STREAM_OPTIONS)
     service, name = METHOD[1:].split("/")
@@ -59,10 +59,10 @@ def serve_tcp(listen: str) -> None:
             while head := connection.recv(8, socket.MSG_WAITALL):
                 count = int.from_bytes(head, "little")
                 connection.recv(8 * count, socket.MSG_WAITALL)
-                left = count * ROW_BYTES
-                while left > 0:
-                    connection.sendall(chunk[:left])
-                    left -= CHUNK
+                bytes_left = count * ROW_BYTES
+                while bytes_left > 0:
+                    connection.sendall(chunk[:bytes_left])
+                    bytes_left -= CHUNK
 
 
 def grpc_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]], None]:
@@ -70,12 +70,12 @@ def grpc_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32
     call = grpc.insecure_channel(address, STREAM_OPTIONS).unary_stream(METHOD)
 
     def ask(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        target, place = out.reshape(-1).view(np.uint8), 0
+        target, offset = out.reshape(-1).view(np.uint8), 0
         for message in call(ids.tobytes(), timeout=60):
-            target[place : place + len(message)] = np.frombuffer(message, np.uint8)
-            place += len(message)
-        if place != target.size:
-            raise RuntimeError(f"{place} of {target.size} bytes came")
+            target[offset : offset + len(message)] = np.frombuffer(message, np.uint8)
+            offset += len(message)
+        if offset != target.size:
+            raise RuntimeError(f"{offset} of {target.size} bytes came")
 
     return ask
 
@@ -143,9 +143,9 @@ def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
             "netns",
             names[1],
         )
-        for place, name in enumerate(names, start=1):
+        for number, name in enumerate(names, start=1):
             inside = ["ip", "netns", "exec", name]
-            ip("-n", name, "address", "add", f"10.77.0.{place}/24", "dev", "eth0")
+            ip("-n", name, "address", "add", f"10.77.0.{number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "link", "set", "eth0", "up")
             shaping = f"tc qdisc add dev eth0 root tbf rate {RATE} burst {BURST} latency 50ms"

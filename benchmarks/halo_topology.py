@@ -96,11 +96,11 @@ def run(graphs: Sequence[Path], out: Path, servers: int, hops: int) -> None:
         "machine": machine(),
         "versions": versions(),
         "servers": servers,
-        "graphs": [measure(each, servers, hops) for each in graphs],
+        "graphs": [measure(graph, servers, hops) for graph in graphs],
     }
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "result.json", format_result(result))
-    names = ",".join(each.name for each in graphs)
+    names = ",".join(graph.name for graph in graphs)
     command = f"python benchmarks/halo_topology.py --graphs {names} --servers {servers}"
     write_text(out / "README.md", page(result, f"{command} --hops {hops} --out DIR"))
 
@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--hops", type=int, default=3)
     options = parser.parse_args()
-    graphs = [Path(each).absolute() for each in options.graphs.split(",")]
+    graphs = [Path(path).absolute() for path in options.graphs.split(",")]
     run(graphs, options.out, options.servers, options.hops)
     return 0
 

@@ -111,9 +111,9 @@ class Workload:
         schema = self.graph.schema
         self.models: dict[bool, HGNN] = {}
         for merge, config in configs.items():
-            made = make_model(Request(config, self.graph)).to(device)
-            assert isinstance(made, HGNN)
-            self.models[merge] = made
+            built = make_model(Request(config, self.graph)).to(device)
+            assert isinstance(built, HGNN)
+            self.models[merge] = built
         request = Request(configs[True], self.graph)
         self.sampler = make_sampler(request)
         schedule = make_schedule(request, 1)
@@ -122,12 +122,12 @@ class Workload:
         target = schema.target_type()
         generator = torch.Generator().manual_seed(0)
         self.labels = [
-            torch.randint(schema.labels[target].classes, (each.size,), generator=generator).to(
+            torch.randint(schema.labels[target].classes, (roots.size,), generator=generator).to(
                 device
             )
-            for each in self.roots
+            for roots in self.roots
         ]
-        counts = {each: kind.count for each, kind in schema.node_types.items()}
+        counts = {node_type: kind.count for node_type, kind in schema.node_types.items()}
         starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
         table = torch.randn(sum(counts.values()), hidden, generator=generator)
         self._starts = starts
@@ -137,27 +137,30 @@ class Workload:
         mixed[self._mixed] = table
         self._tables = {True: table.to(device), False: mixed.to(device)}
         # What is on no side's clock.
-        batches_of = [self.sampler.sample(own, 0, index) for index, own in enumerate(self.roots)]
+        batches_of = [
+            self.sampler.sample(roots, 0, index) for index, roots in enumerate(self.roots)
+        ]
         self.places = {
-            kind: [self._places_of(each, reorganised=kind) for each in batches_of]
+            kind: [self._group_places(each, reorganised=kind) for each in batches_of]
             for kind in (False, True)
         }
-        self.lists = [[listed(hop) for hop in each.typed_blocks()] for each in batches_of]
+        self.lists = [[list_edges(hop) for hop in batch.typed_blocks()] for batch in batches_of]
 
-    def _places_of(self, subgraph: Subgraph, *, reorganised: bool) -> dict[str, Tensor]:
+    def _group_places(self, subgraph: Subgraph, *, reorganised: bool) -> dict[str, Tensor]:
         """By type, [nodes] int64: where the table on the device has the rows of a batch."""
-        found = {}
-        for each, ids in subgraph.nodes.items():
-            found[each] = torch.from_numpy(ids) + self._starts[each]
+        places_by_type = {}
+        for node_type, ids in subgraph.nodes.items():
+            places_by_type[node_type] = torch.from_numpy(ids) + self._starts[node_type]
             if not reorganised:
-                found[each] = self._mixed.index_select(0, found[each])
-        return found
+                places_by_type[node_type] = self._mixed.index_select(0, places_by_type[node_type])
+        return places_by_type
 
     def rows(self, places: Mapping[str, Tensor], *, reorganised: bool) -> dict[str, Tensor]:
         """By type, [nodes, hidden]: these rows."""
         table = self._tables[reorganised]
         return {
-            each: table.index_select(0, to_device(own, self.device)) for each, own in places.items()
+            node_type: table.index_select(0, to_device(rows, self.device))
+            for node_type, rows in places.items()
         }
 
     def describe(self) -> dict[str, Any]:
@@ -172,10 +175,10 @@ class Workload:
         }
 
 
-def listed(hop: TypedBlocks) -> EdgeList:
+def list_edges(hop: TypedBlocks) -> EdgeList:
     """A hop's edges as a sampler draws them that knows no relations."""
     relations = list(hop.blocks)
-    blocks = [hop.blocks[each] for each in relations]
+    blocks = [hop.blocks[relation] for relation in relations]
     return EdgeList(
         relations,
         torch.cat([each.indices for each in blocks]),
@@ -184,30 +187,30 @@ def listed(hop: TypedBlocks) -> EdgeList:
     )
 
 
-def selected(
+def select_blocks(
     subgraph: Subgraph, lists: Sequence[EdgeList], device: torch.device
 ) -> list[TypedBlocks]:
     """Blocks of a batch whose edges the device selects, relation by relation."""
-    found = []
+    parts = []
     for hop, edges in zip(subgraph.typed_blocks(device), lists, strict=True):
-        sources, destinations, kinds = (to_device(each, device) for each in edges[1:])
-        own = {}
-        for place, relation in enumerate(edges.relations):
-            mask = kinds == place
+        sources, destinations, kinds = (to_device(part, device) for part in edges[1:])
+        places = {}
+        for kind, relation in enumerate(edges.relations):
+            mask = kinds == kind
             counts = torch.bincount(destinations[mask], minlength=hop.destinations[relation.dst])
-            drawn = hop.blocks[relation]
-            own[relation] = Block(
-                drawn.num_src,
-                drawn.num_dst,
+            block = hop.blocks[relation]
+            places[relation] = Block(
+                block.num_src,
+                block.num_dst,
                 torch.cat((counts.new_zeros(1), counts.cumsum(0))),
                 sources[mask],
                 relation,
-                drawn.positions,
-                drawn.src,
-                drawn.dst,
+                block.positions,
+                block.src,
+                block.dst,
             )
-        found.append(replace(hop, blocks=own, prepared={}))
-    return found
+        parts.append(replace(hop, blocks=places, prepared={}))
+    return parts
 
 
 class Epochs:
@@ -227,7 +230,7 @@ class Epochs:
         total = torch.zeros((), device=work.device)
         began = time.perf_counter()
         for index, batch in enumerate(self._batches()):
-            blocks = batch.blocks or selected(batch.subgraph, batch.lists, work.device)
+            blocks = batch.blocks or select_blocks(batch.subgraph, batch.lists, work.device)
             rows = work.rows(batch.places, reorganised="reorganise" in self._on)
             # Added up where it is: the host need not wait for it.
             total += self._step(blocks, rows, work.labels[index])
@@ -271,16 +274,16 @@ class Epochs:
         return Batch(subgraph, places, blocks, [])
 
 
-def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
+def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
     """One graph and model: seconds of every side and round, and ratios over none of them."""
-    work = Workload(path, model, asked.hidden, asked.batches, asked.device)
+    work = Workload(path, model, request.hidden, request.batches, request.device)
     names, threads = list(SIDES), numba.get_num_threads()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     losses: dict[str, float] = {}
     # One thread for all rounds, as a trainer has one for all epochs.
     with ThreadPoolExecutor(1) as ahead:
         sides = {name: Epochs(work, on, ahead) for name, on in SIDES.items()}
-        for turn in range(-1, asked.rounds):
+        for turn in range(-1, request.rounds):
             start = turn % len(names)
             for name in [*names[start:], *names[:start]]:
                 gc.disable()
@@ -307,30 +310,32 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
     }
 
 
-def run(asked: Asked) -> None:
+def run(request: Asked) -> None:
     """Compare, print and write."""
     console = Console()
-    result = header(asked.device, asked.rounds) | {"hidden": asked.hidden, "sides": SIDES}
+    result = header(request.device, request.rounds) | {"hidden": request.hidden, "sides": SIDES}
     cells: list[dict[str, Any]] = []
-    for path, model in asked.cells():
-        cells.append(compare(asked, path, model, console.print))
+    for path, model in request.cells():
+        cells.append(compare(request, path, model, console.print))
         # What is measured stays, also where time runs out.
-        asked.write(RESULT_FILE, result | {"cells": cells})
+        request.write(RESULT_FILE, result | {"cells": cells})
     table = Table(title="times as fast as with none (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "none, s", *list(SIDES)[1:]):
         table.add_column(heading)
     for cell in cells:
-        told = map(ratio_text, cell["times_faster_than_none"].values())
+        ratio_texts = map(ratio_text, cell["times_faster_than_none"].values())
         mean = np.mean(cell["seconds"]["none"])
-        table.add_row(cell["graph"], str(cell["relations"]), cell["model"], f"{mean:.2f}", *told)
+        table.add_row(
+            cell["graph"], str(cell["relations"]), cell["model"], f"{mean:.2f}", *ratio_texts
+        )
     console.print(table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if every graph was measured."""
-    asked = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat", rounds=3, batches=8)
+    request = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat", rounds=3, batches=8)
     use_threads(0)
-    run(asked)
+    run(request)
     return 0
 
 

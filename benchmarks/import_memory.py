@@ -47,7 +47,7 @@ def make_tables(folder: Path, kind: str, edges: int, *, texts: bool) -> None:
     ids = np.arange(nodes)
     called: Any = pyarrow.array(ids)
     if texts:
-        called = pyarrow.array([f"node-{each}" for each in generator.permutation(nodes).tolist()])
+        called = pyarrow.array([f"node-{node}" for node in generator.permutation(nodes).tolist()])
     folder.mkdir(parents=True)
 
     def open_table(name: str, columns: Sequence[str]) -> Any:
@@ -83,18 +83,18 @@ def run(
         process = psutil.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         ended = False
         while process.poll() is None:
-            found, processes = [], [process, *_children(process)]
+            infos, processes = [], [process, *_children(process)]
             if time.monotonic() - begun > most_seconds:
                 ended = True
-                for each in processes:
-                    each.kill()
-            for each in processes:
+                for member in processes:
+                    member.kill()
+            for member in processes:
                 try:
-                    found.append(each.memory_info())
+                    infos.append(member.memory_info())
                 except psutil.Error:
                     continue
-            peak = max(peak, sum(each.rss for each in found))
-            private = max(private, sum(each.rss - each.shared for each in found))
+            peak = max(peak, sum(info.rss for info in infos))
+            private = max(private, sum(info.rss - info.shared for info in infos))
             disk = max(disk, spill())
             time.sleep(0.05)
     if process.returncode and not ended:
@@ -119,7 +119,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Make tables, import them, and divide a graph."""
     work: Path = options.work
     work.mkdir(parents=True)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     free = shutil.disk_usage(work).free
     for name in IMPORTS:
         kind, texts = name.split(",")[0], "texts" in name
@@ -132,10 +132,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         words += ["--memory-limit", options.memory]
         log = work / "import.log"
         # Files without a name take space too, so the disk is asked.
-        taken = run(
+        usage = run(
             [*HOPPER, *words], log, lambda before=free: before - shutil.disk_usage(work).free
         )
-        found[name] = taken | {"edges": edges, "table_bytes": size, "told": _told(log)}
+        results[name] = usage | {"edges": edges, "table_bytes": size, "told": _summary_lines(log)}
         shutil.rmtree(tables)
         if name == IMPORTS[0]:
             parts = work / "parts"
@@ -147,12 +147,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         **benchmark_header("import_memory"),
         "bound_bytes": parse_size(options.memory, "--memory"),
-        "imports": found,
+        "imports": results,
         "partition": divided,
     }
 
 
-def _told(log: Path) -> list[str]:
+def _summary_lines(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines() if line.startswith(("memory:", "edges"))]
 
 
@@ -174,7 +174,7 @@ def page(result: dict[str, Any]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in result["imports"].items():
-        sizes = [row[each] / 2**20 for each in ("peak_bytes", "private_bytes", "disk_bytes")]
+        sizes = [row[key] / 2**20 for key in ("peak_bytes", "private_bytes", "disk_bytes")]
         lines.append(
             f"| {name} | {row['edges']:,} | {row['table_bytes'] / 2**20:,.0f} | "
             f"{row['seconds']:.1f} | " + " | ".join(f"{size:,.0f}" for size in sizes) + " |"

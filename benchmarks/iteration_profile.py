@@ -120,7 +120,7 @@ def _add(total: dict[str, float], line: dict[str, float], sign: float) -> None:
 
 
 def parse() -> argparse.Namespace:
-    numbers = lambda text: [int(each) for each in text.split(",")]  # noqa: E731
+    numbers = lambda text: [int(number) for number in text.split(",")]  # noqa: E731
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -157,8 +157,10 @@ def main() -> int:
                 return 1
             summary = train_on_hosts(cluster, "profile", config, run_dir, [], LIMIT_SECONDS)
         parts, layers = profile(run_dir), work_of_layers(run_dir)
-    measured = summary["epochs"][1:]
-    iteration = sum(each["seconds"] for each in measured) / (ITERATIONS * len(measured))
+    measured_epochs = summary["epochs"][1:]
+    iteration = sum(epoch["seconds"] for epoch in measured_epochs) / (
+        ITERATIONS * len(measured_epochs)
+    )
     values["data"]["partitioned"] = options.parts.name
     result = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -192,9 +194,9 @@ def main() -> int:
 def show(console: Console, result: dict[str, Any]) -> None:
     """Print the table."""
     table = Table("part", "wall, ms", "processor, ms", "")
-    for name, told in PARTS:
+    for name, label in PARTS:
         part = result["parts"][name]
-        table.add_row(name, f"{1e3 * part['seconds']:.1f}", f"{1e3 * part['cpu']:.1f}", told)
+        table.add_row(name, f"{1e3 * part['seconds']:.1f}", f"{1e3 * part['cpu']:.1f}", label)
     console.print(table)
     for name, seconds in result.get("least", {}).items():
         console.print(f"{name}: {1e3 * seconds:.1f} ms at least", highlight=False)

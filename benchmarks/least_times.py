@@ -79,7 +79,7 @@ def least_of_sage(
     }
     if link_bytes is not None:
         # Rows come and go at once, and so do their gradients, later.
-        found["messages"] = sum(each["received_bytes"] for each in layers) / link_bytes
+        found["messages"] = sum(layer["received_bytes"] for layer in layers) / link_bytes
     return found
 
 

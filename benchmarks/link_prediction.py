@@ -91,8 +91,8 @@ def run_case(case: Case, seed: int, source: Path, work: Path, with_pyg: bool) ->
     """By side, test scores."""
     folder = work / f"{case.data}-{seed}"
     split = RandomSplit(0.85, 0.05)
-    own = dataclasses.replace(case.options, targets=(case.target,), split=split, seed=seed)
-    import_graph("npy", str(source / case.data), folder / "graph", own)
+    case_options = dataclasses.replace(case.options, targets=(case.target,), split=split, seed=seed)
+    import_graph("npy", str(source / case.data), folder / "graph", case_options)
     graph = GraphDirectory.open(folder / "graph")
     config = work / "config.toml"
     config.write_text(CONFIG)
@@ -133,16 +133,16 @@ def train_pyg(
         if kind.feature_dim
     }
     edges = {}
-    for each in schema.relations:
-        topology = stored.topology(each)
+    for stored_key in schema.relations:
+        topology = stored.topology(stored_key)
         dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
         ends = (
-            stored.original_ids(each.src)[topology.indices],
-            stored.original_ids(each.dst)[dst],
+            stored.original_ids(stored_key.src)[topology.indices],
+            stored.original_ids(stored_key.dst)[dst],
         )
-        edges[tuple(each)] = torch.from_numpy(np.stack(ends))
+        edges[tuple(stored_key)] = torch.from_numpy(np.stack(ends))
     counts = {name: kind.count for name, kind in schema.node_types.items()}
-    reverses = [tuple(each) for each in stored.reverse_relations(relation)]
+    reverses = [tuple(reverse) for reverse in stored.reverse_relations(relation)]
     model = PygModel(case, features, counts, [*edges], tuple(relation))
     if is_ours:
         model.draw_as_ours()
@@ -152,8 +152,8 @@ def train_pyg(
     train = torch.from_numpy(np.stack((links["train"].src, links["train"].dst)))
     for _ in range(case.epochs):
         model.train()
-        for chosen in torch.randperm(train.shape[1]).split(BATCH):
-            batch = train[:, chosen]
+        for positions in torch.randperm(train.shape[1]).split(BATCH):
+            batch = train[:, positions]
             own = leave_out(edges, tuple(relation), reverses, batch, counts)
             loss = model.loss(own, batch)
             optimizer.zero_grad()
@@ -177,12 +177,15 @@ def leave_out(
     counts: dict[str, int],
 ) -> Edges:
     """The edges without those that tell a batch of links."""
-    found = dict(edges)
-    for each, ends in ((relation, batch), *((own, batch.flip(0)) for own in reverses)):
-        width = counts[each[2]]
-        gone = torch.isin(found[each][0] * width + found[each][1], ends[0] * width + ends[1])
-        found[each] = found[each][:, ~gone]
-    return found
+    kept_edges = dict(edges)
+    for stored_relation, ends in ((relation, batch), *((own, batch.flip(0)) for own in reverses)):
+        width = counts[stored_relation[2]]
+        is_left_out = torch.isin(
+            kept_edges[stored_relation][0] * width + kept_edges[stored_relation][1],
+            ends[0] * width + ends[1],
+        )
+        kept_edges[stored_relation] = kept_edges[stored_relation][:, ~is_left_out]
+    return kept_edges
 
 
 class PygModel(nn.Module):
@@ -204,7 +207,7 @@ class PygModel(nn.Module):
         self.decoder = nn.Parameter(torch.ones(HIDDEN)) if case.decoder == "distmult" else None
         if not self.typed:
             (width,) = {rows.shape[1] for rows in features.values()}
-            self.layers = nn.ModuleList(SAGEConv(each, HIDDEN) for each in (width, HIDDEN))
+            self.layers = nn.ModuleList(SAGEConv(width_in, HIDDEN) for width_in in (width, HIDDEN))
             return
         bare = [name for name in counts if name not in features]
         self.rows = nn.ParameterDict(
@@ -285,19 +288,27 @@ def rank(model: PygModel, edges: Edges, links: dict[str, Links], split: str) -> 
     source, _, destination = model.target
     scores = model.scores(rows[source], rows[destination])
     known = torch.zeros_like(scores, dtype=torch.bool)
-    for each in links.values():
-        known[torch.from_numpy(each.src), torch.from_numpy(each.dst)] = True
-    own = links[split]
-    src, dst = torch.from_numpy(np.array(own.src)), torch.from_numpy(np.array(own.dst))
+    for split_links in links.values():
+        known[torch.from_numpy(split_links.src), torch.from_numpy(split_links.dst)] = True
+    split_links = links[split]
+    src, dst = (
+        torch.from_numpy(np.array(split_links.src)),
+        torch.from_numpy(np.array(split_links.dst)),
+    )
     ranks = []
     for table, gone, ends in ((scores, known, (src, dst)), (scores.T, known.T, (dst, src))):
-        for at, true in zip(*(each.split(LINKS_AT_ONCE) for each in ends), strict=True):
+        for at, true in zip(
+            *(split_links.split(LINKS_AT_ONCE) for split_links in ends), strict=True
+        ):
             own_scores = table[at, true].unsqueeze(1)
             others = table[at].masked_fill(gone[at], -torch.inf)
             higher, same = (others > own_scores).sum(1), (others == own_scores).sum(1)
             ranks.append(1 + higher + same / 2)
-    found = torch.cat(ranks).double()
-    return {"mrr": float((1 / found).mean()), "hits@10": float((found <= 10).double().mean())}
+    ranks_of_links = torch.cat(ranks).double()
+    return {
+        "mrr": float((1 / ranks_of_links).mean()),
+        "hits@10": float((ranks_of_links <= 10).double().mean()),
+    }
 
 
 def run(data: Path, out: Path, seeds: int, only: list[str], with_pyg: bool) -> dict[str, Any]:
@@ -312,8 +323,8 @@ def run(data: Path, out: Path, seeds: int, only: list[str], with_pyg: bool) -> d
                 scores = run_case(case, seed, data, Path(work), with_pyg)
                 runs.append({"seed": seed, "test": scores})
                 console.print(f"{case.data} seed {seed}: {json.dumps(scores)}", highlight=False)
-            own = {name: getattr(case, name) for name in ("data", "target", "model", "decoder")}
-            rows.append({**own, "epochs": case.epochs, "runs": runs})
+            names = {name: getattr(case, name) for name in ("data", "target", "model", "decoder")}
+            rows.append({**names, "epochs": case.epochs, "runs": runs})
     result = {
         "schema": 1,
         "date": datetime.date.today().isoformat(),
@@ -332,14 +343,14 @@ def run(data: Path, out: Path, seeds: int, only: list[str], with_pyg: bool) -> d
 
 
 def _over_seeds(row: dict[str, Any], side: str, metric: str) -> tuple[float, float]:
-    found = [each["test"][side][metric] for each in row["runs"]]
-    return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else 0.0
+    scores = [run["test"][side][metric] for run in row["runs"]]
+    return statistics.mean(scores), statistics.stdev(scores) if len(scores) > 1 else 0.0
 
 
 def page(result: dict[str, Any]) -> str:
     """What people read."""
     rows = result["cases"]
-    told = [
+    lines = [
         "# Link prediction on real graphs",
         "",
         f"{result['date']}, commit {result['commit']}; {tell_machine(result['machine'])}.",
@@ -351,15 +362,15 @@ def page(result: dict[str, Any]) -> str:
     ]
     for metric in METRICS:
         sides = list(rows[0]["runs"][0]["test"])
-        told += [f"## {metric}", "", "| graph | model | " + " | ".join(sides) + " |"]
-        told.append("|---|---|" + "---|" * len(sides))
+        lines += [f"## {metric}", "", "| graph | model | " + " | ".join(sides) + " |"]
+        lines.append("|---|---|" + "---|" * len(sides))
         for row in rows:
             cells = [f"{m:.4f} ± {s:.4f}" for m, s in (_over_seeds(row, x, metric) for x in sides)]
-            named = f"| {row['data']}, {row['target']} | {row['model']}, {row['decoder']} | "
-            told.append(named + " | ".join(cells) + " |")
-        told.append("")
-    told += ["![MRR by side](picture.webp)", ""]
-    return "\n".join(told)
+            head = f"| {row['data']}, {row['target']} | {row['model']}, {row['decoder']} | "
+            lines.append(head + " | ".join(cells) + " |")
+        lines.append("")
+    lines += ["![MRR by side](picture.webp)", ""]
+    return "\n".join(lines)
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -369,10 +380,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes = figure.subplots()
     sides = list(rows[0]["runs"][0]["test"])
     width = 0.8 / len(sides)
-    for place, side in enumerate(sides):
-        found = [_over_seeds(row, side, "mrr") for row in rows]
-        at = np.arange(len(rows)) + place * width
-        axes.bar(at, [m for m, _ in found], width, yerr=[s for _, s in found], label=side)
+    for number, side in enumerate(sides):
+        means = [_over_seeds(row, side, "mrr") for row in rows]
+        positions = np.arange(len(rows)) + number * width
+        axes.bar(positions, [m for m, _ in means], width, yerr=[s for _, s in means], label=side)
     axes.set_xticks(np.arange(len(rows)) + 0.4 - width / 2, [row["data"] for row in rows])
     axes.set_ylabel("test MRR")
     axes.legend(fontsize=8, ncols=len(sides), loc="lower center", bbox_to_anchor=(0.5, 1.0))

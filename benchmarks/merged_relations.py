@@ -56,24 +56,26 @@ def count_kernels(side: LayerSide) -> int | None:
             side.step(batch)
         side.work.wait_for_device()
     on_device = [
-        each.name
-        for each in profiler.events()
-        if each.device_type == torch.autograd.DeviceType.CUDA
+        event.name
+        for event in profiler.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
     ]
     return sum(not name.startswith(("Memcpy", "Memset")) for name in on_device)
 
 
-def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
+def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
     """One graph and model: seconds of every side and round, and ratios."""
-    configs = layer_configs(path, model, asked.hidden)
-    work = Workload(PartitionedGraph.open(path), configs, asked.batches, asked.device)
-    merged, apart = (HopperSide(work, merge=merge) for merge in (True, False))
-    sides: dict[str, LayerSide] = {BY_RELATION: apart, MERGED: merged} | pyg_sides(work)
+    configs = layer_configs(path, model, request.hidden)
+    work = Workload(PartitionedGraph.open(path), configs, request.batches, request.device)
+    merged_side, separate_side = (HopperSide(work, merge=merge) for merge in (True, False))
+    sides: dict[str, LayerSide] = {BY_RELATION: separate_side, MERGED: merged_side} | pyg_sides(
+        work
+    )
     for name in ("RGCNConv", "FastRGCNConv"):
         own = sides.get(name)
         if isinstance(own, StackedSide):
-            own.take_weights(merged)
-    expected = merged.step(0)
+            own.take_weights(merged_side)
+    expected = merged_side.step(0)
     differences = {
         name: difference(sides[name].step(0), expected)
         for name in (BY_RELATION, "RGCNConv", "FastRGCNConv")
@@ -81,7 +83,7 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
     }
     names = list(sides)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-1, asked.rounds):
+    for turn in range(-1, request.rounds):
         spent = dict.fromkeys(names, 0.0)
         for batch in range(len(work.batches)):
             start = (turn + batch) % len(names)
@@ -102,7 +104,7 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
     }
     say(
         f"{work.graph.schema.name} {model}: "
-        + ", ".join(f"{name} {each['mean']:.2f}" for name, each in ratios.items())
+        + ", ".join(f"{name} {ratio['mean']:.2f}" for name, ratio in ratios.items())
     )
     return {
         "model": model,
@@ -115,20 +117,20 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
     }
 
 
-def run(asked: Asked) -> None:
+def run(request: Asked) -> None:
     """Compare, print and write."""
     console = Console()
     try:
         geometric = version("torch_geometric")
     except PackageNotFoundError:
         geometric = None
-    result = header(asked.device, asked.rounds)
+    result = header(request.device, request.rounds)
     result["versions"] |= {"torch_geometric": geometric}
     cells: list[dict[str, Any]] = []
-    for path, model in asked.cells():
-        cells.append(compare(asked, path, model, console.print))
+    for path, model in request.cells():
+        cells.append(compare(request, path, model, console.print))
         # What is measured stays, also where time runs out.
-        asked.write(RESULT_FILE, result | {"cells": cells})
+        request.write(RESULT_FILE, result | {"cells": cells})
     table = Table(title="merged relations: times as fast (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "edges a batch", "merged, ms a batch"):
         table.add_column(heading)
@@ -138,9 +140,9 @@ def run(asked: Asked) -> None:
     for name in others:
         table.add_column(f"over {name}")
     for cell in cells:
-        mean = sum(cell["seconds"][MERGED]) / asked.rounds / cell["batches"]
+        mean = sum(cell["seconds"][MERGED]) / request.rounds / cell["batches"]
         ratios = cell["merged_times_faster_than"]
-        told = [
+        lines = [
             f"{ratios[n]['mean']:.2f} ({ratios[n]['low']:.2f}-{ratios[n]['high']:.2f})"
             if n in ratios and ratios[n]["low"] is not None
             else "—"
@@ -148,15 +150,15 @@ def run(asked: Asked) -> None:
         ]
         table.add_row(
             cell["graph"], str(cell["relations"]), cell["model"],
-            f"{sum(cell['edges']) / cell['batches']:,.0f}", f"{1000 * mean:.1f}", *told,
+            f"{sum(cell['edges']) / cell['batches']:,.0f}", f"{1000 * mean:.1f}", *lines,
         )  # fmt: skip
     console.print(table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if every graph was measured."""
-    asked = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat,hgt", rounds=5, batches=4)
-    run(asked)
+    request = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat,hgt", rounds=5, batches=4)
+    run(request)
     return 0
 
 

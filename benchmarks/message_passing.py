@@ -110,13 +110,13 @@ def torch_products(block: Edges, x: Tensor, w: Tensor | None) -> Mapping[str, Ca
     """Products with sparse CSR matrices, which are made before the clock runs."""
     weights = torch.ones(block.num_edges) if w is None else w
     back = destinations_to_sources(block)
-    ordered = weights.index_select(0, edge_order(block))
+    ordered_weights = weights.index_select(0, edge_order(block))
     options = {"check_invariants": False}
     forward = torch.sparse_csr_tensor(
         block.indptr, block.indices, weights, (block.num_dst, block.num_src), **options
     )
     backward = torch.sparse_csr_tensor(
-        back.indptr, back.indices, ordered, (block.num_src, block.num_dst), **options
+        back.indptr, back.indices, ordered_weights, (block.num_src, block.num_dst), **options
     )
     upstream = torch.randn(block.num_dst, x.shape[1])
     return {"forward": lambda: forward @ x, "backward": lambda: backward @ upstream}
@@ -127,8 +127,8 @@ def measure(sides: Mapping[str, Call], rounds: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
     for turn in range(-1, rounds):
-        for place in range(len(names)):
-            name = names[(turn + place) % len(names)]
+        for index in range(len(names)):
+            name = names[(turn + index) % len(names)]
             start = time.perf_counter()
             sides[name]()
             if turn >= 0:

@@ -52,8 +52,8 @@ class MemoryPeaks:
         """Take a sample of a process and those it started."""
         own = mapped = 0
         try:
-            for each in [process, *process.children(recursive=True)]:
-                memory = each.memory_info()
+            for member in [process, *process.children(recursive=True)]:
+                memory = member.memory_info()
                 mapped += memory.shared
                 own += memory.rss - memory.shared
         except psutil.NoSuchProcess:
@@ -72,7 +72,7 @@ class MemoryPeaks:
             self.own = self.mapped = 0
 
 
-def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> dict[str, Any]:
+def partition(graph: Path, method: str, servers: int, out: Path, *options: str) -> dict[str, Any]:
     """Run ``hopper partition`` once and remove what it wrote.
 
     Raises
@@ -80,7 +80,7 @@ def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> 
     RuntimeError: it failed; its last words are quoted.
     """
     command = [sys.executable, "-m", "hopper.cli", "partition", str(graph), "--servers"]
-    command += [str(servers), "--method", method, "--out", str(out), "--json", *more]
+    command += [str(servers), "--method", method, "--out", str(out), "--json", *options]
     peaks, words, start = MemoryPeaks(), [], time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -93,9 +93,9 @@ def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> 
 
         listener = threading.Thread(target=listen, args=(process.stderr,))
         listener.start()
-        watched = psutil.Process(process.pid)
+        watched_process = psutil.Process(process.pid)
         while process.poll() is None:
-            peaks.poll(watched)
+            peaks.poll(watched_process)
             time.sleep(_POLL)
         listener.join()
         printed = process.stdout.read()
@@ -109,17 +109,17 @@ def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> 
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {words[-1:]}")
     description = json.loads(printed)
-    kept = ("edge_cut", "balance", "locality", "memory_estimate_bytes", "backend")
+    keys = ("edge_cut", "balance", "locality", "memory_estimate_bytes", "backend")
     return {
         "method": method,
         "servers": servers,
         "seconds": round(seconds, 2),
-        "own_mib": max(each["own_mib"] for each in peaks.phases.values()),
+        "own_mib": max(phase["own_mib"] for phase in peaks.phases.values()),
         "assign_seconds": assign_seconds(peaks.phases),
         "phases": peaks.phases,
         "stored_bytes": sum(file.st_size for file in files),
         "written_bytes": sum(sizes.values()),
-        **{name: description.get(name) for name in kept},
+        **{name: description.get(name) for name in keys},
     }
 
 
@@ -136,8 +136,8 @@ def prepare(name: str, folder: Path) -> Path:
 
 def assign_seconds(phases: dict[str, dict[str, float]]) -> float:
     """What it takes to say where nodes go, without writing and measuring it."""
-    written = ("number", "write", "measure")
-    assigned = (each["seconds"] for name, each in phases.items() if not name.startswith(written))
+    overhead = ("number", "write", "measure")
+    assigned = (phase["seconds"] for name, phase in phases.items() if not name.startswith(overhead))
     return round(sum(assigned), 1)
 
 

@@ -124,9 +124,9 @@ def plan(
     """By engine."""
     config = on_cluster(make_config(values), setting.ranks_per_server)
     rate = parse_rate(setting.link_rate)
-    asked = AskedCluster(setting.servers, setting.ranks_per_server, rate, LATENCY, cores)
-    found = plan_cluster(Request(config, open_graph(config)), asked, engines)
-    return {each.engine: each for each in found.estimates}
+    cluster = AskedCluster(setting.servers, setting.ranks_per_server, rate, LATENCY, cores)
+    plan = plan_cluster(Request(config, open_graph(config)), cluster, engines)
+    return {estimate.engine: estimate for estimate in plan.estimates}
 
 
 def measure(
@@ -158,32 +158,32 @@ def compare(setting: Setting, options: argparse.Namespace, work: Path) -> Iterat
     with tempfile.TemporaryDirectory(dir=work) as folder, emulated(request) as cluster:
         if not cluster.effective:
             raise SystemExit(f"no emulated hosts: {cluster.why_not}")
-        for engine, found in planned.items():
-            if found.refused:
+        for engine, estimate in planned.items():
+            if estimate.refused:
                 continue
-            measured = measure(cluster, values, engine, Path(folder))
-            sent = sum(measured["bytes"].values())
+            measurement = measure(cluster, values, engine, Path(folder))
+            sent = sum(measurement["bytes"].values())
             yield {
                 "setting": setting.name,
                 "engine": engine,
                 "planned": {
-                    "epoch_seconds": found.epoch_seconds,
-                    "bytes": found.bytes,
-                    "stage_seconds": found.stage_seconds,
-                    "processor_seconds": found.processor_seconds,
-                    "memory_mib": 0 if found.memory is None else found.memory.total / 2**20,
+                    "epoch_seconds": estimate.epoch_seconds,
+                    "bytes": estimate.bytes,
+                    "stage_seconds": estimate.stage_seconds,
+                    "processor_seconds": estimate.processor_seconds,
+                    "memory_mib": 0 if estimate.memory is None else estimate.memory.total / 2**20,
                 },
-                "measured": measured,
-                "seconds_error": found.epoch_seconds / measured["epoch_seconds"] - 1,
-                "bytes_error": found.total_bytes / sent - 1 if sent else 0.0,
+                "measured": measurement,
+                "seconds_error": estimate.epoch_seconds / measurement["epoch_seconds"] - 1,
+                "bytes_error": estimate.total_bytes / sent - 1 if sent else 0.0,
             }
 
 
 def page(result: dict[str, Any]) -> str:
     """The result in Markdown."""
     cells = result["cells"]
-    close = sum(abs(each["seconds_error"]) <= SECONDS_GOAL for each in cells)
-    same = sum(abs(each["bytes_error"]) <= BYTES_GOAL for each in cells)
+    close_seconds = sum(abs(cell["seconds_error"]) <= SECONDS_GOAL for cell in cells)
+    close_bytes = sum(abs(cell["bytes_error"]) <= BYTES_GOAL for cell in cells)
     lines = [
         "# Planned and measured epochs",
         "",
@@ -192,10 +192,10 @@ def page(result: dict[str, Any]) -> str:
         f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}",
         f"- presets at {result['scale']:g} of their size; emulated hosts that share this machine's "
         f"cores; {result['epochs']} epochs of {ITERATIONS} iterations, first and last left out",
-        f"- seconds within {SECONDS_GOAL:.0%}: {close} of {len(cells)}; median distance "
-        f"{median(abs(each['seconds_error']) for each in cells):.1%}",
-        f"- bytes within {BYTES_GOAL:.0%}: {same} of {len(cells)}; largest distance "
-        f"{max(abs(each['bytes_error']) for each in cells):.1%}",
+        f"- seconds within {SECONDS_GOAL:.0%}: {close_seconds} of {len(cells)}; median distance "
+        f"{median(abs(cell['seconds_error']) for cell in cells):.1%}",
+        f"- bytes within {BYTES_GOAL:.0%}: {close_bytes} of {len(cells)}; largest distance "
+        f"{max(abs(cell['bytes_error']) for cell in cells):.1%}",
         "- processor seconds: of a rank in an epoch; planned ones have both ends of every message, "
         "measured ones not what feature servers take",
         "- measured memory: the most that was resident, pages of mapped files among it",
@@ -206,13 +206,14 @@ def page(result: dict[str, Any]) -> str:
         "processor, s, planned | measured | MiB a rank, planned | measured |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for each in cells:
-        planned, measured = each["planned"], each["measured"]
-        sent = [sum(side["bytes"].values()) / 1e6 for side in (planned, measured)]
+    for cell in cells:
+        planned, measured = cell["planned"], cell["measured"]
+        megabytes = [sum(side["bytes"].values()) / 1e6 for side in (planned, measured)]
         lines.append(
-            f"| {each['setting']} | `{each['engine']}` | {planned['epoch_seconds']:.3f} | "
-            f"{measured['epoch_seconds']:.3f} | {each['seconds_error']:+.0%} | {sent[0]:.2f} | "
-            f"{sent[1]:.2f} | {each['bytes_error']:+.1%} | {planned['processor_seconds']:.3f} | "
+            f"| {cell['setting']} | `{cell['engine']}` | {planned['epoch_seconds']:.3f} | "
+            f"{measured['epoch_seconds']:.3f} | {cell['seconds_error']:+.0%} | "
+            f"{megabytes[0]:.2f} | {megabytes[1]:.2f} | {cell['bytes_error']:+.1%} | "
+            f"{planned['processor_seconds']:.3f} | "
             f"{measured['processor_seconds']:.3f} | {planned['memory_mib']:,.0f} | "
             f"{measured['peak_rss_mib']:,.0f} |"
         )
@@ -228,14 +229,14 @@ def draw(result: dict[str, Any], file: Path) -> None:
         ("MB an epoch", BYTES_GOAL, lambda side: sum(side["bytes"].values()) / 1e6),
     )
     for axes, (label, goal, value) in zip(figure.subplots(1, 2), ways, strict=True):
-        every = [value(each[side]) for each in result["cells"] for side in ("planned", "measured")]
-        ends = (0.8 * min(every), 1.25 * max(every))
+        values = [value(cell[side]) for cell in result["cells"] for side in ("planned", "measured")]
+        ends = (0.8 * min(values), 1.25 * max(values))
         axes.fill_between(
             ends, [e * (1 - goal) for e in ends], [e * (1 + goal) for e in ends], alpha=0.2
         )
         for engine in dict.fromkeys(each["engine"] for each in result["cells"]):
-            own = [each for each in result["cells"] if each["engine"] == engine]
-            places = ([value(each[side]) for each in own] for side in ("measured", "planned"))
+            cells = [cell for cell in result["cells"] if cell["engine"] == engine]
+            places = ([value(each[side]) for each in cells] for side in ("measured", "planned"))
             axes.scatter(*places, s=18, label=engine)
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         axes.set_xlabel(f"measured, {label}")
@@ -255,16 +256,18 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     make_deterministic()
     console, cells = Console(), list[dict[str, Any]]()
-    chosen = [each for each in SETTINGS if options.only is None or each.name in options.only]
+    settings = [
+        setting for setting in SETTINGS if options.only is None or setting.name in options.only
+    ]
     head = {
         **benchmark_header("plan_accuracy"),
         "scale": options.scale,
         "epochs": options.epochs,
-        "settings": [asdict(each) for each in chosen],
+        "settings": [asdict(each) for each in settings],
     }
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="plan-accuracy-") as work, ended_by_signals():
-        for setting in chosen:
+        for setting in settings:
             for cell in compare(setting, options, Path(work)):
                 cells.append(cell)
                 console.print(

@@ -111,11 +111,11 @@ class Bound:
                 return int((self.group / name).read_text())
         raise FileNotFoundError(f"{self.group}: tells no peak")
 
-    def own(self) -> int:
+    def own_bytes(self) -> int:
         """Bytes that the group's processes hold themselves now."""
         lines = (self.group / "memory.stat").read_text().splitlines()
-        found = dict(line.split() for line in lines)
-        return int(found.get("total_rss", found.get("anon", 0)))
+        values = dict(line.split() for line in lines)
+        return int(values.get("total_rss", values.get("anon", 0)))
 
 
 def predict(
@@ -128,19 +128,19 @@ def predict(
     kill_after: seconds after which all of its processes are killed.
     """
     command = [*HOPPER, "predict", str(work / "run"), "--out", str(work / name), *words]
-    begun, own = time.monotonic(), 0
+    begun, peak = time.monotonic(), 0
     process = bound.start(command, work / f"{name}.log")
     while process.poll() is None:
-        own = max(own, bound.own())
+        peak = max(peak, bound.own_bytes())
         if kill_after is not None and time.monotonic() - begun > kill_after:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             _end_all(bound)
-            return {"seconds": time.monotonic() - begun, "own_bytes": own}
+            return {"seconds": time.monotonic() - begun, "own_bytes": peak}
         time.sleep(0.2)
     if process.returncode or ran_out_of_memory([bound.group]):
         raise SystemExit(f"{command}: ended with {process.returncode}; see {work / name}.log")
-    return {"seconds": time.monotonic() - begun, "own_bytes": own}
+    return {"seconds": time.monotonic() - begun, "own_bytes": peak}
 
 
 def _end_all(bound: Bound) -> None:
@@ -156,11 +156,11 @@ def _end_all(bound: Bound) -> None:
 
 def digests(folder: Path) -> dict[str, str]:
     """By name, the checksum of every part."""
-    found = {}
+    result = {}
     for file in sorted(folder.glob("*.npy")):
         with file.open("rb") as stream:
-            found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found
+            result[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return result
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         peak = bound.peak()
     finally:
         remove_limits()
-    found, graph = Predictions.open(work / "labels"), GraphDirectory.open(work / "graph")
-    accuracy = float((found.values == graph.labels("node")[found.ids]).mean())
+    predictions, graph = Predictions.open(work / "labels"), GraphDirectory.open(work / "graph")
+    accuracy = float((predictions.values == graph.labels("node")[predictions.ids]).mean())
     return {
         **benchmark_header("predict_memory"),
         "nodes": options.nodes,
@@ -210,8 +210,8 @@ def page(result: dict[str, Any]) -> str:
         name: f"{result[name] / 2**20:,.0f}"
         for name in ("bound_bytes", "embeddings_bytes", "peak_bytes")
     }
-    own = max(result[name]["own_bytes"] for name in ("whole", "killed", "resumed", "labels"))
-    same = "the same, bit for bit" if result["same_files"] else "NOT THE SAME"
+    largest = max(result[name]["own_bytes"] for name in ("whole", "killed", "resumed", "labels"))
+    same_text = "the same, bit for bit" if result["same_files"] else "NOT THE SAME"
     lines = [
         "# Predictions larger than memory",
         "",
@@ -228,11 +228,11 @@ def page(result: dict[str, Any]) -> str:
         "|---|---:|",
         f"| embeddings of all nodes, MiB | {mib['embeddings_bytes']} |",
         f"| most that all processes held at once, page cache included, MiB | {mib['peak_bytes']} |",
-        f"| of which their own, MiB | {own / 2**20:,.0f} |",
+        f"| of which their own, MiB | {largest / 2**20:,.0f} |",
         f"| embeddings of all nodes, s | {result['whole']['seconds']:.1f} |",
         f"| killed after, s | {result['killed']['seconds']:.1f} |",
         f"| gone on, s | {result['resumed']['seconds']:.1f} |",
-        f"| files after that | {same} |",
+        f"| files after that | {same_text} |",
         f"| labels of the test nodes, s | {result['labels']['seconds']:.1f} |",
         f"| an epoch of {result['roots_of_an_epoch']:,} roots, without a bound, s | "
         f"{result['epoch']:.1f} |",
@@ -244,11 +244,11 @@ def page(result: dict[str, Any]) -> str:
 
 def draw(result: dict[str, Any], file: Path) -> None:
     """What there is, and what held it."""
-    own = max(result[name]["own_bytes"] for name in ("whole", "killed", "resumed", "labels"))
+    largest = max(result[name]["own_bytes"] for name in ("whole", "killed", "resumed", "labels"))
     bars = {
         "embeddings": result["embeddings_bytes"],
         "held, page cache included": result["peak_bytes"],
-        "held by processes": own,
+        "held by processes": largest,
     }
     figure = Figure((7, 2.4), layout="constrained")
     FigureCanvasAgg(figure)

@@ -34,7 +34,7 @@ LAYERS = {"2L": (10, 10), "10L": (2,) * 10}
 ROOTS = {"2L": 2000, "10L": 300}
 
 
-def timed(*arguments: str) -> dict[str, float]:
+def time_command(*arguments: str) -> dict[str, float]:
     """Run a ``hopper`` command; its seconds and the peak memory of its largest process.
 
     Raises
@@ -59,17 +59,17 @@ def timed(*arguments: str) -> dict[str, float]:
 def measure(preset: str, scale: float, folder: Path) -> dict[str, Any]:
     """One preset at one scale."""
     graph = folder / "graph"
-    made = timed("dataset", "make", preset, "--scale", str(scale), "--out", str(graph))
+    usage = time_command("dataset", "make", preset, "--scale", str(scale), "--out", str(graph))
     row: dict[str, Any] = {
         "preset": preset,
         "scale": scale,
-        "make": made,
+        "make": usage,
         "bytes_on_disk": sum(p.stat().st_size for p in graph.rglob("*.npy")),
         "partitions": [],
     }
     for servers in SERVERS:
         parts = folder / f"parts-{servers}"
-        done = timed(
+        done = time_command(
             *("partition", str(graph), "--servers", str(servers), "--out", str(parts), "--json"),
             *("--locality-roots", "10"),
         )

@@ -162,11 +162,13 @@ def page(result: dict[str, Any]) -> str:
     ]
     for side, rates in result["rows_a_second"].items():
         ratio = result["read_ahead_to"].get(side)
-        told = f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""
-        lines.append(f"| {side} | {np.median(rates):,.0f} | {told} |")
+        ratio_cell = (
+            f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""
+        )
+        lines.append(f"| {side} | {np.median(rates):,.0f} | {ratio_cell} |")
     pages = 1 + (WIDTH * 4 - 4) / BLOCK
-    told = f"A row lies on {pages:.2f} blocks on average, and all of them are read."
-    return "\n".join([*lines, "", told, ""])
+    ratio_cell = f"A row lies on {pages:.2f} blocks on average, and all of them are read."
+    return "\n".join([*lines, "", ratio_cell, ""])
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
@@ -174,7 +176,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
     figure = Figure((7, 1.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    medians = {side: float(np.median(own)) for side, own in result["rows_a_second"].items()}
+    medians = {side: float(np.median(rates)) for side, rates in result["rows_a_second"].items()}
     axes.barh(list(medians)[::-1], list(medians.values())[::-1], color=hex_of("blue"))
     axes.set_xscale("log")
     axes.set_xlabel("rows a second (logarithmic)")

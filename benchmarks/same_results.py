@@ -106,74 +106,76 @@ class Fixed:
         return values
 
 
-def _fixed(
+def _make_case(
     partitioned: str, engine: str, model: dict[str, Any], resumed: bool = False, **others: Any
 ) -> Fixed:
     return Fixed(partitioned, engine, model, others, resumed)
 
 
 FIXED: Final = {
-    "model_centric, one process": _fixed("one-1", "model_centric", SAGE),
-    "model_centric, two ranks a server": _fixed("one-2", "model_centric", SAGE, cluster=TWO_RANKS),
-    "model_centric, rows held": _fixed(
+    "model_centric, one process": _make_case("one-1", "model_centric", SAGE),
+    "model_centric, two ranks a server": _make_case(
+        "one-2", "model_centric", SAGE, cluster=TWO_RANKS
+    ),
+    "model_centric, rows held": _make_case(
         "one-2", "model_centric", SAGE, cache={"policy": "benefit", "size": "20%"}
     ),
-    "model_centric, resumed": _fixed(
+    "model_centric, resumed": _make_case(
         "one-2", "model_centric", SAGE, True, train={"checkpoint_every": 2}
     ),
-    "locality": _fixed("one-3", "locality", SAGE),
-    "hop, four servers": _fixed("one-4", "hop", SAGE, hop={"merge": "off"}),
-    "hop, one step merged": _fixed("one-3", "hop", SAGE, hop={"merge": 1}),
-    "hop, gradients alone": _fixed(
+    "locality": _make_case("one-3", "locality", SAGE),
+    "hop, four servers": _make_case("one-4", "hop", SAGE, hop={"merge": "off"}),
+    "hop, one step merged": _make_case("one-3", "hop", SAGE, hop={"merge": 1}),
+    "hop, gradients alone": _make_case(
         "one-2", "hop", SAGE, hop={"merge": "off", "migrate": "gradients"}, cluster=TWO_RANKS
     ),
-    "hop, trials": _fixed(
+    "hop, trials": _make_case(
         "one-2", "hop", SAGE,
         hop={"merge": "off", "replicas": "independent"},
         train={"record_gradients": []},
     ),
-    "zero_hop, gat, two ranks a server": _fixed(
+    "zero_hop, gat, two ranks a server": _make_case(
         "one-2", "zero_hop", SAGE | {"name": "gat", "heads": 2}, cluster=TWO_RANKS
     ),
-    "zero_hop, deepgcn, labor": _fixed(
+    "zero_hop, deepgcn, labor": _make_case(
         "one-3", "zero_hop", SAGE | {"name": "deepgcn"},
         sampler={"kind": "labor", "fanouts": [4, 4, 4]},
     ),
-    "cooperative, sage": _fixed("one-4", "cooperative", SAGE),
-    "cooperative, gcn, two ranks a server": _fixed(
+    "cooperative, sage": _make_case("one-4", "cooperative", SAGE),
+    "cooperative, gcn, two ranks a server": _make_case(
         "one-2", "cooperative", SAGE | {"name": "gcn"}, cluster=TWO_RANKS
     ),
-    "cooperative, gat, layer-wise samples": _fixed(
+    "cooperative, gat, layer-wise samples": _make_case(
         "one-3", "cooperative", SAGE | {"name": "gat", "heads": 2},
         sampler={"kind": "layer", "layer_sizes": [64, 64, 64]},
     ),
-    "cooperative, divided topology": _fixed("one-2-split", "cooperative", SAGE),
-    "cooperative, film": _fixed("one-2", "cooperative", SAGE | {"name": "film"}),
-    "typed model_centric, rgcn, two ranks a server": _fixed(
+    "cooperative, divided topology": _make_case("one-2-split", "cooperative", SAGE),
+    "cooperative, film": _make_case("one-2", "cooperative", SAGE | {"name": "film"}),
+    "typed model_centric, rgcn, two ranks a server": _make_case(
         "typed-2", "model_centric", RGCN, cluster=TWO_RANKS
     ),
-    "typed model_centric, records held": _fixed(
+    "typed model_centric, records held": _make_case(
         "typed-2", "model_centric", RGCN, learnable=ON_DISK,
         cache={"policy": "benefit", "size": "20%"},
     ),
-    "typed hop, hgt": _fixed("typed-3", "hop", HGT, hop={"merge": "off"}),
-    "typed zero_hop, rgat, two ranks a server": _fixed(
+    "typed hop, hgt": _make_case("typed-3", "hop", HGT, hop={"merge": "off"}),
+    "typed zero_hop, rgat, two ranks a server": _make_case(
         "typed-2", "zero_hop", RGAT, cluster=TWO_RANKS
     ),
-    "typed zero_hop, resumed": _fixed(
+    "typed zero_hop, resumed": _make_case(
         "typed-3", "zero_hop", RGCN, True, train={"checkpoint_every": 2}
     ),
-    "typed cooperative, rgcn, two ranks a server": _fixed(
+    "typed cooperative, rgcn, two ranks a server": _make_case(
         "typed-2", "cooperative", RGCN, cluster=TWO_RANKS
     ),
-    "typed cooperative, rgat": _fixed("typed-3", "cooperative", RGAT),
-    "typed cooperative, hgt": _fixed("typed-2", "cooperative", HGT),
-    "raf, rgcn, two ranks a server": _fixed("typed-2-meta", "raf", RGCN, cluster=TWO_RANKS),
-    "raf, rgat, tables per server": _fixed(
+    "typed cooperative, rgat": _make_case("typed-3", "cooperative", RGAT),
+    "typed cooperative, hgt": _make_case("typed-2", "cooperative", HGT),
+    "raf, rgcn, two ranks a server": _make_case("typed-2-meta", "raf", RGCN, cluster=TWO_RANKS),
+    "raf, rgat, tables per server": _make_case(
         "typed-2-meta", "raf", RGAT, learnable={"tables": "per_server_table"}
     ),
-    "raf, hgt": _fixed("typed-2-meta", "raf", HGT),
-    "raf, designated worker": _fixed("typed-2-meta", "raf", RGCN, raf={"reduce": "designated"}),
+    "raf, hgt": _make_case("typed-2-meta", "raf", HGT),
+    "raf, designated worker": _make_case("typed-2-meta", "raf", RGCN, raf={"reduce": "designated"}),
 }  # fmt: skip
 
 
@@ -185,39 +187,39 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORDS", help="those whose name has WORDS")
     options = parser.parse_args()
     console = Console()
-    told: dict[str, Any] = {}
+    runs: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="same-results-") as name, ended_by_signals():
         work = Path(name)
-        chosen = {name: each for name, each in FIXED.items() if options.only in name}
-        make_partitions(work, {each.partitioned for each in chosen.values()})
-        for name, each in chosen.items():
-            told[name] = _train(name, each, work)
-            told_losses = told[name]["losses"]
-            console.print(f"{name}: losses {told_losses[0]:.6f} ... {told_losses[-1]:.6f}")
+        cases = {name: case for name, case in FIXED.items() if options.only in name}
+        make_partitions(work, {case.partitioned for case in cases.values()})
+        for name, case in cases.items():
+            runs[name] = _train(name, case, work)
+            losses = runs[name]["losses"]
+            console.print(f"{name}: losses {losses[0]:.6f} ... {losses[-1]:.6f}")
     result = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "versions": versions(),
         "machine": machine(),
-        "runs": told,
+        "runs": runs,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / RESULT_FILE, _a_line_each(result))
+    write_text(options.out / RESULT_FILE, _format_by_run(result))
     write_text(options.out / PAGE_FILE, "\n".join(_page(result)) + "\n")
     if options.against is None:
         return 0
     rows = _compare(json.loads((options.against / RESULT_FILE).read_text()), result)
     head = {key: value for key, value in result.items() if key != "runs"}
     lines = ",\n".join(json.dumps(row) for row in rows)
-    told = f'{json.dumps(head)[:-1]},\n"rows": [\n{lines}\n]}}\n'
-    write_text(options.out / COMPARISON_FILE, told)
+    text = f'{json.dumps(head)[:-1]},\n"rows": [\n{lines}\n]}}\n'
+    write_text(options.out / COMPARISON_FILE, text)
     page = "\n".join(_tell_comparison(rows, options.against, result)) + "\n"
     write_text(options.out / COMPARISON_PAGE, page)
     console.print(page, markup=False, highlight=False)
     return 0 if all(row["equal"] for row in rows) else 1
 
 
-def _a_line_each(result: dict[str, Any]) -> str:
+def _format_by_run(result: dict[str, Any]) -> str:
     """As JSON, a line for what was measured where, and one for each configuration."""
     head = json.dumps({key: value for key, value in result.items() if key != "runs"})
     runs = ",\n".join(
@@ -240,9 +242,9 @@ def _page(result: dict[str, Any]) -> list[str]:
     for name, run in result["runs"].items():
         first, last = run["losses"][0], run["losses"][-1]
         scores = ", ".join("-" if each is None else f"{each:.4f}" for each in run["scores"])
-        sent = sum(run["bytes"].values())
+        sent_bytes = sum(run["bytes"].values())
         lines.append(
-            f"| {name} | {first:.6f}, {last:.6f} | {scores} | {sent / 1e3:,.0f} | "
+            f"| {name} | {first:.6f}, {last:.6f} | {scores} | {sent_bytes / 1e3:,.0f} | "
             f"{len(run['tensors'])} |"
         )
     return lines
@@ -250,12 +252,12 @@ def _page(result: dict[str, Any]) -> list[str]:
 
 def make_partitions(work: Path, wanted: set[str]) -> None:
     """Write the partitioned directories that are wanted, under their names."""
-    for graph in {PARTITIONS[each][0] for each in wanted}:
+    for graph in {PARTITIONS[name][0] for name in wanted}:
         preset, scale = GRAPHS[graph]
         _hopper("dataset", "make", preset, "--scale", scale, "--out", str(work / graph))
-    for each in sorted(wanted):
-        graph, words = PARTITIONS[each]
-        _hopper("partition", str(work / graph), *words.split(), "--out", str(work / each))
+    for name in sorted(wanted):
+        graph, words = PARTITIONS[name]
+        _hopper("partition", str(work / graph), *words.split(), "--out", str(work / name))
 
 
 def _hopper(*words: str) -> None:
@@ -273,15 +275,15 @@ def _train(name: str, fixed: Fixed, work: Path) -> dict[str, Any]:
         words = ["--train.resume=true", "--train.epochs=3"]
         summary = train_in_process(f"{name}, resumed", file, run_dir, words, SECONDS_A_RUN)
     epochs = [json.loads(line) for line in (run_dir / EPOCHS_FILE).read_text().splitlines()]
-    sent: dict[str, int] = {}
+    sent_bytes: dict[str, int] = {}
     for epoch in epochs:
         for cause, count in epoch["bytes"].items():
-            sent[cause] = sent.get(cause, 0) + count
-    told = [main_score(summary, split) for split in ("val", "test")]
+            sent_bytes[cause] = sent_bytes.get(cause, 0) + count
+    scores = [main_score(summary, split) for split in ("val", "test")]
     return {
         "losses": [loss for epoch in epochs for loss in epoch["iteration_losses"]],
-        "scores": [*(epoch["val"] for epoch in epochs), *told],
-        "bytes": sent,
+        "scores": [*(epoch["val"] for epoch in epochs), *scores],
+        "bytes": sent_bytes,
         "tensors": _sketches(run_dir),
     }
 
@@ -295,9 +297,11 @@ def _sketches(run_dir: Path) -> dict[str, list[float]]:
             if name.startswith("model.") or name.endswith(IDS):
                 continue
             values = tensor.astype(np.float64).ravel()
-            drawn = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(values.size)
+            values_drawn = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(
+                values.size
+            )
             key = f"{file.relative_to(run_dir).with_suffix('')}: {name}"
-            found[key] = [float(np.linalg.norm(values)), float(values @ drawn)]
+            found[key] = [float(np.linalg.norm(values)), float(values @ values_drawn)]
     return found
 
 
@@ -346,7 +350,7 @@ def _tell_comparison(
 
 def _difference(before: list[float | None], after: list[float | None]) -> float:
     """Of the largest number; infinite where there are other ones."""
-    if [each is None for each in before] != [each is None for each in after]:
+    if [value is None for value in before] != [value is None for value in after]:
         return float("inf")
     a, b = (np.array([each for each in side if each is not None]) for side in (before, after))
     return float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-300)) if a.size else 0.0

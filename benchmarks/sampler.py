@@ -74,13 +74,13 @@ class Workload:
             self.original_ids = np.array(graph.original_ids(self.target))
             global_ids = np.array(graph.global_ids(self.target))
         train = np.array(graph.split("train"))
-        whole = train.size // BATCH_SIZE
-        if whole == 0:
+        batch_count = train.size // BATCH_SIZE
+        if batch_count == 0:
             raise RequestError(f"{path}: fewer than {BATCH_SIZE} training nodes")
         self.batches = []
         for index in range(batches):
-            epoch, place = divmod(index, whole)
-            places = np.arange(place * BATCH_SIZE, (place + 1) * BATCH_SIZE)
+            epoch, batch = divmod(index, batch_count)
+            places = np.arange(batch * BATCH_SIZE, (batch + 1) * BATCH_SIZE)
             roots = train[permute(seed, epoch, train.size, places)]
             self.batches.append(global_ids[roots])
 
@@ -158,9 +158,9 @@ def measure_times(work: Workload, rounds: int, threads: int) -> dict[str, Any]:
             for place in range(len(SIDES)):
                 name = SIDES[(turn + place) % len(SIDES)]
                 start = time.perf_counter()
-                found = sides[name](roots, iteration)
+                subgraph = sides[name](roots, iteration)
                 seconds[name].append(time.perf_counter() - start)
-                sizes[name].append(found)
+                sizes[name].append(subgraph)
     means = {name: np.mean(values, axis=0).tolist() for name, values in sizes.items()}
     return {"seconds": seconds, "mean_input_nodes_and_edges": means}
 
@@ -171,11 +171,11 @@ def measure_memory(name: str, work: Workload, threads: int) -> dict[str, float]:
     Memory maps of the topology count as far as they were read.
     """
     use_threads(threads, with_dgl=name != "hopper")
-    before = resident_mib("VmRSS")
+    mib_before = resident_mib("VmRSS")
     sample = make_side(name, work)
     for iteration, roots in enumerate(work.batches):
         sample(roots, iteration)
-    return {"before_mib": before, "peak_mib": resident_mib("VmHWM")}
+    return {"before_mib": mib_before, "peak_mib": resident_mib("VmHWM")}
 
 
 def resident_mib(field: str) -> float:

@@ -82,7 +82,7 @@ class Benchmark:
         if side in SEPARATE:
             runs = [self._separate(side, round_index, trial) for trial in range(self._count)]
         else:
-            runs = [self._together(side, round_index)]
+            runs = [self._train_together(side, round_index)]
         wall_seconds = time.perf_counter() - start
         epochs = [epoch for run in runs for epoch in measured_epochs(run)]
         network = [epoch["nic_bytes"] for epoch in epochs]
@@ -92,7 +92,7 @@ class Benchmark:
             "seconds": sum(epoch["seconds"] for epoch in epochs),
             "wall_seconds": wall_seconds,
             "bytes": {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES},
-            "nic_bytes": None if None in network else sum(sum(each) for each in network),
+            "nic_bytes": None if None in network else sum(sum(counts) for counts in network),
             "stage_seconds": {
                 stage: sum(epoch["stage_seconds"][stage] for epoch in epochs)
                 for stage in epochs[0]["stage_seconds"]
@@ -106,14 +106,14 @@ class Benchmark:
         folders = [f"{side}-0-{trial}" for trial in range(self._count)]
         if side not in SEPARATE:
             folders = [f"{_words(side)}-0/trial-{trial}" for trial in range(self._count)]
-        found = []
+        outcomes = []
         for folder in folders:
             lines = (self._work / folder / EPOCHS_FILE).read_text().splitlines()
             epochs = [json.loads(line) for line in lines]
-            found.append([loss for epoch in epochs for loss in epoch["iteration_losses"]])
-        return found
+            outcomes.append([loss for epoch in epochs for loss in epoch["iteration_losses"]])
+        return outcomes
 
-    def _together(self, side: str, round_index: int) -> dict[str, Any]:
+    def _train_together(self, side: str, round_index: int) -> dict[str, Any]:
         shared = side == "sweep"
         seed = "train.model_seed" if shared else "train.seed"
         trials = [
@@ -150,10 +150,10 @@ def loss_difference(benchmark: Benchmark) -> float:
         benchmark.run(side, 0)
     expected = benchmark.losses("sweep")
     return max(
-        abs(one - other) / abs(other)
+        abs(loss - expected_loss) / abs(expected_loss)
         for side in SEPARATE
-        for found, wanted in zip(benchmark.losses(side), expected, strict=True)
-        for one, other in zip(found, wanted, strict=True)
+        for losses, expected_losses in zip(benchmark.losses(side), expected, strict=True)
+        for loss, expected_loss in zip(losses, expected_losses, strict=True)
     )
 
 
@@ -178,16 +178,19 @@ def show(console: Console, result: dict[str, Any]) -> None:
     columns = ("features, MB", "models, MB", "gradients, MB", "s", "wall s", "sweep is faster by")
     table = Table("side", *columns, title=f"{result['trials']} trials, {result['dataset']['name']}")
     for side in SIDES:
-        own = [run for run in result["runs"] if run["side"] == side]
+        side_runs = [run for run in result["runs"] if run["side"] == side]
         ratio = (result["ratios"] or {}).get(side)
-        told = "" if ratio is None else f"{ratio['seconds']['mean']:.2f} x"
+        ratio_cell = "" if ratio is None else f"{ratio['seconds']['mean']:.2f} x"
         if ratio is not None and ratio["seconds"]["low"] is not None:
-            told += f" ({ratio['seconds']['low']:.2f} to {ratio['seconds']['high']:.2f})"
+            ratio_cell += f" ({ratio['seconds']['low']:.2f} to {ratio['seconds']['high']:.2f})"
         table.add_row(
             side,
-            *(f"{own[0]['bytes'][c] / 1e6:.1f}" for c in ("feature", "model", "gradient")),
-            *(f"{sum(run[k] for run in own) / len(own):.2f}" for k in ("seconds", "wall_seconds")),
-            told,
+            *(f"{side_runs[0]['bytes'][c] / 1e6:.1f}" for c in ("feature", "model", "gradient")),
+            *(
+                f"{sum(run[k] for run in side_runs) / len(side_runs):.2f}"
+                for k in ("seconds", "wall_seconds")
+            ),
+            ratio_cell,
         )
     console.print(table)
 

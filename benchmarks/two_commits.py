@@ -67,14 +67,14 @@ def train(arguments: list[str]) -> None:
         wall = time.monotonic() - begun
     epochs = measured_epochs(summary)
     lines = (Path(run_dir) / EPOCHS_FILE).read_text().splitlines()
-    told = {
-        "seconds": fmean(each["seconds"] for each in epochs),
+    entry = {
+        "seconds": fmean(epoch["seconds"] for epoch in epochs),
         "wall_seconds": wall,
         "peak_rss_mib": max(summary["peak_rss_mib"]),
         "losses": [json.loads(line)["iteration_losses"] for line in lines],
         "feature_bytes": epochs[-1]["bytes"]["feature"],
     }
-    print(json.dumps(told))
+    print(json.dumps(entry))
 
 
 def main() -> int:
@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("--link-rate", default="1gbit")
     options, overrides = parser.parse_known_args()
     console = Console()
-    engines = [each.strip() for each in options.engines.split(",")]
+    engines = [engine.strip() for engine in options.engines.split(",")]
     with (
         tempfile.TemporaryDirectory(prefix="two-commits-") as name,
         _worktree(Path(name), options.before) as before,
@@ -117,9 +117,9 @@ def main() -> int:
                                              str(parts[side]), engine, *overrides])  # fmt: skip
                     folder = work / f"{engine}-{side}-{round_index}"
                     words = ["--train", str(file), str(folder), str(options.emulate)]
-                    said = _run(roots[side], work, [str(Path(__file__).resolve()), *words,
+                    output = _run(roots[side], work, [str(Path(__file__).resolve()), *words,
                                                     options.link_rate])  # fmt: skip
-                    run = json.loads(said.splitlines()[-1])
+                    run = json.loads(output.splitlines()[-1])
                     runs.append({"engine": engine, "side": side, "round": round_index} | run)
                     console.print(
                         f"round {round_index}, {engine}, {side}: {run['seconds']:.3f} s an epoch, "
@@ -177,8 +177,8 @@ def _run(root: Path, work: Path, words: list[str]) -> str:
 
 def _check_same(parts: Mapping[str, Path]) -> None:
     for file in sorted(parts["before"].glob("maps/*/global_ids.npy")):
-        other = parts["after"] / file.relative_to(parts["before"])
-        if file.read_bytes() != other.read_bytes():
+        other_file = parts["after"] / file.relative_to(parts["before"])
+        if file.read_bytes() != other_file.read_bytes():
             sys.exit("the two commits divide the graph differently")
 
 
@@ -193,7 +193,7 @@ def _result(
 
     losses = {engine: [run["losses"] for run in runs if run["engine"] == engine]
               for engine in engines}  # fmt: skip
-    off = {engine: max(_difference(all_[0], each) for each in all_)
+    off = {engine: max(_difference(all_[0], losses_of_run) for losses_of_run in all_)
            for engine, all_ in losses.items()}  # fmt: skip
     different = [engine for engine, most in off.items() if most > options.tolerance]
     ratios: dict[str, Any] = {}
@@ -272,9 +272,12 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         [
             engine,
-            *(f"{median(_of_runs(result, engine, side, 'seconds')):.3f}" for side in SIDES),
+            *(f"{median(_run_values(result, engine, side, 'seconds')):.3f}" for side in SIDES),
             *(ratio_text(ratios[key], places=3) for key in ("seconds", "wall_seconds")),
-            *(f"{median(_of_runs(result, engine, side, 'peak_rss_mib')):,.0f}" for side in SIDES),
+            *(
+                f"{median(_run_values(result, engine, side, 'peak_rss_mib')):,.0f}"
+                for side in SIDES
+            ),
         ]
         for engine, ratios in result["ratios"].items()
     ]
@@ -286,7 +289,7 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _of_runs(result: Mapping[str, Any], engine: str, side: str, key: str) -> list[float]:
+def _run_values(result: Mapping[str, Any], engine: str, side: str, key: str) -> list[float]:
     """What was measured, by round."""
     runs = result["runs"]
     return [run[key] for run in runs if (run["engine"], run["side"]) == (engine, side)]
@@ -305,8 +308,8 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
         figure.subplots(1, len(engines), squeeze=False)[0], engines, strict=True
     ):
         for side, colour in zip(SIDES, (hex_of("grey"), hex_of("blue")), strict=True):
-            own = _of_runs(result, engine, side, "seconds")
-            axes.plot(range(1, len(own) + 1), own, "o-", color=colour, label=side)
+            seconds = _run_values(result, engine, side, "seconds")
+            axes.plot(range(1, len(seconds) + 1), seconds, "o-", color=colour, label=side)
         axes.set(title=engine, xlabel="round", ylabel="seconds an epoch", ylim=(0, None))
         axes.legend()
     figure.savefig(path, dpi=110, pil_kwargs={"lossless": True})

@@ -89,7 +89,8 @@ def ask(
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--batches", type=int, default=batches, help="0: a whole epoch")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    own = vars(parser.parse_args(arguments))
+    options = vars(parser.parse_args(arguments))
     return Asked(
-        **own | {"models": own["models"].split(","), "device": choose_device(own["device"])}
+        **options
+        | {"models": options["models"].split(","), "device": choose_device(options["device"])}
     )

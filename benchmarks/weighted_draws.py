@@ -60,8 +60,8 @@ Sample = Callable[[NDArray[np.int64], int], int]
 def make_weights(work: Workload, seed: int) -> NDArray[np.float32]:
     """[edges] float32, in the order of the neighbour lists."""
     generator = np.random.default_rng(seed)
-    drawn = generator.normal(0.0, SIGMA, work.topology.indices.size)
-    return np.exp(drawn).astype(np.float32)
+    noise = generator.normal(0.0, SIGMA, work.topology.indices.size)
+    return np.exp(noise).astype(np.float32)
 
 
 def our_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
@@ -91,7 +91,7 @@ def dgl_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
     import dgl
 
     topology = work.topology
-    arrays = [torch.from_numpy(np.array(each)) for each in (topology.indptr, topology.indices)]
+    arrays = [torch.from_numpy(np.array(array)) for array in (topology.indptr, topology.indices)]
     no_ids = torch.empty(0, dtype=torch.int64)
     graph = dgl.graph(("csc", (*arrays, no_ids)), num_nodes=work.original_ids.size)
     graph.edata["weight"] = torch.from_numpy(weights)
@@ -119,15 +119,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {name: [] for name in names}
     edges = dict.fromkeys(names, 0)
     for _ in range(options.rounds):
-        own = dict.fromkeys(names, 0.0)
+        seconds_by_name = dict.fromkeys(names, 0.0)
         for iteration, roots in enumerate(work.batches):
             turn += 1
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 start = time.perf_counter()
                 edges[name] += sides[name](roots, iteration)
-                own[name] += time.perf_counter() - start
+                seconds_by_name[name] += time.perf_counter() - start
         for name in names:
-            seconds[name].append(own[name] / len(work.batches))
+            seconds[name].append(seconds_by_name[name] / len(work.batches))
     batches = options.rounds * len(work.batches)
     over = {}
     for name in names:
@@ -176,10 +176,12 @@ def page(result: dict[str, Any]) -> str:
     ]
     for name, seconds in result["seconds_of_a_batch"].items():
         ratio, edges = result["over_own_uniform"][name], result["edges_of_a_batch"][name]
-        told = f"{ratio['mean']:.2f}"
+        ratio_cell = f"{ratio['mean']:.2f}"
         if ratio["low"] is not None and name not in (UNIFORM, DGL):
-            told += f" ({ratio['low']:.2f} to {ratio['high']:.2f})"
-        lines.append(f"| {name} | {1e3 * float(np.median(seconds)):.1f} | {edges:,} | {told} |")
+            ratio_cell += f" ({ratio['low']:.2f} to {ratio['high']:.2f})"
+        lines.append(
+            f"| {name} | {1e3 * float(np.median(seconds)):.1f} | {edges:,} | {ratio_cell} |"
+        )
     return "\n".join([*lines, ""])
 
 

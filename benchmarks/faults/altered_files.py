@@ -70,31 +70,31 @@ def alter_files(
     outcomes: dict[str, dict[str, int]] = {}
     wrong = [
         f"{what}: refused, and nothing was altered: {outcome}"
-        for what, (whole, read) in plain.items()
-        if (outcome := _in_a_child(read, whole, folder / "said")) != "accepted"
+        for what, (owner, read) in plain.items()
+        if (outcome := _in_a_child(read, owner, folder / "said")) != "accepted"
     ]
     for _ in range(count):
-        kind, what, whole, file, read = _choose(draw, divisions, plain, sources, run_dir)
-        before = file.read_bytes()
+        kind, what, owner, file, read = _choose(draw, divisions, plain, sources, run_dir)
+        original = file.read_bytes()
         how = _alter(file, draw)
-        same = file.is_file() and file.read_bytes() == before
-        target = file if kind == "tensors" else whole
+        unchanged = file.is_file() and file.read_bytes() == original
+        target = file if kind == "tensors" else owner
         outcome = _in_a_child(read, target, folder / "said")
-        if outcome == "accepted" and kind in ("division", "tensors") and not same:
+        if outcome == "accepted" and kind in ("division", "tensors") and not unchanged:
             outcome = "silent"
         if outcome not in ("refused", "accepted"):
-            wrong.append(f"{what}: {file.relative_to(whole.parent)} {how}: {outcome}")
+            wrong.append(f"{what}: {file.relative_to(owner.parent)} {how}: {outcome}")
         counts = outcomes.setdefault(what, {})
         short = outcome if outcome in ("refused", "accepted") else "wrong"
         counts[short] = counts.get(short, 0) + 1
         if file.is_dir() and not file.is_symlink():
             file.rmdir()
         file.unlink(missing_ok=True)
-        file.write_bytes(before)
+        file.write_bytes(original)
         shutil.rmtree(folder / "out", ignore_errors=True)
-        left = [each.name for each in folder.glob(".out*")]
-        if left:
-            wrong.append(f"{what}: {how}: left behind {left}")
+        leftovers = [path.name for path in folder.glob(".out*")]
+        if leftovers:
+            wrong.append(f"{what}: {how}: left behind {leftovers}")
         advance(1)
     return {"files": count, "outcomes": dict(sorted(outcomes.items())), "wrong": wrong}
 
@@ -114,16 +114,16 @@ def _choose(
         return kind, what, run_dir, newest or run_dir / what, check_file
     if kind == "division":
         what = draw.choice(list(divisions))
-        whole, read = divisions[what], _read_division
+        owner, read = divisions[what], _read_division
     elif kind == "plain":
         what = draw.choice(list(plain))
-        whole, read = plain[what]
+        owner, read = plain[what]
     else:
         what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
-        whole = sources[what]
-        read = _import_as(what.split()[0], whole.parent / "out")
-    files = [whole] if whole.is_file() else sorted(whole.rglob("*"))
-    return kind, what, whole, draw.choice([each for each in files if each.is_file()]), read
+        owner = sources[what]
+        read = _import_as(what.split()[0], owner.parent / "out")
+    files = [owner] if owner.is_file() else sorted(owner.rglob("*"))
+    return kind, what, owner, draw.choice([path for path in files if path.is_file()]), read
 
 
 def _alter(file: Path, draw: random.Random) -> str:
@@ -144,8 +144,8 @@ def _alter(file: Path, draw: random.Random) -> str:
     elif how == "longer":
         content += draw.randbytes(draw.choice((1, 8, 4096)))
     elif how == "a page of zeros":
-        first = draw.randrange(len(content)) // 4096 * 4096
-        content[first : first + 4096] = bytes(len(content[first : first + 4096]))
+        start = draw.randrange(len(content)) // 4096 * 4096
+        content[start : start + 4096] = bytes(len(content[start : start + 4096]))
     elif how == "emptied":
         content.clear()
     file.unlink()
@@ -158,13 +158,13 @@ def _alter(file: Path, draw: random.Random) -> str:
     return how
 
 
-def _in_a_child(read: Callable[[Path], None], target: Path, said: Path) -> str:
+def _in_a_child(read: Callable[[Path], None], target: Path, log_file: Path) -> str:
     """Read something in a process of its own: "accepted", "refused", or what went wrong."""
     child = os.fork()
     if not child:
         code = 3
         try:
-            with said.open("w") as log:
+            with log_file.open("w") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
                 try:
@@ -190,7 +190,7 @@ def _in_a_child(read: Callable[[Path], None], target: Path, said: Path) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    words = said.read_text(errors="replace").strip()[-300:]
+    words = log_file.read_text(errors="replace").strip()[-300:]
     names = {0: "accepted", 1: "refused", 2: f"several lines: {words}"}
     return names.get(code, f"an error that is none of ours: {words}")
 
@@ -205,16 +205,16 @@ def _read_division(path: Path) -> None:
 
 def _import_as(kind: str, out: Path) -> Callable[[Path], None]:
     def read(source: Path) -> None:
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
             code = main(["dataset", "import", kind, str(source), "--out", str(out)])
         if code == 0:
             GraphDirectory.open(out, check="full")
         else:
             # Lines before it tell how far it came.
-            told = said.getvalue().strip().splitlines()[-1]
-            assert told.startswith("error: "), said.getvalue()
-            raise HopperError(told)
+            last_line = output.getvalue().strip().splitlines()[-1]
+            assert last_line.startswith("error: "), output.getvalue()
+            raise HopperError(last_line)
 
     return read
 
@@ -222,11 +222,11 @@ def _import_as(kind: str, out: Path) -> Callable[[Path], None]:
 def _make_divisions(folder: Path) -> dict[str, Path]:
     for preset, scale in SCALES.items():
         _run(["dataset", "make", preset, "--scale", scale, "--out", str(folder / preset)])
-    found = {}
+    folders = {}
     for name, (preset, options) in DIVISIONS.items():
-        found[name] = folder / name.replace(" ", "-").replace(",", "")
-        _run(["partition", str(folder / preset), *options, "--out", str(found[name])])
-    return found
+        folders[name] = folder / name.replace(" ", "-").replace(",", "")
+        _run(["partition", str(folder / preset), *options, "--out", str(folders[name])])
+    return folders
 
 
 def _make_sources(folder: Path) -> dict[str, Path]:
@@ -297,8 +297,8 @@ def _read_config(path: Path) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = main(arguments)
     if code:
-        sys.exit(f"hopper {' '.join(arguments)} ended with {code}: {said.getvalue()}")
+        sys.exit(f"hopper {' '.join(arguments)} ended with {code}: {output.getvalue()}")

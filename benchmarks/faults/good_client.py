@@ -31,7 +31,9 @@ class GoodClient:
     def __init__(self, address: str, shard: Shard, seed: int) -> None:
         self._address = address
         self._draw = np.random.default_rng(seed)
-        self._table = next(each for each in shard.tables.values() if each.spec.kind == "features")
+        self._table = next(
+            table for table in shard.tables.values() if table.spec.kind == "features"
+        )
         self._ended = threading.Event()
         self._seconds: list[float] = []
         self.wrong: list[str] = []

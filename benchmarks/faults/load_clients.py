@@ -26,16 +26,18 @@ class Client:
     """Asks for rows over a connection of its own, one time after the other; whoever is refused for
     want of resources comes again."""
 
-    def __init__(self, asked: dict[str, Any], seed: int) -> None:
-        self._ids = asked["ids"]
-        shard = Shard.open(Path(asked["partitioned"]) / "server-0")
-        self._table = next(each for each in shard.tables.values() if each.spec.kind == "features")
+    def __init__(self, request: dict[str, Any], seed: int) -> None:
+        self._ids = request["ids"]
+        shard = Shard.open(Path(request["partitioned"]) / "server-0")
+        self._table = next(
+            table for table in shard.tables.values() if table.spec.kind == "features"
+        )
         self.row_bytes = self._table.row_bytes
-        credentials = Security(tls_ca=asked["tls_ca"]).channel_credentials()
+        credentials = Security(tls_ca=request["tls_ca"]).channel_credentials()
         if credentials is None:
-            self._channel = grpc.insecure_channel(asked["address"], LOCAL)
+            self._channel = grpc.insecure_channel(request["address"], LOCAL)
         else:
-            self._channel = grpc.secure_channel(asked["address"], credentials, LOCAL)
+            self._channel = grpc.secure_channel(request["address"], credentials, LOCAL)
         self._draw = np.random.default_rng(seed)
         self.latencies: list[float] = []
         self.wrong: list[str] = []
@@ -80,25 +82,29 @@ class Client:
 
 def main() -> None:
     """Connect, say so, and ask once told to."""
-    asked = json.loads(sys.argv[1])
-    clients = [Client(asked, asked["seed"] * 1000 + number) for number in range(asked["clients"])]
+    request = json.loads(sys.argv[1])
+    clients = [
+        Client(request, request["seed"] * 1000 + number) for number in range(request["clients"])
+    ]
     for client in clients:
         client.connect()
     print("ready", flush=True)
     sys.stdin.readline()
-    until = time.monotonic() + asked["seconds"]
+    until = time.monotonic() + request["seconds"]
     threads = [threading.Thread(target=client.run, args=(until,)) for client in clients]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    np.save(asked["out"], np.array([each for client in clients for each in client.latencies]))
-    told = {
+    np.save(
+        request["out"], np.array([latency for client in clients for latency in client.latencies])
+    )
+    summary = {
         "counts": [len(client.latencies) for client in clients],
         "wrong": [line for client in clients for line in client.wrong],
         "row_bytes": clients[0].row_bytes,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(summary), flush=True)
 
 
 if __name__ == "__main__":

@@ -138,11 +138,11 @@ def try_all(
     with ThreadPoolExecutor(at_once, thread_name_prefix="trial") as pool:
         pending = [pool.submit(try_next, trial) for trial in trials]
         try:
-            for each in as_completed(pending):
-                yield each.result()
+            for future in as_completed(pending):
+                yield future.result()
         finally:
-            for each in pending:
-                each.cancel()
+            for future in pending:
+                future.cancel()
 
 
 def try_one(world: World, undisturbed: Undisturbed, trial: Trial) -> Trial:
@@ -183,10 +183,10 @@ def _await_moment(run: Running, trial: Trial, undisturbed: Undisturbed) -> None:
         trial.stage == "start-up" or (run.has_met and run.epochs_done >= trial.after_epoch)
     ):
         time.sleep(0.005)
-    first = undisturbed.start - undisturbed.meeting
+    first_epoch = undisturbed.start - undisturbed.meeting
     seconds = {
         "start-up": _FIRST_MOMENT + trial.share * (undisturbed.meeting - _FIRST_MOMENT),
-        "epochs": trial.share * (undisturbed.epoch if trial.after_epoch else first),
+        "epochs": trial.share * (undisturbed.epoch if trial.after_epoch else first_epoch),
         "shut-down": trial.share * undisturbed.end,
     }[trial.stage]
     with suppress(subprocess.TimeoutExpired):
@@ -200,18 +200,18 @@ def _judge(run: Running, case: Case, trial: Trial, undisturbed: Undisturbed) -> 
     to_the_error = (limits.start + undisturbed.start if early else limits.wait) + limits.grace
     to_the_error += case.seconds
     left_by_itself: list[str] = []
-    whole = to_the_error + 2 * undisturbed.total + limits.grace
-    limit = to_the_error if case.right == "error" and not case.goes_on else whole
+    until_the_end = to_the_error + 2 * undisturbed.total + limits.grace
+    limit = to_the_error if case.right == "error" and not case.goes_on else until_the_end
     code = _await_end(run, limit + _HANG_SECONDS)
     if case.kills_launcher:
         _await_nothing_left(run, to_the_error)
         # The launcher had to remove what it keeps for a while: the next one does.
-        left_by_itself = [each.name for each in run.temporary.iterdir()]
+        left_by_itself = [path.name for path in run.temporary.iterdir()]
         if run.has_summary:
             code = 0
         elif case.goes_on:
             run.start(*RESUME)
-            code, left_by_itself = _await_end(run, whole), []
+            code, left_by_itself = _await_end(run, until_the_end), []
     trial.seconds = time.monotonic() - run.begun
     lines = [line for line in run.log.read_text(errors="replace").splitlines() if line.strip()]
     trial.last_line = lines[-1][-300:] if lines else ""
@@ -233,28 +233,28 @@ def _judge(run: Running, case: Case, trial: Trial, undisturbed: Undisturbed) -> 
 
 
 def _check_error(run: Running, case: Case, trial: Trial, code: int) -> None:
-    said = trial.last_line
+    last_line = trial.last_line
     if case.right == "recovered" and not (case.named and run.returned_late):
-        raise _Wrong(f"should have recovered, ended with {code}: {said}")
-    if code == -signal.SIGTERM and case.named and not said:
+        raise _Wrong(f"should have recovered, ended with {code}: {last_line}")
+    if code == -signal.SIGTERM and case.named and not last_line:
         # Told before it had anything to end in order.
         return
     if case.bounded_memory and code == -signal.SIGKILL:
         # The kernel chose the launcher, which then can say nothing.
         return
-    if not re.search(case.named.format(place=run.place), said):
-        raise _Wrong(f"ended with {code}; the last line names something else: {said}")
+    if not re.search(case.named.format(place=run.place), last_line):
+        raise _Wrong(f"ended with {code}; the last line names something else: {last_line}")
 
 
 def _check_leftovers(run: Running, but: Sequence[str]) -> None:
-    left = []
+    leftovers = []
     for process in run.members():
         with suppress(psutil.Error):
-            left.append(" ".join(process.cmdline())[-200:])
-    if left:
-        raise _Wrong(f"processes are left: {left}")
-    files = [each.name for each in run.run_dir.rglob("*.unfinished")]
-    files += [each.name for each in run.temporary.iterdir() if each.name not in but]
+            leftovers.append(" ".join(process.cmdline())[-200:])
+    if leftovers:
+        raise _Wrong(f"processes are left: {leftovers}")
+    files = [path.name for path in run.run_dir.rglob("*.unfinished")]
+    files += [path.name for path in run.temporary.iterdir() if path.name not in but]
     if files:
         raise _Wrong(f"files are left: {files}")
 

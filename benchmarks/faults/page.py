@@ -95,7 +95,7 @@ def _row(case: dict[str, Any]) -> list[str]:
 
 
 def _fuzz(fuzz: dict[str, Any]) -> Iterator[str]:
-    before, after, beside = fuzz["before"], fuzz["after"], fuzz["beside"]
+    before, after, clients = fuzz["before"], fuzz["after"], fuzz["beside"]
     yield ""
     yield "## Requests that make no sense"
     yield ""
@@ -112,15 +112,20 @@ def _fuzz(fuzz: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     rows = [
-        [name, f"{told['requests']:,}", f"{told['p50_ms']:.2f}", f"{told['p99_ms']:.2f}"]
-        for name, told in beside.items()
+        [
+            name,
+            f"{latencies['requests']:,}",
+            f"{latencies['p50_ms']:.2f}",
+            f"{latencies['p99_ms']:.2f}",
+        ]
+        for name, latencies in clients.items()
     ]
     headings = ("a client whose requests make sense", "requests", "ms: p50", "p99")
     yield from markdown(Table("", headings, rows))
     yield ""
-    statuses = sorted({each for counts in fuzz["statuses"].values() for each in counts})
+    statuses = sorted({status for counts in fuzz["statuses"].values() for status in counts})
     rows = [
-        [kind, *(f"{counts.get(each, 0):,}" for each in statuses)]
+        [kind, *(f"{counts.get(status, 0):,}" for status in statuses)]
         for kind, counts in fuzz["statuses"].items()
     ]
     yield from markdown(Table("", ("request", *statuses), rows))
@@ -131,7 +136,7 @@ def _files(files: dict[str, Any]) -> Iterator[str]:
     yield "## Altered files"
     yield ""
     rows = [
-        [what, *(str(counts.get(each, 0)) for each in ("refused", "accepted", "wrong"))]
+        [what, *(str(counts.get(outcome, 0)) for outcome in ("refused", "accepted", "wrong"))]
         for what, counts in files["outcomes"].items()
     ]
     headings = ("what was altered", "refused in a line", "accepted", "wrong")
@@ -156,11 +161,11 @@ def _load(load: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     rows = [
-        [str(told["clients"]), "yes" if told["tls"] else "no", f"{told['requests']:,}",
-         f"{told['requests_per_second']:,.0f}",
-         *(f"{told[name]:.1f}" for name in ("p50_ms", "p99_ms", "p999_ms")),
-         f"{told['fairness']:.2f}", f"{told['rss_mib'][0]:.0f} to {told['rss_mib'][1]:.0f}"]
-        for told in load["cells"]
+        [str(cell["clients"]), "yes" if cell["tls"] else "no", f"{cell['requests']:,}",
+         f"{cell['requests_per_second']:,.0f}",
+         *(f"{cell[name]:.1f}" for name in ("p50_ms", "p99_ms", "p999_ms")),
+         f"{cell['fairness']:.2f}", f"{cell['rss_mib'][0]:.0f} to {cell['rss_mib'][1]:.0f}"]
+        for cell in load["cells"]
     ]  # fmt: skip
     headings = ("clients", "TLS", "requests", "a second", "ms: p50", "p99", "p999", "fairness",
                 "server's MiB")  # fmt: skip

@@ -40,8 +40,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes[0].legend(fontsize=9)
     if fuzz:
         answered, memory = zip(*fuzz["memory_mib"], strict=True)
-        axes[1].plot([each / 1000 for each in answered], memory, color=hex_of("blue"))
+        axes[1].plot([count / 1000 for count in answered], memory, color=hex_of("blue"))
         axes[1].set(ylim=(0, None), xlabel="thousand requests that make no sense", ylabel="MiB")
-    for place, shown in zip(axes, (matrix, fuzz), strict=True):
-        place.set_visible(bool(shown))
+    for axis, shown in zip(axes, (matrix, fuzz), strict=True):
+        axis.set_visible(bool(shown))
     figure.savefig(path, dpi=150, pil_kwargs={"lossless": True})

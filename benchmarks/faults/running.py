@@ -93,10 +93,10 @@ def made_world(
     with ExitStack() as stack:
         stack.callback(world.silent.close)
         stack.callback(world.babbling.close)
-        for found, addresses in ((parts, world.servers), (other_parts, world.others)):
+        for folders, addresses in ((parts, world.servers), (other_parts, world.others)):
             for index in range(SERVERS):
-                port_file = folder / f"{found.name}-{index}.json"
-                addresses.append(stack.enter_context(serving(found, index, port_file))[1])
+                port_file = folder / f"{folders.name}-{index}.json"
+                addresses.append(stack.enter_context(serving(folders, index, port_file))[1])
         yield world
 
 
@@ -136,7 +136,7 @@ class Running:
         command = [sys.executable, "-m", "hopper.cli", "train", str(self.folder / "config.json")]
         command += words
         if self.cgroups:
-            enter = "".join(f"echo $$ > {each / 'cgroup.procs'} && " for each in self.cgroups)
+            enter = "".join(f"echo $$ > {group / 'cgroup.procs'} && " for group in self.cgroups)
             command = ["sh", "-c", f'{enter}exec "$@"', "sh", *command]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -163,7 +163,7 @@ class Running:
     def text(self) -> str:
         """What it has said, its feature servers included."""
         logs = [self.log, *sorted((self.run_dir / "servers").glob("*.log"))]
-        return "".join(each.read_text(errors="replace") for each in logs if each.exists())
+        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
 
     @property
     def epochs_done(self) -> int:
@@ -207,14 +207,14 @@ class Running:
         """Every process of the run but the launcher and what stands beside it, by the folder in
         their command lines."""
         known = (self.process.pid, os.getpid(), self.pid_of_victim)
-        found = []
+        members = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 named = any(f"{self.folder}/" in word for word in process.cmdline())
                 gone = process.status() == psutil.STATUS_ZOMBIE
                 if named and process.pid not in known and not gone:
-                    found.append(process)
-        return found
+                    members.append(process)
+        return members
 
     def ranks(self) -> list[psutil.Process]:
         """The ranks that live."""
@@ -318,8 +318,8 @@ def _servers(run: Running, serving_by: str, seed: int, stack: ExitStack) -> list
         mine = run.victim_address = await_address(run.victim, port_file)
     is_alone = serving_by in ("a server beside it", "a link")
     return [
-        (mine if is_alone else [mine, each]) if index == run.place else each
-        for index, each in enumerate(shared)
+        (mine if is_alone else [mine, core]) if index == run.place else core
+        for index, core in enumerate(shared)
     ]
 
 

@@ -39,7 +39,9 @@ class Requests:
 
     def __init__(self, shard: Shard, seed: int) -> None:
         self._draw = random.Random(seed)
-        self._table = next(each for each in shard.tables.values() if each.spec.kind == "features")
+        self._table = next(
+            table for table in shard.tables.values() if table.spec.kind == "features"
+        )
         self._relations: Sequence[str] = list(shard.in_edges)
 
     def draw(self) -> tuple[str, str, bytes, bytes | None]:

@@ -58,8 +58,8 @@ class Strangers:
         self._ended.set()
         for thread in self._threads:
             thread.join()
-        for each in self._kept:
-            each.close()
+        for stranger in self._kept:
+            stranger.close()
 
     def _repeat(self, act: Callable[[], None], pause: float) -> None:
         while not self._ended.wait(pause):
@@ -76,10 +76,10 @@ class Strangers:
                 self._draw.choice(_STARTS) + self._draw.randbytes(self._draw.randrange(200))
             )
         if len(self._kept) > _KEPT:
-            gone = self._kept.pop(self._draw.randrange(len(self._kept)))
+            closed = self._kept.pop(self._draw.randrange(len(self._kept)))
             if self._draw.random() < 0.5:
-                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            gone.close()
+                closed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            closed.close()
 
     def _flood(self) -> None:
         """Send many requests at once, and cancel them while they are answered."""
@@ -93,9 +93,9 @@ class Strangers:
     def _ignore(self) -> None:
         """Ask for much and read nothing of it for a while."""
         channels = [grpc.insecure_channel(self._address, LOCAL) for _ in range(_READERS)]
-        calls = [each.unary_stream(FETCH_ROWS)(self._large) for each in channels]
+        calls = [channel.unary_stream(FETCH_ROWS)(self._large) for channel in channels]
         self._ended.wait(_REREAD_SECONDS)
         for call in calls:
             call.cancel()
-        for each in channels:
-            each.close()
+        for channel in channels:
+            channel.close()

@@ -14,7 +14,7 @@ from benchmarks.paper.cells import Cell
 from benchmarks.paper.charts import canvas, colour_of, finish, save
 from benchmarks.paper.each_cell import graph_size, make_run_folder, run_cells
 from benchmarks.paper.experiment import Result, Table
-from benchmarks.paper.grid import CONFIGS_FOLDER, Job, told
+from benchmarks.paper.grid import CONFIGS_FOLDER, Job, describe_cell
 from benchmarks.paper.toml import write_toml
 from hopper.bench.train_process import train_in_process
 from hopper.config import Config, make_config
@@ -40,8 +40,8 @@ def run_accuracies(job: Job) -> Iterator[dict[str, Any]]:
     Cells of result.json: as in the grid, with ``runs`` (test accuracy by side, a seed each) and
     ``sides`` (mean, spread, drop).
     """
-    for kept in run_cells(job, _train_cell):
-        yield _cell_entry(kept)
+    for record in run_cells(job, _train_cell):
+        yield _cell_entry(record)
 
 
 def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
         told_values = ", ".join(f"{role} {value:.4f}" for role, value in accuracy.items())
         job.progress.say(f"{cell.name}, seed {seed}: {told_values}")
     _write_config(job, cell)
-    return job.keep(cell, {"runs": runs, "cell": told(cell), **graph_size(graph)})
+    return job.keep(cell, {"runs": runs, "cell": describe_cell(cell), **graph_size(graph)})
 
 
 def accuracy_values(cell: Cell, partitioned: str, epochs: int) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def _write_config(job: Job, cell: Cell) -> None:
     write_toml(folder / f"{cell.name}.toml", values, lines)
 
 
-def _cell_entry(kept: dict[str, Any]) -> dict[str, Any]:
-    runs = kept["runs"]
+def _cell_entry(record: dict[str, Any]) -> dict[str, Any]:
+    runs = record["runs"]
     roles = list(runs[0]["accuracy"])
     sides = {}
     for role in roles:
@@ -117,11 +117,11 @@ def _cell_entry(kept: dict[str, Any]) -> dict[str, Any]:
             "largest_difference": max(abs(drop) for drop in drops),
         }
     return {
-        **kept["cell"],
-        "nodes": kept["nodes"],
-        "edges": kept["edges"],
-        "date": kept["date"],
-        "commit": kept["commit"],
+        **record["cell"],
+        "nodes": record["nodes"],
+        "edges": record["edges"],
+        "date": record["date"],
+        "commit": record["commit"],
         "runs": runs,
         "sides": sides,
         "problems": [],
@@ -142,14 +142,14 @@ def accuracy_table(result: Result) -> Table:
     rows = []
     for cell in result["cells"]:
         for role, side in cell["sides"].items():
-            spread = "" if side["spread"] is None else f" ± {100 * side['spread']:.2f}"
+            spread_text = "" if side["spread"] is None else f" ± {100 * side['spread']:.2f}"
             half = side["drop_half_interval"]
             drop = f"{100 * side['drop']:+.2f}" + ("" if half is None else f" ± {100 * half:.2f}")
-            same = "S" if abs(side["drop"]) <= SAME else drop
+            letter = "S" if abs(side["drop"]) <= SAME else drop
             rows.append(
                 [
-                    *(cell["name"], role, f"{100 * side['mean']:.2f}{spread}"),
-                    *(same, drop, f"{100 * side['largest_difference']:.2f}"),
+                    *(cell["name"], role, f"{100 * side['mean']:.2f}{spread_text}"),
+                    *(letter, drop, f"{100 * side['largest_difference']:.2f}"),
                 ]
             )
     headings = (
@@ -168,14 +168,14 @@ def draw_accuracies(result: Result, path: Path) -> None:
     """Every seed's accuracy as a dot, the means as lines."""
     cells = result["cells"]
     figure, axes = canvas(len(cells), 3.4 * len(cells) + 1, 4.2)
-    for place, cell in zip(axes, cells, strict=True):
+    for axis, cell in zip(axes, cells, strict=True):
         for index, role in enumerate(cell["sides"]):
             colour = colour_of(role, cell)
             values = [100 * run["accuracy"][role] for run in cell["runs"]]
-            place.plot([index] * len(values), values, "o", color=colour, alpha=0.6)
+            axis.plot([index] * len(values), values, "o", color=colour, alpha=0.6)
             mean = 100 * cell["sides"][role]["mean"]
-            place.plot([index - 0.3, index + 0.3], [mean, mean], color=colour, linewidth=2)
-        place.set_xticks(range(len(cell["sides"])), list(cell["sides"]), rotation=30)
-        finish(place, cell["name"], "y")
+            axis.plot([index - 0.3, index + 0.3], [mean, mean], color=colour, linewidth=2)
+        axis.set_xticks(range(len(cell["sides"])), list(cell["sides"]), rotation=30)
+        finish(axis, cell["name"], "y")
     axes[0].set_ylabel("test accuracy, per cent", fontsize=9)
     save(figure, result, path)

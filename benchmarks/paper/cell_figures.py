@@ -69,13 +69,13 @@ def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict
 
 
 def _parity(results: Mapping[str, Any], label: str) -> dict[str, float | None]:
-    found = results["parity"]
-    again = found.get("in_float64", {}).get(label)
+    parity = results["parity"]
+    again = parity.get("in_float64", {}).get(label)
     return {
-        "gradient": found["max_relative_gradient_difference"].get(label),
+        "gradient": parity["max_relative_gradient_difference"].get(label),
         "gradient_in_float64": again and again["difference"],
-        "loss": found["max_relative_loss_difference"].get(label),
-        "loss_in_float64": found.get("losses_in_float64", {}).get(label),
+        "loss": parity["max_relative_loss_difference"].get(label),
+        "loss_in_float64": parity.get("losses_in_float64", {}).get(label),
     }
 
 
@@ -87,16 +87,16 @@ def _peers(record: Record) -> Mapping[str, str]:
 
 def other_figures(record: Record, label: str) -> dict[str, Any]:
     """What another system measured."""
-    own = [run for run in record["guests"] if label_of(run) == label]
-    measured = [epoch for run in own for epoch in measured_epochs(run)]
+    label_runs = [run for run in record["guests"] if label_of(run) == label]
+    epochs = [epoch for run in label_runs for epoch in measured_epochs(run)]
     return {
         "label": label,
-        "seconds": median(fmean(e["seconds"] for e in measured_epochs(run)) for run in own),
-        "iterations": fmean(epoch["iterations"] for epoch in measured),
+        "seconds": median(fmean(e["seconds"] for e in measured_epochs(run)) for run in label_runs),
+        "iterations": fmean(epoch["iterations"] for epoch in epochs),
         "interface_bytes": _interface_bytes(
-            [epoch["nic_bytes"] for run in own for epoch in run["epochs"]], own
+            [epoch["nic_bytes"] for run in label_runs for epoch in run["epochs"]], label_runs
         ),
-        "accuracy": main_score(own[0], "test"),
+        "accuracy": main_score(label_runs[0], "test"),
     }
 
 
@@ -121,46 +121,46 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
     Rows, gathers and bytes are means of a rank and iteration, of the measured epochs.
     """
     results, label = record["results"], record["sides"][role]
-    own = [run for run in results["runs"] if label_of(run) == label]
-    ranks = len(own[0]["peak_rss_mib"])
-    measured = [epoch for run in own for epoch in measured_epochs(run)]
-    turns = ranks * fmean(epoch["iterations"] for epoch in measured)
+    label_runs = [run for run in results["runs"] if label_of(run) == label]
+    ranks = len(label_runs[0]["peak_rss_mib"])
+    epochs = [epoch for run in label_runs for epoch in measured_epochs(run)]
+    turns = ranks * fmean(epoch["iterations"] for epoch in epochs)
     per_epoch = figures(results["runs"], label)
     rows = {kind: value / turns for kind, value in per_epoch.rows.items()}
-    held = record["held"][role]
+    rows_held = record["held"][role]
     # Under raf some gradients have nobody to be added to.
     is_raf = label.startswith("raf")
-    all_turns = ranks * sum(epoch["iterations"] for epoch in own[0]["epochs"])
+    all_turns = ranks * sum(epoch["iterations"] for epoch in label_runs[0]["epochs"])
     size = row_bytes(results["dataset"])
     return {
         "label": label,
-        "exact": all(run.get("exact", True) for run in own),
+        "exact": all(run.get("exact", True) for run in label_runs),
         "ranks": ranks,
         "seconds": per_epoch.seconds,
-        "iterations": fmean(epoch["iterations"] for epoch in measured),
+        "iterations": fmean(epoch["iterations"] for epoch in epochs),
         "stage_seconds": per_epoch.stage_seconds,
         # Cells of older commits do not tell.
-        "busiest_cpu_seconds": fmean(max(epoch.get("cpu_seconds", [0.0])) for epoch in measured),
+        "busiest_cpu_seconds": fmean(max(epoch.get("cpu_seconds", [0.0])) for epoch in epochs),
         "bytes": {cause: per_epoch.bytes[cause] / turns for cause in CAUSES},
         "rows": rows,
-        "lookups": _lookups(measured),
+        "lookups": _lookups(epochs),
         "input_share": (rows["local"] + rows["remote"]) / nodes,
         "miss_rate": _share(rows["remote"], rows["local"] + rows["remote"]),
-        "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
-        "learnable": held.get("learnable"),
-        "bounds": _bounds(own, ranks, size, None if is_raf else record["parameter_bytes"]),
-        "interface_bytes": _interface_bytes([run["nic_bytes"] for run in own], own),
-        "accuracy": main_score(own[0], "test"),
-        "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
-        "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),
+        "gathers": None if rows_held["gathers"] is None else rows_held["gathers"] / all_turns,
+        "learnable": rows_held.get("learnable"),
+        "bounds": _bounds(label_runs, ranks, size, None if is_raf else record["parameter_bytes"]),
+        "interface_bytes": _interface_bytes([run["nic_bytes"] for run in label_runs], label_runs),
+        "accuracy": main_score(label_runs[0], "test"),
+        "peak_rss_mib": max(value for run in label_runs for value in run["peak_rss_mib"]),
+        "fetched_mib": _scale(size, rows["remote_unique"] / _steps(label_runs[0], ranks) / MIB),
         "work": record.get("work", {}).get(role, []),
-        "pass_mib": _scaled(held["largest_pass_rows"], None if size is None else size / MIB),
+        "pass_mib": _scale(rows_held["largest_pass_rows"], None if size is None else size / MIB),
         "epochs": [
             {
-                "seconds": [run["epochs"][index]["seconds"] for run in own],
-                "decisions": [run["epochs"][index].get("decisions") or {} for run in own],
+                "seconds": [run["epochs"][index]["seconds"] for run in label_runs],
+                "decisions": [run["epochs"][index].get("decisions") or {} for run in label_runs],
             }
-            for index in range(len(own[0]["epochs"]))
+            for index in range(len(label_runs[0]["epochs"]))
         ],
     }
 
@@ -170,9 +170,9 @@ def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for epoch in epochs:
         # Cells of older commits do not tell.
-        for each, counts in epoch.get("lookups", {}).items():
-            known = found.setdefault(each, [0, 0])
-            found[each] = [known[0] + counts[0], known[1] + counts[1]]
+        for node_type, counts in epoch.get("lookups", {}).items():
+            counts_so_far = found.setdefault(node_type, [0, 0])
+            found[node_type] = [counts_so_far[0] + counts[0], counts_so_far[1] + counts[1]]
     return found
 
 
@@ -191,7 +191,7 @@ def _bounds(
 ) -> dict[str, Any]:
     """Bytes sent over their lower bounds, over all ranks and epochs of all timed runs."""
     epochs = [epoch for run in runs for epoch in run["epochs"]]
-    counted = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
+    bytes_by_cause = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
     feature = sum(epoch["rows"]["remote_unique"] for epoch in epochs) * (size or 0)
     iterations = sum(epoch["iterations"] for epoch in epochs)
     gradient = None
@@ -200,11 +200,15 @@ def _bounds(
     nic = None
     if all(run["nic_bytes"] is not None for run in runs):
         nic = sum(sum(run["nic_bytes"]) for run in runs)
-    others = sum(counted[cause] for cause in CAUSES if cause != "feature")
+    others = sum(bytes_by_cause[cause] for cause in CAUSES if cause != "feature")
     return {
-        "feature_over_bound": _share(counted["feature"], feature),
-        "gradient_over_bound": None if gradient is None else _share(counted["gradient"], gradient),
-        "nic_over_counted": None if nic is None else _share(nic, counted["feature"] + others),
+        "feature_over_bound": _share(bytes_by_cause["feature"], feature),
+        "gradient_over_bound": None
+        if gradient is None
+        else _share(bytes_by_cause["gradient"], gradient),
+        "nic_over_counted": None
+        if nic is None
+        else _share(nic, bytes_by_cause["feature"] + others),
         # What the interfaces sent, less what is counted under the other causes.
         "nic_feature_over_bound": None if nic is None else _share(nic - others, feature),
     }
@@ -233,5 +237,5 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _scaled(value: float | None, factor: float | None) -> float | None:
+def _scale(value: float | None, factor: float | None) -> float | None:
     return None if value is None or factor is None else value * factor

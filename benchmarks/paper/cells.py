@@ -193,7 +193,7 @@ class Grid:
         }
         network = [model, str(hidden)] if self.trains else []
         return Cell(
-            name="-".join([Path(graph).name, *network, *self._told(axes)]),
+            name="-".join([Path(graph).name, *network, *self._name_parts(axes)]),
             graph=graph,
             scale=scale,
             model=model,
@@ -205,7 +205,7 @@ class Grid:
             **axes,
         )
 
-    def _told(self, axes: Mapping[str, Any]) -> Iterator[str]:
+    def _name_parts(self, axes: Mapping[str, Any]) -> Iterator[str]:
         """The axes that this grid varies, as parts of a cell's name."""
         varied = {
             "fanout": self.fanouts,

@@ -23,22 +23,22 @@ _GREY: Final = SOFT_TEXT
 
 def draw_speed(result: Result, path: Path) -> None:
     """Every cell's ratios as dots with their intervals; the line at 1 is the baseline."""
-    pairs = [(each["role"], each["baseline"]) for each in result["summary"]]
+    pairs = [(entry["role"], entry["baseline"]) for entry in result["summary"]]
     baselines = list(dict.fromkeys(baseline for _, baseline in pairs))
     cells = result["cells"]
-    most = max([each["most"] or 0.0 for each in result["summary"]], default=0.0)
+    most = max([entry["most"] or 0.0 for entry in result["summary"]], default=0.0)
     height = 2.2 + 0.17 * len(cells) * max(2, len(pairs) / len(baselines))
     figure, axes = canvas(len(baselines), 4.6 * len(baselines) + 1.8, height, sharey=True)
-    for place, baseline in zip(axes, baselines, strict=True):
+    for axis, baseline in zip(axes, baselines, strict=True):
         roles = [role for role, base in pairs if base == baseline]
         for index, role in enumerate(roles):
-            _dots(place, cells, (role, baseline), (index + 0.5) / len(roles) - 0.5)
-        place.axvline(1.0, color=_GREY, linewidth=1)
-        place.set_yticks(range(len(cells)), [cell["name"] for cell in cells])
-        place.set_ylim(len(cells) - 0.5, -0.5)
+            _dots(axis, cells, (role, baseline), (index + 0.5) / len(roles) - 0.5)
+        axis.axvline(1.0, color=_GREY, linewidth=1)
+        axis.set_yticks(range(len(cells)), [cell["name"] for cell in cells])
+        axis.set_ylim(len(cells) - 0.5, -0.5)
         # A wide interval runs out of the picture rather than hiding the others.
-        place.set_xlim(0, 1.3 * max(most, 1.5))
-        finish(place, f"times faster than {baseline}", "x")
+        axis.set_xlim(0, 1.3 * max(most, 1.5))
+        finish(axis, f"times faster than {baseline}", "x")
     legend_above(figure, axes)
     save(figure, result, path)
 
@@ -51,13 +51,13 @@ def _dots(
 ) -> None:
     xs, ys, low, high = [], [], [], []
     for row, cell in enumerate(cells):
-        for each in cell["ratios"]:
-            if (each["role"], each["baseline"]) == pair and each["mean"] is not None:
-                mean = each["mean"]
+        for ratio in cell["ratios"]:
+            if (ratio["role"], ratio["baseline"]) == pair and ratio["mean"] is not None:
+                mean = ratio["mean"]
                 xs.append(mean)
                 ys.append(row + 0.7 * shift)
-                low.append(mean - (each["low"] if each["low"] is not None else mean))
-                high.append((each["high"] if each["high"] is not None else mean) - mean)
+                low.append(mean - (ratio["low"] if ratio["low"] is not None else mean))
+                high.append((ratio["high"] if ratio["high"] is not None else mean) - mean)
     axes.errorbar(
         xs, ys, xerr=[low, high], fmt="o", markersize=4, linewidth=1, capsize=2, label=pair[0],
         color=colour_of(pair[0], cells[0]),
@@ -70,36 +70,36 @@ def draw_trend(axis: str, label: str) -> Callable[[Result, Path], None]:
     def draw(result: Result, path: Path) -> None:
         figure, (left, right) = canvas(2, 12, 4.6)
         cells = result["cells"]
-        keys = [each for each in ("graph", "model", "hidden") if each != axis]
-        groups = list(dict.fromkeys(tuple(cell[each] for each in keys) for cell in cells))
+        keys = [key for key in ("graph", "model", "hidden") if key != axis]
+        groups = list(dict.fromkeys(tuple(cell[key] for key in keys) for cell in cells))
         styles = ("-", "--", ":", "-.")
         for which, group in enumerate(groups):
-            own = [cell for cell in cells if tuple(cell[each] for each in keys) == group]
-            own.sort(key=lambda cell: cell[axis])
+            group_cells = [cell for cell in cells if tuple(cell[key] for key in keys) == group]
+            group_cells.sort(key=lambda cell: cell[axis])
             style = styles[which % len(styles)]
             prefix = f"{' '.join(map(str, group))}: " if len(groups) > 1 else ""
-            xs = [cell[axis] for cell in own]
-            for role in own[0]["sides"]:
-                seconds = [_per_iteration(cell, role) for cell in own]
+            xs = [cell[axis] for cell in group_cells]
+            for role in group_cells[0]["sides"]:
+                seconds = [_per_iteration(cell, role) for cell in group_cells]
                 left.plot(
                     xs,
                     seconds,
                     style,
                     marker="o",
-                    color=colour_of(role, own[0]),
+                    color=colour_of(role, group_cells[0]),
                     label=prefix + role,
                 )
-            _ratio_lines(right, own, axis, style, prefix)
+            _ratio_lines(right, group_cells, axis, style, prefix)
         right.axhline(1.0, color=_GREY, linewidth=1)
         finish(left, "milliseconds an iteration", "both", x_label=label)
         finish(
             right, f"times faster than {cells[0]['ratios'][0]['baseline']}", "both", x_label=label
         )
         ticks = sorted({cell[axis] for cell in cells})
-        for place in (left, right):
-            place.set_xscale("log", base=2)
-            place.set_xticks(ticks, [str(tick) for tick in ticks])
-            place.set_ylim(bottom=0)
+        for panel in (left, right):
+            panel.set_xscale("log", base=2)
+            panel.set_xticks(ticks, [str(tick) for tick in ticks])
+            panel.set_ylim(bottom=0)
         legend_above(figure, [left])
         save(figure, result, path)
 
@@ -114,15 +114,15 @@ def _per_iteration(cell: Mapping[str, Any], role: str) -> float:
 def _ratio_lines(
     axes: Axes, cells: Sequence[Mapping[str, Any]], axis: str, style: str, prefix: str
 ) -> None:
-    for place, pair in enumerate(cells[0]["ratios"]):
-        told = [(cell[axis], cell["ratios"][place]) for cell in cells]
-        told = [(x, ratio) for x, ratio in told if ratio["mean"] is not None]
-        if not told:
+    for index, pair in enumerate(cells[0]["ratios"]):
+        points = [(cell[axis], cell["ratios"][index]) for cell in cells]
+        points = [(x, ratio) for x, ratio in points if ratio["mean"] is not None]
+        if not points:
             continue
-        xs = [x for x, _ in told]
-        means = [ratio["mean"] for _, ratio in told]
-        low = [r["mean"] - (r["low"] if r["low"] is not None else r["mean"]) for _, r in told]
-        high = [(r["high"] if r["high"] is not None else r["mean"]) - r["mean"] for _, r in told]
+        xs = [x for x, _ in points]
+        means = [ratio["mean"] for _, ratio in points]
+        low = [r["mean"] - (r["low"] if r["low"] is not None else r["mean"]) for _, r in points]
+        high = [(r["high"] if r["high"] is not None else r["mean"]) - r["mean"] for _, r in points]
         axes.errorbar(
             xs, means, yerr=[low, high], fmt=style, marker="o", capsize=2,
             color=colour_of(pair["role"], cells[0]), label=prefix + pair["role"],
@@ -133,15 +133,15 @@ def draw_stages(result: Result, path: Path) -> None:
     """Shares of a rank's time by stage, a bar a cell."""
     cells = result["cells"]
     figure, (axes,) = canvas(1, 10, 1.6 + 0.4 * len(cells))
-    left = [0.0] * len(cells)
+    starts = [0.0] * len(cells)
     for stage, colour in STAGE_COLOURS.items():
         shares = []
         for cell in cells:
             seconds = next(iter(cell["sides"].values()))["stage_seconds"]
             shares.append(100 * seconds[stage] / (sum(seconds.values()) or 1.0))
         if any(share >= 0.05 for share in shares):
-            axes.barh(range(len(cells)), shares, left=left, color=colour, label=stage)
-        left = [start + share for start, share in zip(left, shares, strict=True)]
+            axes.barh(range(len(cells)), shares, left=starts, color=colour, label=stage)
+        starts = [start + share for start, share in zip(starts, shares, strict=True)]
     axes.set_yticks(range(len(cells)), [cell["name"] for cell in cells])
     axes.invert_yaxis()
     finish(axes, "share of a rank's time, per cent", "x")
@@ -172,13 +172,13 @@ def draw_epochs(result: Result, path: Path) -> None:
     """Epoch by epoch: seconds of adaptive merging (mean of rounds) and its time steps."""
     cells = result["cells"]
     figure, axes = canvas(len(cells), 6.5 * len(cells), 4.4)
-    for place, cell in zip(axes, cells, strict=True):
+    for axis, cell in zip(axes, cells, strict=True):
         epochs = cell["sides"]["All"]["epochs"]
         seconds = [fmean(epoch["seconds"]) for epoch in epochs]
-        place.bar(range(len(seconds)), seconds, color=COLOURS[2])
-        _cut_warm_up(place, seconds)
-        finish(place, f"{cell['name']}: seconds an epoch", "y", x_label="epoch")
-        steps = place.twinx()
+        axis.bar(range(len(seconds)), seconds, color=COLOURS[2])
+        _cut_warm_up(axis, seconds)
+        finish(axis, f"{cell['name']}: seconds an epoch", "y", x_label="epoch")
+        steps = axis.twinx()
         for index in range(len(epochs[0]["decisions"])):
             counts = [cell["servers"] - e["decisions"][index].get("merge", 0) for e in epochs]
             steps.step(
@@ -202,7 +202,7 @@ def _cut_warm_up(axes: Axes, seconds: Sequence[float]) -> None:
 
 def colour_of(role: str, cell: Mapping[str, Any]) -> str:
     """The colour of a role's engine, paler for each further role of the same engine in a cell."""
-    labels = {each: str(side.get("label", each)) for each, side in cell["sides"].items()}
+    labels = {role: str(side.get("label", role)) for role, side in cell["sides"].items()}
     colours = engine_colours(list(labels.values()))
     are_engines = all(label.partition(":")[0] in ENGINES for label in labels.values())
     if are_engines and len(set(colours.values())) == len(labels):
@@ -212,14 +212,14 @@ def colour_of(role: str, cell: Mapping[str, Any]) -> str:
 
 def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend over the whole figure: every label of some axes once."""
-    found: dict[str, Any] = {}
-    for place in axes:
-        for handle, label in zip(*place.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    if found:
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
         figure.legend(
-            found.values(), found.keys(), loc="outside upper center", ncols=min(6, len(found)),
-            frameon=False, fontsize=9,
+            handles.values(), handles.keys(), loc="outside upper center",
+            ncols=min(6, len(handles)), frameon=False, fontsize=9,
         )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host-memory", metavar="SIZE", help="memory a host may use, such as 2G")
 
 
-def make_options(given: argparse.Namespace, overrides: Sequence[str]) -> Options:
+def make_options(arguments: argparse.Namespace, overrides: Sequence[str]) -> Options:
     """What the command line asks for.
 
     Parameters
@@ -111,31 +111,31 @@ def make_options(given: argparse.Namespace, overrides: Sequence[str]) -> Options
     ------
     RequestError: a word that is no number, no folder, options that exclude each other.
     """
-    if given.out is None:
+    if arguments.out is None:
         raise RequestError("--out DIR: name the folder to write to")
-    on_loopback = given.loopback is not None
+    on_loopback = arguments.loopback is not None
     for name in ("link_rate", "host_cpus", "host_memory"):
-        if on_loopback and getattr(given, name) is not None:
+        if on_loopback and getattr(arguments, name) is not None:
             raise RequestError(f"--{name.replace('_', '-')}: there are no hosts with --loopback")
     return Options(
-        out=given.out,
-        work=given.work,
-        scale=given.scale,
-        graphs=_words(given.graphs),
-        models=_words(given.models),
-        hidden=_numbers(given.hidden),
-        rounds=given.rounds,
-        epochs=given.epochs,
-        iterations=given.iterations,
-        batch_size=given.batch_size,
-        seeds=given.seeds,
-        sides=None if given.sides is None else tuple(given.sides),
-        peers=() if given.peers == "none" else _words(given.peers),
-        servers=(given.loopback or None) if on_loopback else given.emulate,
+        out=arguments.out,
+        work=arguments.work,
+        scale=arguments.scale,
+        graphs=_words(arguments.graphs),
+        models=_words(arguments.models),
+        hidden=_numbers(arguments.hidden),
+        rounds=arguments.rounds,
+        epochs=arguments.epochs,
+        iterations=arguments.iterations,
+        batch_size=arguments.batch_size,
+        seeds=arguments.seeds,
+        sides=None if arguments.sides is None else tuple(arguments.sides),
+        peers=() if arguments.peers == "none" else _words(arguments.peers),
+        servers=(arguments.loopback or None) if on_loopback else arguments.emulate,
         emulated=not on_loopback,
-        link_rate=given.link_rate,
-        host_cpus=given.host_cpus,
-        host_memory=given.host_memory,
+        link_rate=arguments.link_rate,
+        host_cpus=arguments.host_cpus,
+        host_memory=arguments.host_memory,
         words=tuple(overrides),
     )
 
@@ -156,16 +156,16 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
     ------
     HopperError: what was asked for cannot be done.
     """
-    given = build_parser().parse_args(words)
+    arguments = build_parser().parse_args(words)
     console = Console()
-    if given.list:
+    if arguments.list:
         _print_list(console)
         return 0
-    if given.experiment not in EXPERIMENTS:
+    if arguments.experiment not in EXPERIMENTS:
         raise RequestError(
-            f"experiment: expected one of {', '.join(EXPERIMENTS)}; given {given.experiment!r}"
+            f"experiment: expected one of {', '.join(EXPERIMENTS)}; given {arguments.experiment!r}"
         )
-    experiment, options = EXPERIMENTS[given.experiment], make_options(given, overrides)
+    experiment, options = EXPERIMENTS[arguments.experiment], make_options(arguments, overrides)
     total = make_job(experiment, options, Progress(lambda _: None, lambda _: None)).total_runs
     with progress_bar(console, total) as bar, ended_by_signals():
         result = run_job(make_job(experiment, options, Progress(bar.say, bar.begin)))
@@ -192,9 +192,9 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        found = tuple(int(word) for word in text.split(","))
+        numbers = tuple(int(word) for word in text.split(","))
     except ValueError:
-        found = ()
-    if not found or min(found) < 1:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
         raise RequestError(f"--hidden: expected positive numbers between commas, given {text!r}")
-    return found
+    return numbers

@@ -69,7 +69,11 @@ def run_curves(job: Job, words_of: Words = no_words) -> Iterator[dict[str, Any]]
 def _curve(side: Contender, _config: Config, summary: Mapping[str, Any]) -> Run:
     spent = accumulate(epoch["seconds"] for epoch in summary["epochs"])
     points = [
-        {"epochs": epoch["epoch"] + 1, "seconds": seconds, **{each: epoch[each] for each in SCORES}}
+        {
+            "epochs": epoch["epoch"] + 1,
+            "seconds": seconds,
+            **{score: epoch[score] for score in SCORES},
+        }
         for epoch, seconds in zip(summary["epochs"], spent, strict=True)
         if epoch["val"] is not None
     ]
@@ -148,15 +152,15 @@ def equality_table(result: Result) -> Table:
 def _differences(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
     """Of runs and those that they are compared with: by score, how many points are equal, and the
     largest difference."""
-    told = []
+    cells_text = []
     for score in SCORES:
         gaps = [
-            abs(own - other)
+            abs(value - base_value)
             for run, base in pairs
-            for own, other in zip(_scores(run, score), _scores(base, score), strict=True)
+            for value, base_value in zip(_scores(run, score), _scores(base, score), strict=True)
         ]
-        told += [f"{gaps.count(0.0)} of {len(gaps)}", f"{100 * max(gaps):.2f}"]
-    return told
+        cells_text += [f"{gaps.count(0.0)} of {len(gaps)}", f"{100 * max(gaps):.2f}"]
+    return cells_text
 
 
 def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], None]:
@@ -168,18 +172,18 @@ def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], 
         width, height = 4.6 * len(cells) + 1, 3.2 * len(SCORES) + 1
         figure, places = canvas(len(cells), width, height, rows=len(SCORES))
         panels = ((score, cell) for score in SCORES for cell in cells)
-        for place, (score, cell) in zip(places, panels, strict=True):
+        for panel, (score, cell) in zip(places, panels, strict=True):
             for index, (role, side) in enumerate(cell["sides"].items()):
                 for run in side["runs"]:
-                    place.plot(
+                    panel.plot(
                         [point[axis] for point in run["points"]],
                         [100 * each for each in _scores(run, score)],
                         _STYLES[index % len(_STYLES)], color=colour_of(role, cell),
                         linewidth=1.2, alpha=0.7, label=role,
                     )  # fmt: skip
             label = "epochs" if axis == "epochs" else "seconds of training"
-            finish(place, f"{cell['name']}: {SCORES[score]}, %", "both", x_label=label)
-            place.set_xlim(left=0)
+            finish(panel, f"{cell['name']}: {SCORES[score]}, %", "both", x_label=label)
+            panel.set_xlim(left=0)
         legend_above(figure, places)
         save(figure, result, path)
 

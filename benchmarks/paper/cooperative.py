@@ -29,16 +29,16 @@ def auto_table(result: Result) -> Table:
     """What "auto" took after two iterations, and how far it is from the side that was fastest."""
     rows = []
     for cell in result["cells"]:
-        chosen = cell["auto"]["engine"]
+        chosen_engine = cell["auto"]["engine"]
         seconds = {
             side["label"].partition(":")[0]: side["seconds"] for side in cell["sides"].values()
         }
         fastest = min(seconds, key=lambda engine: seconds[engine])
         tries = "; ".join(
-            f"{each['engine']} {number(each['seconds'])}" for each in cell["auto"]["tries"]
+            f"{attempt['engine']} {number(attempt['seconds'])}" for attempt in cell["auto"]["tries"]
         )
-        lost = seconds[chosen] / seconds[fastest] if chosen in seconds else None
-        rows.append([cell["name"], chosen, fastest, number(lost) if lost else NONE, tries])
+        lost = seconds[chosen_engine] / seconds[fastest] if chosen_engine in seconds else None
+        rows.append([cell["name"], chosen_engine, fastest, number(lost) if lost else NONE, tries])
     return Table(
         "What auto takes",
         ("cell", "taken", "fastest of the rounds", "taken over fastest", "tried, s an iteration"),
@@ -52,11 +52,11 @@ def work_table(result: Result) -> Table:
     rows = []
     for cell, role, side in sides_of(result):
         for layer, work in enumerate(side["work"], 1):
-            told = [(sum(work[each]), unevenness(work[each])) for each in MEASURES]
+            sums = [(sum(work[measure]), unevenness(work[measure])) for measure in MEASURES]
             rows.append(
                 [
                     *(cell["name"], role, str(layer)),
-                    *(text for total, most in told for text in (f"{total:,.0f}", number(most))),
+                    *(text for total, most in sums for text in (f"{total:,.0f}", number(most))),
                 ]
             )
     names = ("rows projected", "destinations", "edges", "rows sent", "rows received")

@@ -222,9 +222,9 @@ _EXPERIMENTS: Final = (
 
 EXPERIMENTS: Final = tuple(
     replace(
-        each,
+        experiment,
         hardware="eight T4 GPUs on each of four to eight servers (section 5)",
         link="100 Gb/s",
     )
-    for each in _EXPERIMENTS
+    for experiment in _EXPERIMENTS
 )

@@ -45,14 +45,14 @@ def run_cells(job: Job, run: Callable[[Job, Cell], dict[str, Any]]) -> Iterator[
     The content of every cell's file, in the order of the cells.
     """
     for cell in job.cells:
-        kept = job.finished(cell, job.fingerprint(cell))
-        if kept is None:
-            kept = run(job, cell)
+        record = job.finished(cell, job.fingerprint(cell))
+        if record is None:
+            record = run(job, cell)
         else:
             for _ in range(job.total_runs // len(job.cells)):
                 job.progress.begin(cell.name)
             job.progress.say(f"{cell.name}: is there already")
-        yield kept
+        yield record
 
 
 def run_sides(
@@ -69,8 +69,8 @@ def run_sides(
     ------
     ClusterError: a run failed; names it.
     """
-    for kept in run_cells(job, partial(_run_sides, turns, take, words_of)):
-        yield kept["cell"] | {key: kept[key] for key in _KEPT} | {"problems": [], "ratios": []}
+    for record in run_cells(job, partial(_run_sides, turns, take, words_of)):
+        yield record["cell"] | {key: record[key] for key in _KEPT} | {"problems": [], "ratios": []}
 
 
 def _run_sides(turns: Turns, take: Take, words_of: Words, job: Job, cell: Cell) -> dict[str, Any]:
@@ -104,10 +104,10 @@ def _run_sides(turns: Turns, take: Take, words_of: Words, job: Job, cell: Cell) 
         },
         "emulation": None if cluster is None else cluster.describe(),
     }
-    kept = job.keep(cell, record | graph_size(graph))
+    entry = job.keep(cell, record | graph_size(graph))
     # All that is told of the runs is kept.
     shutil.rmtree(folder)
-    return kept
+    return entry
 
 
 def make_run_folder(job: Job, cell: Cell) -> Path:

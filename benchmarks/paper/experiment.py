@@ -48,10 +48,10 @@ class Side(NamedTuple):
         divisions: by method, where the graph so divided lies.
         found: what an adaptive run settled on; to dissolve no time step is not to merge.
         """
-        filled = self.label.replace(FOUND, str(found) if found else "off")
+        label = self.label.replace(FOUND, str(found) if found else "off")
         for method, path in divisions.items():
-            filled = filled.replace(f"{{{method}}}", str(path))
-        return filled
+            label = label.replace(f"{{{method}}}", str(path))
+        return label
 
     @property
     def division(self) -> str | None:
@@ -147,14 +147,16 @@ class Experiment:
         """
         if roles is None:
             return self
-        known = {side.role: side for side in self.sides}
-        unknown = [role for role in roles if role not in known]
+        sides_by_role = {side.role: side for side in self.sides}
+        unknown = [role for role in roles if role not in sides_by_role]
         if unknown:
-            raise RequestError(f"--side: expected one of {'; '.join(known)}; given {unknown[0]!r}")
-        left_out = known.keys() - set(roles)
+            raise RequestError(
+                f"--side: expected one of {'; '.join(sides_by_role)}; given {unknown[0]!r}"
+            )
+        left_out = sides_by_role.keys() - set(roles)
         return replace(
             self,
-            sides=tuple(side for role, side in known.items() if role in roles),
+            sides=tuple(side for role, side in sides_by_role.items() if role in roles),
             comparisons=tuple(pair for pair in self.comparisons if not left_out & set(pair)),
         )
 

@@ -90,13 +90,13 @@ def training_time(runs: Path, label: str) -> tuple[float, float]:
 
 def utilisation(samples: Sequence[Sample], start: float, stop: float) -> dict[str, Any]:
     """Peak utilisation, and the share of samples in which the GPU did anything, in [0, 1]."""
-    own = [sample.busy for sample in samples if start <= sample.moment <= stop]
-    if not own:
+    shares = [sample.busy for sample in samples if start <= sample.moment <= stop]
+    if not shares:
         return {"samples": 0, "peak": None, "busy": None}
     return {
-        "samples": len(own),
-        "peak": max(own) / 100,
-        "busy": sum(value > 0 for value in own) / len(own),
+        "samples": len(shares),
+        "peak": max(shares) / 100,
+        "busy": sum(value > 0 for value in shares) / len(shares),
     }
 
 

@@ -133,7 +133,7 @@ class Job:
             "rounds": self.rounds,
             "seeds": options.seeds,
             "words": list(self.words),
-            "emulation": _described(options, cell),
+            "emulation": _describe_hosts(options, cell),
         }
         if self.peers:
             asked["peers"] = {peer.name: why for peer, why in self.peers_of(cell).items()}
@@ -143,21 +143,21 @@ class Job:
         """Write a cell's result, with when and from what commit it is."""
         path = self.cell_file(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {
+        entry = {
             "schema": CELL_SCHEMA,
             "asked": self.fingerprint(cell),
             "date": datetime.date.today().isoformat(),
             "commit": commit(),
             "machine": machine(),
             "versions": versions(),
-            "cell": told(cell),
+            "cell": describe_cell(cell),
             **record,
         }
-        write_text(path, json.dumps(spell_non_finite(kept), indent=1, allow_nan=False) + "\n")
+        write_text(path, json.dumps(spell_non_finite(entry), indent=1, allow_nan=False) + "\n")
         return dict(json.loads(path.read_text()))
 
 
-def told(cell: Cell) -> dict[str, Any]:
+def describe_cell(cell: Cell) -> dict[str, Any]:
     """A cell for JSON; a graph directory by its last name."""
     return asdict(cell) | {"graph": Path(cell.graph).name}
 
@@ -174,15 +174,15 @@ def run_grid(job: Job) -> Iterator[dict[str, Any]]:
     HopperError: a cell cannot be run; those before it are kept.
     """
     for number, cell in enumerate(job.cells, 1):
-        kept = job.finished(cell, job.fingerprint(cell))
-        if kept is not None:
+        record = job.finished(cell, job.fingerprint(cell))
+        if record is not None:
             job.progress.say(f"{cell.name}: is there already")
             for _ in range(job.runs_of(cell)):
                 job.progress.begin(cell.name)
         else:
             job.progress.say(f"cell {number} of {len(job.cells)}: {cell.name}")
-            kept = _run_cell(job, cell)
-        yield kept
+            record = _run_cell(job, cell)
+        yield record
 
 
 def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
@@ -221,10 +221,10 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "auto": auto,
         "problems": outcome.problems,
         "parameter_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
-        "held": {role: held_rows(plan.run_dir(each, 0)) for role, each in sides.items()},
+        "held": {role: held_rows(plan.run_dir(side, 0)) for role, side in sides.items()},
         "work": {
-            role: [work._asdict() for work in read_layer_work(plan.run_dir(each, 0) / SPANS_FOLDER)]
-            for role, each in sides.items()
+            role: [work._asdict() for work in read_layer_work(plan.run_dir(side, 0) / SPANS_FOLDER)]
+            for role, side in sides.items()
         },
         "peers": {peer.role: peer.name for peer in trained},
         "notes": [peer.note for peer in trained],
@@ -233,10 +233,10 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "results": outcome.results,
     }
     write_config(job, cell, found)
-    kept = job.keep(cell, record)
+    entry = job.keep(cell, record)
     # All that is told of them is kept; learnable rows alone would fill a disk.
     shutil.rmtree(folder)
-    return kept
+    return entry
 
 
 def _join_peers(job: Job, cell: Cell, config: Config) -> dict[Peer, Guest]:
@@ -276,8 +276,8 @@ def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> 
     begin("auto")
     words = ["--train.engine=auto", "--train.epochs=1"]
     plan.train("auto", plan.out / CONFIG_FILE, folder / "auto", words, plan.limit)
-    chosen: dict[str, Any] = json.loads((folder / "auto" / ENGINE_FILE).read_text())
-    return chosen
+    choice: dict[str, Any] = json.loads((folder / "auto" / ENGINE_FILE).read_text())
+    return choice
 
 
 def write_config(job: Job, cell: Cell, found: int = 0, more: tuple[str, ...] = ()) -> None:
@@ -312,6 +312,6 @@ def write_config(job: Job, cell: Cell, found: int = 0, more: tuple[str, ...] = (
     write_toml(folder / f"{cell.name}.toml", values, lines)
 
 
-def _described(options: Options, cell: Cell) -> dict[str, Any] | None:
+def _describe_hosts(options: Options, cell: Cell) -> dict[str, Any] | None:
     request = options.request(cell.servers)
     return request.describe() if request is not None else None

@@ -33,7 +33,7 @@ def held_rows(run_dir: Path) -> dict[str, Any]:
     learnable, moments = dict.fromkeys(_LEARNABLE.values(), 0.0), set()
     files = sorted((run_dir / SPANS_FOLDER).glob("rank-*.jsonl"))
     for file in files:
-        asked: dict[tuple[int, int], tuple[int, int]] = {}
+        counts: dict[tuple[int, int], tuple[int, int]] = {}
         for line in file.read_text().splitlines():
             span: dict[str, Any] = json.loads(line)
             if span.get("epoch", 0) > 0 and "iteration" in span:
@@ -45,14 +45,14 @@ def held_rows(run_dir: Path) -> dict[str, Any]:
             if span.get("operation") == "learnable rows":
                 continue
             moment = (span["epoch"], span["iteration"])
-            ahead, passes = asked.get(moment, (0, 0))
+            ahead, passes = counts.get(moment, (0, 0))
             if span.get("operation") == "pregather":
                 ahead += 1
             else:
                 passes += span.get("operation") != "own rows"
                 largest = max(largest, int(span.get("rows", 0)))
-            asked[moment] = (ahead, passes)
-        gathers += sum(ahead or passes for ahead, passes in asked.values())
+            counts[moment] = (ahead, passes)
+        gathers += sum(ahead or passes for ahead, passes in counts.values())
     if not files:
         return {"largest_pass_rows": None, "gathers": None, "learnable": None}
     by_turn = {name: seconds / max(1, len(moments)) for name, seconds in learnable.items()}

@@ -76,9 +76,9 @@ def stage_table(result: Result) -> Table:
     rows = []
     for cell, role, side in sides_of(result):
         turns = side["iterations"]
-        told = [number(side["stage_seconds"][name] / turns) for name in names]
-        own = [number(side[name] / turns) for name in ("seconds", "busiest_cpu_seconds")]
-        rows.append([cell["name"], role, *own, *told])
+        texts = [number(side["stage_seconds"][name] / turns) for name in names]
+        totals = [number(side[name] / turns) for name in ("seconds", "busiest_cpu_seconds")]
+        rows.append([cell["name"], role, *totals, *texts])
     headings = ("cell", "side", "iteration, s", "processor, s", *names)
     note = (
         "Seconds of an iteration: of the slowest rank, the processor seconds of the busiest one "
@@ -94,10 +94,10 @@ def learnable_table(result: Result) -> Table:
         spent = side["learnable"]
         if not spent or not any(spent.values()):
             continue
-        whole = side["seconds"] / side["iterations"]
+        iteration_seconds = side["seconds"] / side["iterations"]
         parts = [number(spent[name]) for name in ("read", "send", "update")]
-        share = percent(sum(spent.values()) / whole)
-        rows.append([cell["name"], role, number(whole), *parts, share])
+        share = percent(sum(spent.values()) / iteration_seconds)
+        rows.append([cell["name"], role, number(iteration_seconds), *parts, share])
     headings = ("cell", "side", "iteration, s", "reading, s", "sending gradients, s", "updating, s")
     note = (
         "Iteration: the slowest rank's, of all rounds, as in the other tables. Reading, sending "
@@ -113,15 +113,15 @@ def bound_table(result: Result) -> Table:
     for cell, _, side in sides_of(result):
         if not side["label"].startswith("raf"):
             continue
-        bound, sent = cell["extra"]["partial_bound"], side["ranks"] * side["bytes"]["partial"]
+        bound, sent_bytes = cell["extra"]["partial_bound"], side["ranks"] * side["bytes"]["partial"]
         remote = max(1, cell["extra"]["groups"] - 1)
         rows.append(
             [
                 cell["name"],
                 str(cell["extra"]["groups"]),
-                megabytes(sent / remote),
+                megabytes(sent_bytes / remote),
                 megabytes(bound / remote),
-                number(sent / bound) if bound else NONE,
+                number(sent_bytes / bound) if bound else NONE,
                 megabytes(side["ranks"] * side["bytes"]["gradient"]),
                 megabytes(side["ranks"] * side["bytes"]["feature"]),
             ]
@@ -141,15 +141,20 @@ def bound_table(result: Result) -> Table:
 
 def cache_table(result: Result) -> Table:
     """Hit rates of every side that has a cache, over all types and by type."""
-    types = sorted({each for _, _, side in sides_of(result) for each in side.get("lookups", {})})
+    types = sorted(
+        {node_type for _, _, side in sides_of(result) for node_type in side.get("lookups", {})}
+    )
     rows = []
     for cell, role, side in sides_of(result):
-        found = side.get("lookups", {})
-        if found:
-            every = [sum(each) for each in zip(*found.values(), strict=True)]
-            told = [_hit_rate(found[each]) if each in found else NONE for each in types]
-            sent = megabytes(side["ranks"] * side["bytes"]["feature"])
-            rows.append([cell["name"], role, _hit_rate(every), *told, sent])
+        lookups = side.get("lookups", {})
+        if lookups:
+            all_types = [sum(column) for column in zip(*lookups.values(), strict=True)]
+            texts = [
+                _hit_rate(lookups[node_type]) if node_type in lookups else NONE
+                for node_type in types
+            ]
+            megabytes_sent = megabytes(side["ranks"] * side["bytes"]["feature"])
+            rows.append([cell["name"], role, _hit_rate(all_types), *texts, megabytes_sent])
     headings = ("cell", "side", "all", *types, "features, MB")
     note = "Of the rows that were looked for, those found; bytes of an iteration, all ranks."
     return Table("Hit rates", headings, rows, note)
@@ -173,7 +178,7 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     model = make_model(request)
     assert isinstance(model, HGNN)
     schedule = make_schedule(request)
-    roots = fmean(schedule.batch(0, each).size for each in range(schedule.iterations))
+    roots = fmean(schedule.batch(0, index).size for index in range(schedule.iterations))
     rows = roots * (groups - 1)
     item = 8 if train.dtype == "float64" else 4
     layers = model.root_layers()
@@ -194,7 +199,7 @@ def _partial_width(layer: RelationLayer) -> int:
 
 
 def _published(*figures: tuple[str, str, str]) -> tuple[Published, ...]:
-    return tuple(Published(*each) for each in figures)
+    return tuple(Published(*figure) for figure in figures)
 
 
 SPEED_TABLES: Final = (
@@ -358,6 +363,6 @@ _EXPERIMENTS: Final = (
 )
 
 EXPERIMENTS: Final = tuple(
-    replace(each, differs=DIFFERS, extra=partial_bound, hardware=HARDWARE, link=LINK)
-    for each in _EXPERIMENTS
+    replace(experiment, differs=DIFFERS, extra=partial_bound, hardware=HARDWARE, link=LINK)
+    for experiment in _EXPERIMENTS
 )

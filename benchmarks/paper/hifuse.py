@@ -112,7 +112,7 @@ _EXPERIMENTS: Final = (
 )
 
 EXPERIMENTS: Final = (
-    *(replace(each, timed=False, count_runs=count_cells) for each in _EXPERIMENTS),
+    *(replace(experiment, timed=False, count_runs=count_cells) for experiment in _EXPERIMENTS),
     Experiment(
         name="hifuse-fig9",
         title="Merged relations, and batches prepared ahead, on one machine",

@@ -113,8 +113,8 @@ def measure_rates(job: Job, cell: Cell) -> dict[str, Any]:
             sums[role] = pyg_aggregation(side, by_relation=not attends)
     seconds: dict[str, list[float]] = {role: [] for role in sums}
     for turn in range(-1, job.rounds):
-        for role, own in sums.items():
-            spent = own.seconds()
+        for role, role_seconds in sums.items():
+            spent = role_seconds.seconds()
             if turn >= 0:
                 seconds[role].append(spent)
     return {
@@ -122,11 +122,11 @@ def measure_rates(job: Job, cell: Cell) -> dict[str, Any]:
         "machine_rates": measure_machine()._asdict(),
         "rates": {
             role: {
-                "calls": len(own.calls),
+                "calls": len(role_seconds.calls),
                 "seconds": median(seconds[role]),
-                **own.rates(median(seconds[role]))._asdict(),
+                **role_seconds.rates(median(seconds[role]))._asdict(),
             }
-            for role, own in sums.items()
+            for role, role_seconds in sums.items()
         },
     }
 
@@ -168,9 +168,9 @@ def _compare_logits(sides: Mapping[str, LayerSide]) -> list[str]:
         side = sides.get(role)
         if side is None or (role == PYG_ROLE and side.work.configs[True].model.name == "rgat"):
             continue
-        found = difference(side.step(0), expected)
-        if found > LIMIT:
-            problems.append(f"{role}: logits differ by {found:.1e}")
+        error = difference(side.step(0), expected)
+        if error > LIMIT:
+            problems.append(f"{role}: logits differ by {error:.1e}")
     return problems
 
 
@@ -192,10 +192,10 @@ def _ratio(
     seconds: Mapping[str, Sequence[float]], pair: tuple[str, str], problems: Sequence[str]
 ) -> dict[str, Any]:
     role, baseline = pair
-    found = asdict(paired_ratio(seconds[baseline], seconds[role]))
+    ratio = asdict(paired_ratio(seconds[baseline], seconds[role]))
     if problems:
-        found = dict.fromkeys(found)
-    return {"role": role, "baseline": baseline, **found}
+        ratio = dict.fromkeys(ratio)
+    return {"role": role, "baseline": baseline, **ratio}
 
 
 def _describe(work: Workload) -> dict[str, Any]:

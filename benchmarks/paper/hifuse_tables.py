@@ -19,7 +19,7 @@ _COLOURS: Final = {BY_RELATION: COLOURS[0], PYG_ROLE: COLOURS[1], MERGED: COLOUR
 _GIGA: Final = 1e9
 
 Measure = Callable[[Mapping[str, Any]], int]
-"""a number of operators, of what is told of a side"""
+"""a number of operators, which are reported of a side"""
 
 
 def batches_table(result: Result) -> Table:
@@ -114,10 +114,10 @@ def rates_table(result: Result) -> Table:
         machine = cell["machine_rates"]
         for role, own in cell["rates"].items():
             rates = [(own[key], machine[key]) for key in ("arithmetic", "memory")]
-            told = [text for rate, most in rates for text in _rate(rate, most)]
-            rows.append([cell["name"], role, f"{own['calls']:,}", number(own["seconds"]), *told])
-        told = [text for key in ("arithmetic", "memory") for text in _rate(machine[key], None)]
-        rows.append([cell["name"], "the machine", NONE, NONE, *told])
+            texts = [text for rate, most in rates for text in _rate(rate, most)]
+            rows.append([cell["name"], role, f"{own['calls']:,}", number(own["seconds"]), *texts])
+        texts = [text for key in ("arithmetic", "memory") for text in _rate(machine[key], None)]
+        rows.append([cell["name"], "the machine", NONE, NONE, *texts])
     headings = (
         *("cell", "side", "calls", "seconds", "Gflop/s", "of the machine's"),
         *("GB/s", "of the machine's"),

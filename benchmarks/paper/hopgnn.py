@@ -340,5 +340,5 @@ _EXPERIMENTS: Final = (
 )
 
 EXPERIMENTS: Final = tuple(
-    replace(each, hardware=_HARDWARE, link="10 Gb/s") for each in _EXPERIMENTS
+    replace(experiment, hardware=_HARDWARE, link="10 Gb/s") for experiment in _EXPERIMENTS
 )

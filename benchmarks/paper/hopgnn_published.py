@@ -110,4 +110,4 @@ _PUBLISHED: Final = MappingProxyType(
 
 def published(name: str) -> tuple[Published, ...]:
     """What the paper reports of an experiment."""
-    return tuple(Published(*each) for each in _PUBLISHED[name])
+    return tuple(Published(*figure) for figure in _PUBLISHED[name])

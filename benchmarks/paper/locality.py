@@ -11,7 +11,7 @@ from benchmarks.paper.cells import Cell
 from benchmarks.paper.charts import COLOURS, canvas, finish, legend_above, save
 from benchmarks.paper.each_cell import graph_size, run_cells
 from benchmarks.paper.experiment import Result, Table
-from benchmarks.paper.grid import CONFIGS_FOLDER, Job, told
+from benchmarks.paper.grid import CONFIGS_FOLDER, Job, describe_cell
 from benchmarks.paper.tables import NONE, graph_name, percent
 from benchmarks.paper.toml import write_toml
 from hopper.micrograph.layer_sampler import LayerSampler
@@ -78,10 +78,10 @@ def run_localities(job: Job) -> Iterator[dict[str, Any]]:
     ------
     Cells of result.json: as in the grid, with ``localities``, one entry per sampling and depth.
     """
-    for kept in run_cells(job, _measure_cell):
+    for record in run_cells(job, _measure_cell):
         yield {
-            **kept["cell"],
-            **{key: kept[key] for key in _SHOWN},
+            **record["cell"],
+            **{key: record[key] for key in _SHOWN},
             "problems": [],
             "ratios": [],
             "batch_size": None,
@@ -95,12 +95,12 @@ def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
         for depth in DEPTHS:
             job.progress.begin(f"{cell.name}: {name}, {depth.name}")
             sizes = depth.fanouts if name == "node-wise" else layer_sizes(graph, depth)
-            measured = measure_locality(graph, sizes, depth.roots, sampler=sampler)
+            locality = measure_locality(graph, sizes, depth.roots, sampler=sampler)
             localities.append(
                 {
                     "sampling": name,
                     "depth": depth.name,
-                    **asdict(measured),
+                    **asdict(locality),
                     "published": published(name, cell.servers, cell.graph, depth.name),
                     "published_subgraph": published_subgraph(name, cell.servers),
                 }
@@ -110,7 +110,7 @@ def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
         **graph_size(graph),
         "edge_cut": graph.description.get("edge_cut"),
         "localities": localities,
-        "cell": told(cell),
+        "cell": describe_cell(cell),
     }
     return job.keep(cell, record)
 
@@ -152,7 +152,7 @@ def locality_table(result: Result) -> Table:
         ]
         for cell, each in _entries(result)
     ]
-    above = sum(each["micrograph"] > each["subgraph"] for _, each in _entries(result))
+    above = sum(locality["micrograph"] > locality["subgraph"] for _, locality in _entries(result))
     headings = (
         *("graph", "servers", "sampling", "layers", "R_micro", "published"),
         *("R_sub", "published mean", "roots"),
@@ -166,25 +166,25 @@ def draw_localities(result: Result, path: Path) -> None:
     """R_micro against R_sub by number of servers, a place per graph; node-wise solid."""
     graphs = list(dict.fromkeys(cell["graph"] for cell in result["cells"]))
     figure, axes = canvas(len(graphs), 4.2 * len(graphs) + 1, 4.2, sharey=True)
-    for place, graph in zip(axes, graphs, strict=True):
+    for axis, graph in zip(axes, graphs, strict=True):
         for index, (sampling, depth) in enumerate((s, d) for s in SAMPLINGS for d in DEPTHS):
-            own = [
+            entries = [
                 (cell["servers"], each)
                 for cell, each in _entries(result)
                 if cell["graph"] == graph and each["sampling"] == sampling
                 and each["depth"] == depth.name
             ]  # fmt: skip
-            own.sort(key=lambda entry: entry[0])
-            xs = [servers for servers, _ in own]
+            entries.sort(key=lambda entry: entry[0])
+            xs = [servers for servers, _ in entries]
             style = "-" if sampling == "node-wise" else "--"
             colour = COLOURS[3 if depth.name == "2L" else 5]
-            place.plot(xs, [100 * e["micrograph"] for _, e in own], style, marker="o",
+            axis.plot(xs, [100 * e["micrograph"] for _, e in entries], style, marker="o",
                        color=colour, label=f"R_micro, {sampling}, {depth.name}")  # fmt: skip
             if index == 0:
-                place.plot(xs, [100 * e["subgraph"] for _, e in own], ":", marker="s",
+                axis.plot(xs, [100 * e["subgraph"] for _, e in entries], ":", marker="s",
                            color=COLOURS[0], label="R_sub, 2L")  # fmt: skip
-        finish(place, graph, "both", x_label="servers")
-        place.set_ylim(0, 100)
+        finish(axis, graph, "both", x_label="servers")
+        axis.set_ylim(0, 100)
     axes[0].set_ylabel("per cent", fontsize=9)
     legend_above(figure, axes[:1])
     save(figure, result, path)
@@ -192,5 +192,5 @@ def draw_localities(result: Result, path: Path) -> None:
 
 def _entries(result: Result) -> Iterator[tuple[Any, Any]]:
     for cell in result["cells"]:
-        for each in cell["localities"]:
-            yield cell, each
+        for locality in cell["localities"]:
+            yield cell, locality

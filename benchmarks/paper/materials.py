@@ -71,14 +71,14 @@ class Materials:
         ------
         RequestError: it cannot be made; says what is missing.
         """
-        given, path = self._given_path(cell), self._graph_path(cell)
-        if not is_directory(cell.graph) and not given.exists():
-            self.say(f"making {given.name}")
+        path_given, path = self._given_path(cell), self._graph_path(cell)
+        if not is_directory(cell.graph) and not path_given.exists():
+            self.say(f"making {path_given.name}")
             dim = cell.feature_dim
-            make(cell.graph, given, scale=cell.scale or 1.0, seed=SEED, feature_dim=dim)
+            make(cell.graph, path_given, scale=cell.scale or 1.0, seed=SEED, feature_dim=dim)
         if not path.exists():
             self.say(f"averaging neighbours: {path.name}")
-            precompute(given, path, _RECIPES[cell.model], random_dim=_RANDOM_DIM, seed=SEED)
+            precompute(path_given, path, _RECIPES[cell.model], random_dim=_RANDOM_DIM, seed=SEED)
         return GraphDirectory.open(path, check="shapes")
 
     def parts(self, cell: Cell) -> PartitionedGraph:
@@ -155,10 +155,10 @@ class Materials:
 
     def _graph_path(self, cell: Cell) -> Path:
         """The graph that a cell's model is trained on: the given one, or tables made of it."""
-        given = self._given_path(cell)
+        path_given = self._given_path(cell)
         if cell.model not in _RECIPES:
-            return given
-        return self.work / GRAPHS_FOLDER / f"{given.name}-for-{cell.model}"
+            return path_given
+        return self.work / GRAPHS_FOLDER / f"{path_given.name}-for-{cell.model}"
 
     def _given_path(self, cell: Cell) -> Path:
         if is_directory(cell.graph):
@@ -167,5 +167,5 @@ class Materials:
         return self.work / GRAPHS_FOLDER / f"{cell.graph}-{cell.scale:g}{dim}"
 
 
-def _measure(made: PartitionedGraph) -> dict[str, Any]:
-    return measure_locality(made, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED).as_json()
+def _measure(graph: PartitionedGraph) -> dict[str, Any]:
+    return measure_locality(graph, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED).as_json()

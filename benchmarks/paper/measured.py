@@ -32,18 +32,18 @@ def run_measured(measure: Measure) -> Callable[[Job], Iterator[dict[str, Any]]]:
     """
 
     def carry_out(job: Job) -> Iterator[dict[str, Any]]:
-        for kept in run_cells(job, partial(_measure_cell, measure)):
-            told = {key: value for key, value in kept.items() if key not in _OF_THE_FILE}
-            yield {**kept["cell"], "problems": [], "ratios": [], **told}
+        for record in run_cells(job, partial(_measure_cell, measure)):
+            values = {key: value for key, value in record.items() if key not in _OF_THE_FILE}
+            yield {**record["cell"], "problems": [], "ratios": [], **values}
 
     return carry_out
 
 
 def _measure_cell(measure: Measure, job: Job, cell: Cell) -> dict[str, Any]:
     job.progress.begin(cell.name)
-    kept = job.keep(cell, measure(job, cell))
+    entry = job.keep(cell, measure(job, cell))
     _write_config(job, cell)
-    return kept
+    return entry
 
 
 def _write_config(job: Job, cell: Cell) -> None:

@@ -35,7 +35,7 @@ def workload(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     world = graph.book.servers * config.cluster.ranks_per_server
     schedule = make_schedule(Request(config, graph))
     batches = [schedule.batch(0, i) for i in range(min(schedule.iterations, _ITERATIONS))]
-    found: dict[str, Any] = {}
+    workload: dict[str, Any] = {}
     for dissolve in range(1, world - 1):
         for selection in SELECTIONS:
             counts = []
@@ -44,23 +44,23 @@ def workload(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
                 counts.append(
                     np.stack([np.bincount(column, minlength=world) for column in steps.ranks.T], 1)
                 )
-            found[f"{selection} {dissolve}"] = {
+            workload[f"{selection} {dissolve}"] = {
                 "first": counts[0].tolist(),
                 "busiest": fmean(int(each.max(axis=0).sum()) for each in counts),
             }
-    return {"workload": found, "iterations": len(batches)}
+    return {"workload": workload, "iterations": len(batches)}
 
 
 def workload_table(result: Result) -> Table:
     """Groups trained one after another in an iteration, by selection."""
     rows = []
     for cell in result["cells"]:
-        for name, each in cell["extra"]["workload"].items():
+        for name, work in cell["extra"]["workload"].items():
             selection, dissolve = name.split(" ")
             steps = cell["servers"] - int(dissolve)
-            first = "; ".join(" ".join(map(str, rank)) for rank in each["first"])
+            first = "; ".join(" ".join(map(str, rank)) for rank in work["first"])
             rows.append(
-                [cell["name"], selection, dissolve, str(steps), number(each["busiest"]), first]
+                [cell["name"], selection, dissolve, str(steps), number(work["busiest"]), first]
             )
     headings = (
         *("cell", "selection", "steps dissolved", "steps left", "groups one after another"),
@@ -86,8 +86,8 @@ def draw_selection(result: Result, path: Path) -> None:
     axes[0].invert_yaxis()
     legend_above(figure, axes[:1])
     finish(axes[0], "median epoch, s", "x")
-    for place, selection in zip(axes[1:], SELECTIONS, strict=True):
-        _draw_workload(place, cells[0], selection)
+    for axis, selection in zip(axes[1:], SELECTIONS, strict=True):
+        _draw_workload(axis, cells[0], selection)
     save(figure, result, path)
 
 
@@ -108,7 +108,7 @@ def epochs_table(result: Result) -> Table:
     rows = []
     for cell in result["cells"]:
         for index, epoch in enumerate(cell["sides"]["All"]["epochs"]):
-            steps = [_steps(cell["servers"], each) for each in epoch["decisions"]]
+            steps = [_steps(cell["servers"], decisions) for decisions in epoch["decisions"]]
             base = cell["sides"]["+PG"]["epochs"][index]["seconds"]
             rows.append(
                 [

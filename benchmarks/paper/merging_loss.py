@@ -60,7 +60,7 @@ def settled_table(result: Result) -> Table:
 
 def _settled_from(decisions: Sequence[Mapping[str, int]]) -> int:
     """The second epoch after the last that compares; of none that does, the second of all."""
-    return 2 + max((i for i, each in enumerate(decisions) if TRIED in each), default=-1)
+    return 2 + max((i for i, decision in enumerate(decisions) if TRIED in decision), default=-1)
 
 
 def _ratio(

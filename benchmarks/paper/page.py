@@ -28,7 +28,9 @@ def write_page(out: Path, experiment: Experiment, result: Result) -> Path:
 def _lines(experiment: Experiment, result: Result, picture: bool) -> Iterator[str]:
     yield f"# {result['experiment']}: {result['title']}"
     yield ""
-    published = [[each["place"], each["what"], each["value"]] for each in result["published"]]
+    published = [
+        [figure["place"], figure["what"], figure["value"]] for figure in result["published"]
+    ]
     if published:
         yield "## What the paper reports"
         yield ""
@@ -88,8 +90,8 @@ def describe_setting(result: Result) -> list[str]:
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
     # A page may be written again from cells that are there already.
     commits = dict.fromkeys(cell.get("commit", result["commit"]) for cell in result["cells"])
-    told = [
-        f"{result['date']}, commit {', '.join(f'`{_short(each)}`' for each in commits)}; "
+    lines = [
+        f"{result['date']}, commit {', '.join(f'`{_short(commit)}`' for commit in commits)}; "
         f"{tell_machine(machine)}, {gpu}; {versions}"
     ]
     graphs = {
@@ -97,16 +99,18 @@ def describe_setting(result: Result) -> list[str]:
         f"{cell['edges']:,} edges"
         for cell in result["cells"]
     }
-    told.append("; ".join(graphs.values()))
-    told.append(_partitions(result))
+    lines.append("; ".join(graphs.values()))
+    lines.append(_partitions(result))
     batches = sorted({cell["batch_size"] for cell in result["cells"] if cell.get("batch_size")})
     if batches:
-        told.append(f"batches of {', '.join(map(str, batches))} roots a rank; {_runs_text(result)}")
+        lines.append(
+            f"batches of {', '.join(map(str, batches))} roots a rank; {_runs_text(result)}"
+        )
     if asked["cells"] > len(result["cells"]):
-        told.append(f"unfinished: {len(result['cells'])} of {asked['cells']} cells")
+        lines.append(f"unfinished: {len(result['cells'])} of {asked['cells']} cells")
     if asked["overrides"]:
-        told.append(f"with {' '.join(asked['overrides'])}")
-    return told
+        lines.append(f"with {' '.join(asked['overrides'])}")
+    return lines
 
 
 def _runs_text(result: Result) -> str:
@@ -126,13 +130,13 @@ def _partitions(result: Result) -> str:
     servers: dict[str, dict[int, None]] = {}
     for cell in result["cells"]:
         servers.setdefault(cell["method"], {})[cell["servers"]] = None
-    told = [
+    lines = [
         f"{method} over {', '.join(map(str, numbers))} servers"
         for method, numbers in servers.items()
     ]
     if any(cell.get("batch_size") for cell in result["cells"]):
-        told += dict.fromkeys(network_text(cell) for cell in result["cells"])
-    return "; ".join(told)
+        lines += dict.fromkeys(network_text(cell) for cell in result["cells"])
+    return "; ".join(lines)
 
 
 def network_text(cell: Mapping[str, Any]) -> str:
@@ -147,45 +151,45 @@ def network_text(cell: Mapping[str, Any]) -> str:
     cpus, memory = emulation["host_cpus"], emulation["host_memory"]
     bounds = [f"{cpus:g} CPUs each" if cpus else "", f"{memory >> 20} MiB each" if memory else ""]
     return ", ".join(
-        each for each in (f"{emulation['hosts']} emulated hosts", links, *bounds) if each
+        part for part in (f"{emulation['hosts']} emulated hosts", links, *bounds) if part
     )
 
 
 def reasons(result: Result) -> list[str]:
     """Why figures differ from the paper's, from what the result knows of itself."""
     cells = result["cells"]
-    found = list(result["differs"])
+    reasons = list(result["differs"])
     scales = [cell["scale"] for cell in cells if cell["scale"] is not None]
     if scales:
         small = f"; they are smaller, at scale {_range(scales)}" if min(scales) < 1 else ""
-        found.append(
+        reasons.append(
             "The graphs are synthetic stand-ins with the published degrees, widths and (where it "
             f"was published) locality{small}."
         )
     if result["timed"]:
         shrunk = scales and min(scales) < 1
         if shrunk and result["asked"].get("shared_batch"):
-            found.append(
+            reasons.append(
                 "The batch does not shrink with the graph, so an iteration touches a larger share "
                 "of it, and a fetched row serves more roots."
             )
         elif shrunk:
-            found.append(
+            reasons.append(
                 "The batch shrinks with the graph, so an iteration touches about the same share "
                 "of it, but fixed costs of an iteration (barriers, migrations, the gradient's "
                 "all-reduce) are spread over fewer roots: this counts against every engine that "
                 "has more of them."
             )
-        found += _hardware_reasons(result)
-    return found
+        reasons += _hardware_reasons(result)
+    return reasons
 
 
 def _hardware_reasons(result: Result) -> list[str]:
     cells, machine = result["cells"], result["machine"]
     beside = lambda said: f"; {said}" if result["published"] else ""  # noqa: E731
-    found = []
+    reasons = []
     if machine["gpu"] is None:
-        found.append(
+        reasons.append(
             f"Models are computed on CPUs{beside('those of the paper on ' + result['hardware'])}: "
             "computing takes a larger share of the time here, and what moving less can save is "
             "smaller."
@@ -195,25 +199,25 @@ def _hardware_reasons(result: Result) -> list[str]:
     if emulated and servers > 1:
         rates = sorted({cell["emulation"]["link_rate"] for cell in emulated})
         links = beside(f"those of the paper {result['link']}") if result["link"] else ""
-        found.append(
+        reasons.append(
             f"All hosts (up to {servers}) share the {machine['cores']} cores of one machine; links "
             f"have a rate of {', '.join(rates)}{links}."
         )
     if len(emulated) < len(cells):
-        found.append(
+        reasons.append(
             "Servers and ranks ran on one machine's loopback, where moving bytes costs next to "
             "nothing: ratios of times say little of a network, those of bytes and rows do."
         )
     labels = {side["label"] for cell in cells for side in cell["sides"].values()}
     if "model_centric" not in labels:
-        return found
-    found.append(
+        return reasons
+    reasons.append(
         "The baseline is Hopper's own model-centric engine: the same kernels, sampler and feature "
         "service as the other sides"
         + beside("that of the paper is DGL, and its comparison engines are others")
         + "."
     )
-    return found
+    return reasons
 
 
 def _short(commit: str) -> str:

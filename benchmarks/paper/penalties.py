@@ -71,19 +71,19 @@ def describe_types(request: Request, profiles: Sequence[CacheProfile]) -> dict[s
     rows: that an iteration reads, and penalties: seconds of a missing byte; of each rank that reads
     any.
     """
-    tables, known = cached_tables(request), {}
+    tables, profiles_by_type = cached_tables(request), {}
     for name, first in profiles[0].types.items():
-        visited = [each for each in profiles if each.types[name].ids.size]
+        visited = [profile for profile in profiles if profile.types[name].ids.size]
         if visited:
             learned = name in tables
-            known[name] = {
+            profiles_by_type[name] = {
                 "learned": learned,
                 "width": _width(request, name, learned=learned),
                 "row_bytes": first.row_bytes,
-                "rows": [each.types[name].total / each.iterations for each in visited],
-                "penalties": [each.types[name].penalty for each in visited],
+                "rows": [profile.types[name].total / profile.iterations for profile in visited],
+                "penalties": [profile.types[name].penalty for profile in visited],
             }
-    return known
+    return profiles_by_type
 
 
 def _width(request: Request, name: str, *, learned: bool) -> int:
@@ -99,7 +99,7 @@ def penalty_table(result: Result) -> Table:
     rows = []
     for cell, role, side in sides_of(result):
         for name, own in _types(side).items():
-            penalties = [_MICROSECONDS * each for each in own["penalties"]]
+            penalties = [_MICROSECONDS * penalty for penalty in own["penalties"]]
             rows.append(
                 [
                     *(cell["name"], role, name, "learnable" if own["learned"] else "features"),
@@ -130,8 +130,8 @@ def learnable_penalty_table(result: Result) -> Table:
                 if own["learned"] and not base["learned"] and own["width"] == base["width"]:
                     ratio = median(own["penalties"]) / median(base["penalties"])
                     by_row = ratio * own["row_bytes"] / base["row_bytes"]
-                    told = [number(ratio), number(by_row)]
-                    rows.append([cell["name"], role, name, other, str(own["width"]), *told])
+                    texts = [number(ratio), number(by_row)]
+                    rows.append([cell["name"], role, name, other, str(own["width"]), *texts])
     headings = (
         *("cell", "side", "learnable", "features of", "width"),
         *("penalty of a byte, times", "of a row, times"),
@@ -146,22 +146,22 @@ def draw_penalties(result: Result, path: Path) -> None:
     cells = result["cells"]
     most = max(len(side["runs"][0]) for _, _, side in sides_of(result))
     figure, axes = canvas(len(cells), 6 * len(cells) + 1, 1.6 + 0.4 * most)
-    for place, cell in zip(axes, cells, strict=True):
+    for axis, cell in zip(axes, cells, strict=True):
         shown = {name: own for side in cell["sides"].values() for name, own in _types(side).items()}
         names = sorted(shown, key=lambda name: (shown[name]["width"], name))
         for role, side in cell["sides"].items():
             for name, own in _types(side).items():
-                penalties = [_MICROSECONDS * each for each in own["penalties"]]
+                penalties = [_MICROSECONDS * penalty for penalty in own["penalties"]]
                 middle = median(penalties)
                 reach = [[middle - min(penalties)], [max(penalties) - middle]]
-                place.errorbar(
+                axis.errorbar(
                     [middle], [names.index(name)], xerr=reach, capsize=2, label=role,
                     fmt="s" if own["learned"] else "o", color=colour_of(role, cell),
                 )  # fmt: skip
-        place.set_yticks(range(len(names)), [_label(name, shown[name]) for name in names])
-        place.set_ylim(len(names) - 0.5, -0.5)
-        place.set_xscale("log")
-        finish(place, f"{cell['graph']}: microseconds a missing byte", "both")
+        axis.set_yticks(range(len(names)), [_label(name, shown[name]) for name in names])
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_xscale("log")
+        finish(axis, f"{cell['graph']}: microseconds a missing byte", "both")
     legend_above(figure, axes)
     save(figure, result, path)
 
@@ -174,9 +174,9 @@ def _types(side: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """By node type, the narrowest first, what all runs of a side say of it."""
     first = side["runs"][0]
     names = sorted(first, key=lambda name: (first[name]["width"], name))
-    told = ("rows", "penalties")
+    keys = ("rows", "penalties")
     return {
         name: first[name]
-        | {key: [each for run in side["runs"] for each in run[name][key]] for key in told}
+        | {key: [value for run in side["runs"] for value in run[name][key]] for key in keys}
         for name in names
     }

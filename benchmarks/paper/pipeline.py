@@ -47,12 +47,12 @@ def ideal_table(result: Result) -> Table:
             slowest = max(spent, key=lambda stage: spent[stage])
             turns = with_it["iterations"]
             busy = with_it["busiest_cpu_seconds"] * with_it["ranks"] / cores / turns
-            ideal, taken = max(spent[slowest], busy), with_it["seconds"] / turns
+            ideal, seconds_taken = max(spent[slowest], busy), with_it["seconds"] / turns
             rows.append(
                 [
                     *(cell["name"], on, number(without["seconds"] / without["iterations"])),
-                    *(f"{slowest}, {number(spent[slowest])}", number(busy), number(taken)),
-                    percent(ideal / taken),
+                    *(f"{slowest}, {number(spent[slowest])}", number(busy), number(seconds_taken)),
+                    percent(ideal / seconds_taken),
                 ]
             )
     headings = (

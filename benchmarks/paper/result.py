@@ -55,7 +55,7 @@ def assemble_result(
         "asked": asked,
         "runs": experiment.runs.format(**asked),
         "timed": experiment.timed,
-        "published": [each._asdict() for each in experiment.published],
+        "published": [figure._asdict() for figure in experiment.published],
         "hardware": experiment.hardware,
         "link": experiment.link,
         "differs": list(experiment.differs),
@@ -86,16 +86,16 @@ def summarise(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     pairs = list(
         dict.fromkeys((r["role"], r["baseline"]) for cell in cells for r in cell.get("ratios", ()))
     )
-    found = []
+    entries = []
     for pair in pairs:
         ratios = [
-            each
+            ratio
             for cell in cells
-            for each in cell["ratios"]
-            if (each["role"], each["baseline"]) == pair
+            for ratio in cell["ratios"]
+            if (ratio["role"], ratio["baseline"]) == pair
         ]
-        means = [each["mean"] for each in ratios if each["mean"] is not None]
-        found.append(
+        means = [ratio["mean"] for ratio in ratios if ratio["mean"] is not None]
+        entries.append(
             {
                 "role": pair[0],
                 "baseline": pair[1],
@@ -104,18 +104,18 @@ def summarise(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "least": min(means, default=None),
                 "most": max(means, default=None),
                 "mean": math.exp(fmean(map(math.log, means))) if means else None,
-                "above_one": sum((each["low"] or 0) > 1 for each in ratios),
+                "above_one": sum((ratio["low"] or 0) > 1 for ratio in ratios),
             }
         )
-    return found
+    return entries
 
 
 def write_result(out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Write result.json; returns it as it is read again, which pages and pictures are made from."""
     text = format_result(result, DIGITS)
     write_text(out / RESULT_FILE, text)
-    found: dict[str, Any] = json.loads(text)
-    return found
+    values: dict[str, Any] = json.loads(text)
+    return values
 
 
 def gpu_name() -> str | None:

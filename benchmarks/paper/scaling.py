@@ -25,13 +25,13 @@ _OWN_ROOTS: Final = "locality"
 def count_roots(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     """``roots``: by engine, the mean size of an iteration's global batch. Where ranks draw from
     their own roots an epoch is dealt evenly, so batches are a little smaller."""
-    found = {}
+    configs = {}
     for engine in _DEALT.values():
-        own = make_config(config.model_dump(), [f"--train.engine={engine}"])
-        schedule = make_schedule(Request(own, graph))
+        engine_config = make_config(config.model_dump(), [f"--train.engine={engine}"])
+        schedule = make_schedule(Request(engine_config, graph))
         sizes = [schedule.batch(0, index).size for index in range(schedule.iterations)]
-        found[engine] = fmean(sizes)
-    return {"roots": found}
+        configs[engine] = fmean(sizes)
+    return {"roots": configs}
 
 
 def roots_per_second(cell: Mapping[str, Any], role: str) -> float:
@@ -65,15 +65,15 @@ def draw_scaling(result: Result, path: Path) -> None:
     """Speed-ups against servers, a place for each graph and model; dotted where none is lost."""
     series = _series(result)
     figure, axes = canvas(len(series), 4.4 * len(series) + 1, 4.2, sharey=True)
-    for place, cells in zip(axes, series, strict=True):
+    for axis, cells in zip(axes, series, strict=True):
         servers = [cell["servers"] for cell in cells]
-        place.plot(servers, [each / servers[0] for each in servers], ":", color=SOFT_TEXT)
+        axis.plot(servers, [count / servers[0] for count in servers], ":", color=SOFT_TEXT)
         for role in cells[0]["sides"]:
             rates = [roots_per_second(cell, role) for cell in cells]
-            place.plot(servers, [rate / rates[0] for rate in rates], marker="o", label=role,
+            axis.plot(servers, [rate / rates[0] for rate in rates], marker="o", label=role,
                        color=colour_of(role, cells[0]))  # fmt: skip
-        place.set_xticks(servers, [str(each) for each in servers])
-        finish(place, f"{cells[0]['graph']}, {cells[0]['model']}", "both", x_label="servers")
+        axis.set_xticks(servers, [str(count) for count in servers])
+        finish(axis, f"{cells[0]['graph']}, {cells[0]['model']}", "both", x_label="servers")
     axes[0].set_ylabel("roots a second, over the least servers'", fontsize=9)
     legend_above(figure, axes[:1])
     save(figure, result, path)

@@ -17,14 +17,14 @@ Figures = Mapping[str, Any]
 
 def speed_table(result: Result) -> Table:
     """Median epoch of the baseline, and every comparison's ratio with its interval."""
-    pairs = [(each["role"], each["baseline"]) for each in result["summary"]]
+    pairs = [(entry["role"], entry["baseline"]) for entry in result["summary"]]
     first = next(iter(result["cells"][0]["sides"]))
     headings = ["cell", f"{first}: epoch, s", *(f"{role} over {base}" for role, base in pairs)]
     rows = []
     for cell in result["cells"]:
-        ratios = {(each["role"], each["baseline"]): each for each in cell["ratios"]}
-        told = [ratio_text(ratios[pair]) if pair in ratios else NONE for pair in pairs]
-        rows.append([cell["name"], number(cell["sides"][first]["seconds"]), *told])
+        ratios = {(ratio["role"], ratio["baseline"]): ratio for ratio in cell["ratios"]}
+        ratio_texts = [ratio_text(ratios[pair]) if pair in ratios else NONE for pair in pairs]
+        rows.append([cell["name"], number(cell["sides"][first]["seconds"]), *ratio_texts])
     return Table(
         "Times faster",
         tuple(headings),
@@ -37,12 +37,12 @@ def summary_table(result: Result) -> Table:
     """Least, mean and largest ratio of every comparison over the cells."""
     rows = [
         [
-            f"{each['role']} over {each['baseline']}",
-            *(number(each[key]) for key in ("least", "mean", "most")),
-            str(each["cells"]),
-            str(each["above_one"]),
+            f"{entry['role']} over {entry['baseline']}",
+            *(number(entry[key]) for key in ("least", "mean", "most")),
+            str(entry["cells"]),
+            str(entry["above_one"]),
         ]
-        for each in result["summary"]
+        for entry in result["summary"]
     ]
     headings = ("", "least", "geometric mean", "most", "cells", "interval above 1")
     return Table("In short", headings, rows)
@@ -53,12 +53,16 @@ def parity_table(result: Result) -> Table:
     roles = list(dict.fromkeys(role for cell in result["cells"] for role in cell["parity"]))
     rows = []
     for role in roles:
-        own = [cell["parity"][role] for cell in result["cells"]]
+        parities = [cell["parity"][role] for cell in result["cells"]]
         exact = all(cell["sides"][role]["exact"] for cell in result["cells"])
         worst = []
         for measure in ("gradient", "loss"):
-            worst.append(_worst(each[measure] for each in own))
-            again = [found for each in own if (found := each[f"{measure}_in_float64"]) is not None]
+            worst.append(_worst(parity[measure] for parity in parities))
+            again = [
+                difference
+                for parity in parities
+                if (difference := parity[f"{measure}_in_float64"]) is not None
+            ]
             worst.append(_worst(again) if again else "")
         rows.append([role if exact else f"{role} (approximate)", *worst])
     note = (
@@ -77,17 +81,17 @@ def bytes_table(result: Result) -> Table:
     )
     rows = []
     for cell, role, side in sides_of(result):
-        bounds, sent = side["bounds"], side["bytes"]
+        bounds, bytes_by_cause = side["bounds"], side["bytes"]
         rows.append(
             [
                 cell["name"],
                 role,
-                megabytes(sent["feature"]),
+                megabytes(bytes_by_cause["feature"]),
                 _over(bounds["feature_over_bound"]),
                 _over(bounds["nic_feature_over_bound"]),
-                megabytes(sent["gradient"]),
+                megabytes(bytes_by_cause["gradient"]),
                 _over(bounds["gradient_over_bound"]),
-                megabytes(sent["model"]),
+                megabytes(bytes_by_cause["model"]),
             ]
         )
     note = (
@@ -111,15 +115,15 @@ def traffic_table(result: Result) -> Table:
     for cell, role, side in sides_of(result):
         ranks = side["ranks"]
         base = sum(next(iter(cell["sides"].values()))["bytes"].values())
-        own = sum(side["bytes"].values())
+        total_bytes = sum(side["bytes"].values())
         rows.append(
             [
                 cell["name"],
                 role,
                 number(side["seconds"] / side["iterations"]),
                 *(megabytes(ranks * side["bytes"][cause]) for cause in causes),
-                megabytes(ranks * own),
-                number(base / own if own else None),
+                megabytes(ranks * total_bytes),
+                number(base / total_bytes if total_bytes else None),
             ]
         )
     note = "MB of an iteration, all ranks together; times fewer than the first side."
@@ -134,15 +138,15 @@ def rows_table(result: Result) -> Table:
     )
     rows = []
     for cell, role, side in sides_of(result):
-        own = side["rows"]
+        row_counts = side["rows"]
         rows.append(
             [
                 cell["name"],
                 role,
-                f"{own['local'] + own['remote']:,.0f}",
+                f"{row_counts['local'] + row_counts['remote']:,.0f}",
                 percent(side["input_share"]),
                 percent(side["miss_rate"]),
-                f"{own['remote_unique']:,.0f}",
+                f"{row_counts['remote_unique']:,.0f}",
                 number(side["gathers"]),
             ]
         )
@@ -189,9 +193,9 @@ def sides_of(result: Result) -> list[tuple[Figures, str, Figures]]:
 
 def mean_of(result: Result, role: str, measure: Callable[[Figures], float | None]) -> float | None:
     """The mean of a measure of one side over the cells that have it."""
-    found = [measure(cell["sides"][role]) for cell in result["cells"] if role in cell["sides"]]
-    known = [value for value in found if value is not None]
-    return fmean(known) if known else None
+    values = [measure(cell["sides"][role]) for cell in result["cells"] if role in cell["sides"]]
+    known_values = [value for value in values if value is not None]
+    return fmean(known_values) if known_values else None
 
 
 def graph_name(cell: Figures) -> str:
@@ -204,8 +208,8 @@ def ratio_text(ratio: Figures, places: int = 2) -> str:
     if ratio["mean"] is None:
         return "refused"
     mean, low, high = (
-        f"{ratio[each]:.{places}f}" if ratio[each] is not None else None
-        for each in ("mean", "low", "high")
+        f"{ratio[bound]:.{places}f}" if ratio[bound] is not None else None
+        for bound in ("mean", "low", "high")
     )
     return f"{mean}" if low is None else f"{mean} ({low} to {high})"
 
@@ -233,8 +237,8 @@ def _over(value: float | None) -> str:
 
 def _worst(values: Any) -> str:
     """The largest; "nan" and "inf" stand as words in JSON."""
-    known = [value for value in values if value is not None]
-    words = [value for value in known if isinstance(value, str)]
+    known_values = [value for value in values if value is not None]
+    words = [value for value in known_values if isinstance(value, str)]
     if words:
         return words[0]
-    return f"{max(known):.1e}" if known else NONE
+    return f"{max(known_values):.1e}" if known_values else NONE

@@ -25,11 +25,11 @@ def write_toml(path: Path, values: Mapping[str, Mapping[str, Any]], comment: Seq
     lines = [f"# {line}".rstrip() for line in comment]
     for section, keys in values.items():
         lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
-        lines += [f"{key} = {_told(value)}" for key, value in keys.items()]
+        lines += [f"{key} = {_format_value(value)}" for key, value in keys.items()]
     write_text(path, "\n".join(lines) + "\n")
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -38,5 +38,5 @@ def _told(value: Any) -> str:
         # A basic string of TOML escapes as JSON does.
         return json.dumps(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_told(each) for each in value)}]"
+        return f"[{', '.join(_format_value(entry) for entry in value)}]"
     raise TypeError(f"no TOML for {value!r}")
