@@ -181,6 +181,7 @@ def begin_all(
     failures: list[BaseException] = []
 
     def run_recording_failure(task: Callable[[], None]) -> None:
+        """Run a task. If it fails, keep its error and abandon the other tasks."""
         try:
             task()
         except BaseException as error:
@@ -190,6 +191,7 @@ def begin_all(
     pending = [pool.submit(run_recording_failure, task) for task in tasks]
 
     def finish(last: Callable[[], None] | None = None) -> None:
+        """Wait for all tasks, after ``last`` if there is one, and raise the first error."""
         if last is not None:
             run_recording_failure(last)
         try:

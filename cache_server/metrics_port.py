@@ -160,6 +160,7 @@ def _guard(application: Application, token: Token) -> Application:
     """Wrap an application so that requests without the token get status 401."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request with the metrics, or with status 401."""
         shown = environ.get("HTTP_AUTHORIZATION")
         if token.is_shown_by([] if shown is None else [(HEADER, shown)]):
             return application(environ, start_response)

@@ -16,6 +16,7 @@ def prefetch(typing_context: Any, array: Any, place: Any) -> Any:
     """Start to load the cache line of an element of a one-dimensional array, without waiting."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit LLVM's prefetch of the element's address."""
         data = arrayobj.make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.bitcast(builder.gep(data, [arguments[1]]), cgutils.voidptr_t)
         number = ir.IntType(32)

@@ -103,6 +103,7 @@ class Security:
             return grpc.ssl_server_certificate_configuration([(key, chain)], ca)
 
         def renew() -> grpc.ServerCertificateConfiguration | None:
+            """Read certificates again if a file has changed. Unreadable ones change nothing."""
             if not files.have_changed():
                 return None
             try:

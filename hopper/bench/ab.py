@@ -335,6 +335,7 @@ def _compare_losses_in_float64(
     curves: dict[str, Losses | None] = {}
 
     def curve(contender: Contender) -> Losses | None:
+        """Train a contender in float64, once, and return its losses. None if it fails."""
         if contender.label not in curves:
             what = f"{contender.label}, all epochs in float64"
             say(f"{what}: losses differ more than float32 allows, is it rounding?")

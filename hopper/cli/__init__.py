@@ -62,6 +62,7 @@ def _answer_ctrl_c() -> Iterator[None]:
         raise KeyboardInterrupt
 
     def send_again(dropped: Any) -> None:
+        """Send SIGINT again if Python drops KeyboardInterrupt in a place that cannot raise."""
         if issubclass(dropped.exc_type, KeyboardInterrupt):
             again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
             again.daemon = True

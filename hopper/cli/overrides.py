@@ -19,6 +19,7 @@ class OverridableParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse's overloads of the same call
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
+        """Parse words, and collect those of overrides as the option ``overrides``."""
         words, overrides = split_overrides(sys.argv[1:] if args is None else args)
         options, unknown = super().parse_known_args(words, namespace)
         if overrides and not getattr(options, "takes_overrides", False):

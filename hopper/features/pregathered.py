@@ -121,6 +121,7 @@ class _FetchedRows:
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
+        """Copy rows that have been fetched. Parameters as of :meth:`LocalRows.fill`."""
         table, rows = self._find(node_type, ids)
         copy_rows(table, rows, out, places)
 

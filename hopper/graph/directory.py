@@ -351,6 +351,7 @@ def open_topology(
     count = int(indptr[-1]) if edges is None else edges
 
     def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[Any] | None:
+        """Open an array with one entry for each edge. None if the schema does not list it."""
         if not is_there:
             return None
         file = layout.topology_file(root, relation, name)

@@ -171,6 +171,7 @@ class Pipeline:
         threads, device = numba.get_num_threads(), self._state.cluster.device
 
         def run() -> None:
+            """Do the thread's work, and hand on an error through its ``out``."""
             try:
                 numba.set_num_threads(threads)
                 if device.type == "cuda":

@@ -163,6 +163,7 @@ def rehearse(request: Request, world: World, batches: Sequence[GlobalBatch]) -> 
     """
 
     def work(cluster: RehearsedCluster, rows: PartitionedRows) -> RankCosts:
+        """Try the engine on one rank, and measure the rank's memory."""
         meter = MemoryMeter()
         costs = try_engine(
             *(request, cluster, batches, _engine_factory(cluster, rows, meter)),
@@ -181,6 +182,7 @@ def _engine_factory(
     """Return a function that makes an engine with the rank's clock and a filled cache."""
 
     def make(request: Request) -> Engine:
+        """Make the engine, and fill its cache."""
         log = RunLog(clock=cluster.clock)
         engine = make_engine(request, cluster, rows, log, make_learnable(request, cluster))
         meter.count_engine(engine)

@@ -45,6 +45,7 @@ def measure_between_ranks() -> MessageCost:
         thread.join()
 
     def exchange(nbytes: int) -> None:
+        """Send as many bytes from every rank to every other one."""
         sent = torch.zeros(len(ranks), nbytes, dtype=torch.uint8)
         received = [torch.empty_like(sent) for _ in ranks]
         works = [

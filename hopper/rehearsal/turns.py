@@ -81,6 +81,7 @@ class Turns:
         results: list[Any] = [None] * len(self.clocks)
 
         def run_rank(rank: int) -> None:
+            """Do a rank's work while it has its turn."""
             with self.lock:
                 self.clocks[rank].go_on()
                 try:

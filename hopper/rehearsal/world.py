@@ -99,6 +99,7 @@ class RehearsedRows(RemoteRows):
         wait = super().begin_sampling(draws, draw_traffic)
 
         def finish() -> None:
+            """Wait for the draws, and count what they sent and took."""
             wait()
             sent = draw_traffic.take()
             self._requests, self._nbytes = len(draws), sum(sent.values())
@@ -149,6 +150,7 @@ class World:
         per_server = request.config.cluster.ranks_per_server
 
         def run_rank(rank: int) -> Any:
+            """Do a rank's work with its cluster and its rows."""
             numba.set_num_threads(self._threads)
             cluster = RehearsedCluster(hall, rank, world, per_server)
             remote = None

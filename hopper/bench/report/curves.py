@@ -40,6 +40,7 @@ class _Scale(NamedTuple):
     ticks: Sequence[tuple[float, str]]
 
     def position(self, value: float) -> float:
+        """The share of the height at which a value is drawn."""
         if self.logarithmic:
             value, low, high = (math.log10(max(v, self.low)) for v in (value, self.low, self.high))
         else:
