@@ -156,7 +156,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
     ------
     HopperError: what was asked for cannot be done.
     """
-    arguments = build_parser().parse_args(words)
+    arguments = build_parser().parse_args(_complete_loopback(words))
     console = Console()
     if arguments.list:
         _print_list(console)
@@ -171,6 +171,17 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
         result = run_job(make_job(experiment, options, Progress(bar.say, bar.begin)))
     console.print(f"page: {options.out / PAGE_FILE}", soft_wrap=True, highlight=False)
     return 1 if any(cell["problems"] for cell in result["cells"]) else 0
+
+
+def _complete_loopback(words: Sequence[str]) -> list[str]:
+    """Write ``--loopback`` as ``--loopback=0``, the default number, if no number follows.
+
+    Otherwise argparse would take a name that follows for the option's value.
+    """
+    return [
+        f"{word}=0" if word == "--loopback" and not following.isdecimal() else word
+        for word, following in zip(words, [*words[1:], ""], strict=True)
+    ]
 
 
 def _print_list(console: Console) -> None:

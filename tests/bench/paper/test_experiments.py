@@ -187,6 +187,8 @@ def test_hosts_share_the_machine_evenly(tmp_path: Path) -> None:
         (["hopgnn-fig11", "--emulate", "1"], "expected at least 2 servers, given 1"),
         (["hopgnn-fig11", "--link-rate", "fast"], "--link-rate: expected"),
         (["hopgnn-fig11", "--loopback", "--host-cpus", "1"], "--host-cpus: there are no hosts"),
+        (["--loopback", "hopgnn-fig11", "--host-cpus", "1"], "--host-cpus: there are no hosts"),
+        (["--loopback", "2", "hopgnn-fig11", "--host-cpus", "1"], "--host-cpus: there are no host"),
     ],
 )
 def test_bad_requests_are_refused_before_anything_is_made(
