@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from cache_server.defaults import (
+    DEFAULT_DRAIN_SECONDS,
+    DEFAULT_SEND_SECONDS,
+    DEFAULT_THREADS,
+    IDS_PER_REQUEST,
+)
 from cache_server.errors import CacheServerError
 from cache_server.events import events
-from cache_server.flow import DEFAULT_SEND_SECONDS
-from cache_server.row_source import parse_requests
-from cache_server.security import Security
-from cache_server.server import DEFAULT_DRAIN_SECONDS, DEFAULT_THREADS, serve
 from cache_server.size import parse_size
-from cache_server.wire import IDS_PER_REQUEST
 
 SECURITY_OPTIONS: Final = {
     "tls-ca": "PEM certificates of the authorities that must have signed clients' certificates",
@@ -23,7 +24,7 @@ SECURITY_OPTIONS: Final = {
     "tls-key": "PEM key of that certificate",
     "token-file": "file with the token that every request must carry",
 }
-"""options that name files; a file that changes is read again"""
+"""Options that name files. A file that changes is read again."""
 
 
 def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
@@ -41,6 +42,16 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
     parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
     parser.add_argument("--server", type=int, required=True, metavar="I", help="index, from 0")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
+    _add_process(parser)
+    _add_limits(parser)
+    _add_sources(parser)
+    _add_messages(parser)
+    _add_security(parser)
+    return parser
+
+
+def _add_process(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a process that another one starts and stops."""
     parser.add_argument("--port-file", type=Path, help="JSON with the bound address, once serving")
     parser.add_argument(
         "--die-with-parent",
@@ -48,6 +59,10 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         metavar="PID",
         help="stop when process PID ends, which must have started this one",
     )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the options that bound requests and replies."""
     parser.add_argument(
         "--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once"
     )
@@ -72,6 +87,17 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         help="most ids that one request may ask for",
     )
     parser.add_argument(
+        "--memory-in-flight",
+        type=_size,
+        metavar="SIZE",
+        help="memory for running replies and waiting requests; calls beyond it are refused and may "
+        "be repeated (default 1G, or a quarter of the available memory if that is less)",
+    )
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    """Add the options of classes that provide features."""
+    parser.add_argument(
         "--features",
         action="append",
         default=[],
@@ -85,13 +111,10 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         metavar="TYPE={JSON}",
         help="keywords for the constructor of that class",
     )
-    parser.add_argument(
-        "--memory-in-flight",
-        type=_size,
-        metavar="SIZE",
-        help="memory for running replies and waiting requests; calls beyond it are refused and may "
-        "be repeated (default 1G, or a quarter of the available memory if that is less)",
-    )
+
+
+def _add_messages(parser: argparse.ArgumentParser) -> None:
+    """Add the options of messages and metrics."""
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),
@@ -104,6 +127,10 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where Prometheus reads metrics; port 0: any free one",
     )
+
+
+def _add_security(parser: argparse.ArgumentParser) -> None:
+    """Add the options of TLS and of the token."""
     for key, text in SECURITY_OPTIONS.items():
         parser.add_argument(f"--{key}", metavar="FILE", default="", help=text)
     parser.add_argument(
@@ -111,7 +138,6 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         action="store_true",
         help="listen beyond this machine's loopback without TLS",
     )
-    return parser
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -126,6 +152,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def serve_with(options: argparse.Namespace) -> int:
     """Run a server with parsed options, and return the exit status as :func:`main` does."""
+    # These take a second to import, and --help needs none of them.
+    from cache_server.row_source import parse_requests
+    from cache_server.security import Security
+    from cache_server.server import serve
+
     events.set_format(options.log_format, process="server", server=options.server)
     try:
         serve(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cache_server.ask import Operation, Question, begin_all, run_all
 from cache_server.connection import Connection, Replicas
+from cache_server.defaults import IDS_PER_REQUEST
 from cache_server.errors import BadRequest
 from cache_server.fetch import Fetch, Part
 from cache_server.generated import features_pb2
@@ -27,7 +28,6 @@ from cache_server.wire import (
     CHECK,
     DESCRIBE,
     FETCH_ROWS,
-    IDS_PER_REQUEST,
     SAMPLE_NEIGHBORS,
     SERVICE,
     name_part,

@@ -16,7 +16,6 @@ from typing import Any, Final
 from cache_server.events import events
 from cache_server.memory_in_flight import MemoryInFlight
 
-DEFAULT_SEND_SECONDS: Final = 30.0
 _CHECKS_PER_LIMIT: Final = 10
 
 

@@ -13,8 +13,14 @@ from typing import Final
 import grpc
 
 from cache_server.allocation import keep_freed_memory
+from cache_server.defaults import (
+    DEFAULT_DRAIN_SECONDS,
+    DEFAULT_SEND_SECONDS,
+    DEFAULT_THREADS,
+    IDS_PER_REQUEST,
+)
 from cache_server.events import events
-from cache_server.flow import DEFAULT_SEND_SECONDS, FlowControl
+from cache_server.flow import FlowControl
 from cache_server.listen import bind
 from cache_server.memory_in_flight import CountedPool, MemoryInFlight, default_memory
 from cache_server.metrics_port import MetricsPort
@@ -24,10 +30,8 @@ from cache_server.security import PLAIN, Security, Token, TokenGuard
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
 from cache_server.waiting_guard import WaitingGuard
-from cache_server.wire import IDS_PER_REQUEST, largest_request
+from cache_server.wire import largest_request
 
-DEFAULT_THREADS: Final = 16
-DEFAULT_DRAIN_SECONDS: Final = 10.0
 _QUICK_THREADS: Final = 2
 _REQUESTS_AT_ONCE: Final = 1024
 """requests that run or wait; more are refused, since each waiting request holds memory"""

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
+from cache_server.defaults import IDS_PER_REQUEST
 from cache_server.errors import BadRequest
 from cache_server.events import events
 from cache_server.flow import FlowControl, Stream, TooManyReplies
@@ -37,7 +38,6 @@ from cache_server.shard import Shard, Table, TableDescription
 from cache_server.wire import (
     CHUNK_BYTES,
     EDGES_PER_CHUNK,
-    IDS_PER_REQUEST,
     PART_HEADER,
     SERVICE,
     ChunkSeeds,

@@ -25,7 +25,6 @@ DESCRIBE: Final = f"/{SERVICE}/Describe"
 CHECK: Final = "/grpc.health.v1.Health/Check"
 
 CHUNK_BYTES: Final = 1 << 20
-IDS_PER_REQUEST: Final = 1 << 20
 ID_BYTES: Final = 8
 NAME_BYTES: Final = 256
 """longest name of a kind or type, in UTF-8"""

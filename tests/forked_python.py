@@ -39,7 +39,8 @@ with quick_imports():
 
     from kept_kernels import KeptKernels  # isort: skip
 
-    import cache_server.__main__  # noqa: F401
+    import cache_server.__main__
+    import cache_server.server  # noqa: F401
     import hopper.bench.emulate.waiting_rank
     import hopper.cli.partition_run
     import hopper.hetero.metatree

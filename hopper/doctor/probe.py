@@ -16,11 +16,12 @@ from typing import Final
 import numpy as np
 
 from cache_server.client import FeatureClient, ServerDescription, find_misfit
+from cache_server.defaults import IDS_PER_REQUEST
 from cache_server.errors import CallError, SecurityError
 from cache_server.retry import Deadline
 from cache_server.security import Security
 from cache_server.shard import FEATURES, TableDescription
-from cache_server.wire import DTYPES, IDS_PER_REQUEST, little_endian
+from cache_server.wire import DTYPES, little_endian
 from hopper.doctor.finding import Finding, look_within, warning, wrong
 from hopper.doctor.tls import SOON_DAYS, client_context, validity_of
 from hopper.doctor.versions import numbers

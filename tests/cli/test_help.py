@@ -47,8 +47,7 @@ def test_it_imports_next_to_nothing(word: str) -> None:
 
 
 def test_help_of_commands_imports_neither_torch_nor_numba() -> None:
-    # A feature server's own parser comes with the server.
-    commands = [f"{name} --help" for name in COMMANDS if name != "serve"]
+    commands = [f"{name} --help" for name in COMMANDS]
     commands += ["dataset import --help", "bench ab --help", "cache plan --help"]
     assert loaded("torch,numba", *commands) == commands
 
