@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,18 @@ def _section(
     yield ""
 
 
+def _networks_text(cells: Iterable[Mapping[str, Any]]) -> str:
+    """Where cells ran. Networks that differ only in the number of hosts are one entry."""
+    hosts: dict[str, list[str]] = {}
+    for text in dict.fromkeys(map(network_text, cells)):
+        number, _, network = text.partition(" ")
+        if number.isdecimal():
+            hosts.setdefault(network, []).append(number)
+        else:
+            hosts[text] = []
+    return "; ".join(f"{', '.join(numbers)} {text}".strip() for text, numbers in hosts.items())
+
+
 def _rows(folder: Path, result: Mapping[str, Any]) -> Iterator[list[str]]:
     cells = result["cells"]
     trained = any(cell.get("batch_size") for cell in cells)
@@ -89,7 +101,7 @@ def _rows(folder: Path, result: Mapping[str, Any]) -> Iterator[list[str]]:
         f"[{result['date']}]({place / 'result.json'})",
         ", ".join(dict.fromkeys(graph_name(cell) for cell in cells)),
         ", ".join(dict.fromkeys(f"{cell['model']} {cell['hidden']}" for cell in cells)),
-        "; ".join(dict.fromkeys(map(network_text, cells))) if trained else "",
+        _networks_text(cells) if trained else "",
     ]
     summary = result["summary"]
     first = summary[0]["baseline"] if summary else ""
