@@ -85,8 +85,18 @@ def write_tables(
         set_link_targets(tables, options.targets)
     if space is not None:
         require_memory(tables, options, space)
-    sort = None if space is None else space.engine.sort_edges
+    _apply_options(tables, options)
     phases = Phases() if space is None else space.phases
+    with GraphWriter(out, _schema(tables)) as writer:
+        _write_edges(tables, writer, phases, space)
+        _write_features(tables, writer, phases, options)
+        _write_targets(tables, writer)
+        _write_names(tables, writer)
+    return tables.notes
+
+
+def _apply_options(tables: GraphTables, options: ImportOptions) -> None:
+    """Change edges and splits as the options say, and give labels to all nodes or edges."""
     if options.largest_component:
         keep_largest_component(tables)
     symmetrize = options.symmetrize or options.add_reverse == "cross-type"
@@ -97,45 +107,62 @@ def write_tables(
     if options.split is not None:
         _draw_splits(tables, options.split, options.seed)
     align_labels(tables)
-    with GraphWriter(out, _schema(tables)) as writer:
-        for relation, (src, dst) in tables.edges.items():
-            what = f"edges of {relation}: in order"
-            degrees = 8 * tables.counts[relation.src]
-            reserved = nullcontext() if space is None else space.reserve(degrees, what)
-            with phases.phase(what), reserved:
-                writer.topology(relation, src, dst, sort)
-        for node_type, table in tables.features.items():
-            where = f"features of {node_type}"
-            filled = _fill_missing(table, options.missing, where, tables.notes)
-            names = tables.column_names.get(node_type, [])
-            normalize, into = options.row_normalize, writer.features(node_type)
-            with phases.phase(where, table.shape[0]) as progress:
-                _copy(filled, into, normalize, where, names, progress)
-        for relation, table in tables.edge_features.items():
-            where = f"edge features of {relation}"
-            filled = _fill_missing(table, options.missing, where, tables.notes)
-            names = tables.column_names.get(relation, [])
-            into = writer.edge_features(relation)
-            with phases.phase(where, table.shape[0]) as progress:
-                _copy(filled, into, False, where, names, progress)
-        for relation, weights in tables.weights.items():
-            writer.edge_weights(relation, weights)
-        for owner, times in tables.times.items():
-            writer.times(owner, times)
-        for owner, (_, values) in tables.labels.items():
-            writer.labels(owner, values)
-        for name, ids in tables.splits.items():
-            writer.split(name, ids)
-        for node_type, node_names in tables.names.items():
-            writer.names(node_type, node_names)
-        for owner, names in tables.label_names.items():
-            writer.label_names(owner, names)
-        for owner, by_task in tables.task_names.items():
-            for task, names in by_task.items():
-                writer.label_names(owner, names, task)
-        for owner, names in tables.column_names.items():
-            writer.column_names(owner, names)
-    return tables.notes
+
+
+def _write_edges(
+    tables: GraphTables, writer: GraphWriter, phases: Phases, space: Workspace | None
+) -> None:
+    sort = None if space is None else space.engine.sort_edges
+    for relation, (src, dst) in tables.edges.items():
+        what = f"edges of {relation}: in order"
+        degrees = 8 * tables.counts[relation.src]
+        reserved = nullcontext() if space is None else space.reserve(degrees, what)
+        with phases.phase(what), reserved:
+            writer.topology(relation, src, dst, sort)
+
+
+def _write_features(
+    tables: GraphTables, writer: GraphWriter, phases: Phases, options: ImportOptions
+) -> None:
+    for node_type, table in tables.features.items():
+        where = f"features of {node_type}"
+        filled = _fill_missing(table, options.missing, where, tables.notes)
+        names = tables.column_names.get(node_type, [])
+        normalize, into = options.row_normalize, writer.features(node_type)
+        with phases.phase(where, table.shape[0]) as progress:
+            _copy(filled, into, normalize, where, names, progress)
+    for relation, table in tables.edge_features.items():
+        where = f"edge features of {relation}"
+        filled = _fill_missing(table, options.missing, where, tables.notes)
+        names = tables.column_names.get(relation, [])
+        into = writer.edge_features(relation)
+        with phases.phase(where, table.shape[0]) as progress:
+            _copy(filled, into, False, where, names, progress)
+
+
+def _write_targets(tables: GraphTables, writer: GraphWriter) -> None:
+    """Write weights and times of edges, labels, and splits."""
+    for relation, weights in tables.weights.items():
+        writer.edge_weights(relation, weights)
+    for owner, times in tables.times.items():
+        writer.times(owner, times)
+    for owner, (_, values) in tables.labels.items():
+        writer.labels(owner, values)
+    for name, ids in tables.splits.items():
+        writer.split(name, ids)
+
+
+def _write_names(tables: GraphTables, writer: GraphWriter) -> None:
+    """Write the names of nodes, classes and columns."""
+    for node_type, node_names in tables.names.items():
+        writer.names(node_type, node_names)
+    for owner, names in tables.label_names.items():
+        writer.label_names(owner, names)
+    for owner, by_task in tables.task_names.items():
+        for task, names in by_task.items():
+            writer.label_names(owner, names, task)
+    for owner, names in tables.column_names.items():
+        writer.column_names(owner, names)
 
 
 def _draw_splits(tables: GraphTables, split: RandomSplit, seed: int) -> None:
