@@ -1,4 +1,4 @@
-"""Training runs in folders of their own: what they read, who serves them, and their processes."""
+"""Training runs in separate folders: what they read, who serves them, and their processes."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def made_world(
     with ExitStack() as stack:
         stack.callback(world.silent.close)
         stack.callback(world.babbling.close)
-        for folders, addresses in ((parts, world.servers), (other_parts, world.others)):
+        for partitioned, addresses in ((parts, world.servers), (other_parts, world.others)):
             for index in range(SERVERS):
-                port_file = folder / f"{folders.name}-{index}.json"
-                addresses.append(stack.enter_context(serving(folders, index, port_file))[1])
+                port_file = folder / f"{partitioned.name}-{index}.json"
+                addresses.append(stack.enter_context(serving(partitioned, index, port_file))[1])
         yield world
 
 
