@@ -1,4 +1,4 @@
-"""Files that were altered on disk: refused in a line, or read as what they are, never a crash."""
+"""Alters files on disk, and checks that each is refused in one line or read, without a crash."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DGL_SHARE = 0.08
 def alter_files(
     folder: Path, run_dir: Path, count: int, seed: int, advance: Callable[[int], None]
 ) -> dict[str, Any]:
-    """Alter one file at a time and read what it belongs to, in a process of its own.
+    """Alter one file at a time, and read what it belongs to in another process.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def alter_files(
 
     Returns
     -------
-    By what was altered, how often that ended how; and ``wrong``, a line each.
+    Counts of outcomes by kind of file, and ``wrong``, a line for each wrong outcome.
     """
     draw = random.Random(seed)
     divisions = _make_divisions(folder)
@@ -106,7 +106,7 @@ def _choose(
     sources: dict[str, Path],
     run_dir: Path,
 ) -> tuple[str, str, Path, Path, Callable[[Path], None]]:
-    """Of a file: its kind, what it belongs to, where that lies, the file, and what reads it."""
+    """Choose a file. Return its kind, its owner, the path of that, the file, and its reader."""
     kind = draw.choices(("division", "tensors", "source", "plain"), (5, 2, 3, 2))[0]
     if kind == "tensors":
         what = draw.choice(("checkpoint", "best.safetensors"))
@@ -127,7 +127,7 @@ def _choose(
 
 
 def _alter(file: Path, draw: random.Random) -> str:
-    """Alter a file in one of many ways; says how."""
+    """Alter a file in one of many ways, and return which."""
     content = bytearray(file.read_bytes())
     how = draw.choices(
         ("bits flipped", "cut short", "longer", "a page of zeros", "emptied", "missing", "a pipe",
@@ -159,7 +159,7 @@ def _alter(file: Path, draw: random.Random) -> str:
 
 
 def _in_a_child(read: Callable[[Path], None], target: Path, log_file: Path) -> str:
-    """Read something in a process of its own: "accepted", "refused", or what went wrong."""
+    """Read a path in another process. Return "accepted", "refused", or what went wrong."""
     child = os.fork()
     if not child:
         code = 3
@@ -230,7 +230,7 @@ def _make_divisions(folder: Path) -> dict[str, Path]:
 
 
 def _make_sources(folder: Path) -> dict[str, Path]:
-    """A small graph in formats of others."""
+    """Write a small graph in the formats of other libraries."""
     import dgl
     import torch
     from scipy.sparse import random as random_sparse
@@ -276,7 +276,7 @@ def _make_sources(folder: Path) -> dict[str, Path]:
 def _make_plain(
     folder: Path, run_dir: Path, divided: Path
 ) -> dict[str, tuple[Path, Callable[[Path], None]]]:
-    """What has no checksums: a graph directory, and a configuration; with what reads them."""
+    """Make what has no checksums, a graph directory and a configuration, with their readers."""
     config = folder / "config.json"
     values = json.loads((run_dir / "config.json").read_text())
     values["data"]["partitioned"] = str(divided)

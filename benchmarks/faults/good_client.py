@@ -1,4 +1,4 @@
-"""A client whose requests make sense: how long its rows take, and whether they are right."""
+"""A client with valid requests. It measures latencies and checks the rows."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Client:
 
 
 def main() -> None:
-    """Connect, say so, and ask once told to."""
+    """Connect, print a line, and send requests after a line on stdin."""
     request = json.loads(sys.argv[1])
     clients = [
         Client(request, request["seed"] * 1000 + number) for number in range(request["clients"])

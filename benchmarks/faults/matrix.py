@@ -1,4 +1,4 @@
-"""Runs that something happens to, at moments that are drawn, and what became of each."""
+"""Disturbs runs at random moments, and judges how each of them ended."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def measure(world: World) -> Undisturbed:
 
 
 def draw_trials(count: int, cases: Sequence[str], epochs: int, seed: int) -> list[Trial]:
-    """As many trials of each case, in the order in which they are tried."""
+    """Draw equally many trials of each case, in the order in which they are tried."""
     draw = random.Random(seed)
     trials = []
     for number in range(count):
@@ -113,7 +113,7 @@ def draw_trials(count: int, cases: Sequence[str], epochs: int, seed: int) -> lis
 
 
 def usable_cases() -> list[str]:
-    """Those that this user can try."""
+    """The names of the cases that this user can try."""
     return [name for name, case in CASES.items() if os.geteuid() == 0 or not case.needs_root]
 
 
@@ -146,7 +146,7 @@ def try_all(
 
 
 def try_one(world: World, undisturbed: Undisturbed, trial: Trial) -> Trial:
-    """Start a run, let it happen, and look at what became of it."""
+    """Start a run, disturb it, and judge how it ended."""
     case = CASES[trial.case]
     with running(
         world, f"run-{trial.number}", trial.place, serving_by=case.serving_by, seed=trial.number,
@@ -175,7 +175,7 @@ def _stage_of(run: Running) -> str:
 
 
 class _Wrong(Exception):
-    """Neither recovered nor a named error in time."""
+    """The run neither recovered nor ended with a named error in time."""
 
 
 def _await_moment(run: Running, trial: Trial, undisturbed: Undisturbed) -> None:
@@ -275,7 +275,7 @@ def _await_nothing_left(run: Running, limit: float) -> None:
 
 
 def _go_on(run: Running, trial: Trial, undisturbed: Undisturbed) -> None:
-    """Start again what has ended, with nothing in its way."""
+    """Start a run again that has ended, without any disturbance."""
     (run.folder / "ballast").unlink(missing_ok=True)
     trial.resumed = True
     servers = '["' + '","'.join(run.world.servers) + '"]' if run.serves_elsewhere else "[]"

@@ -68,7 +68,7 @@ class World:
     """held by the one run that has its memory bounded"""
 
     def config(self, place: Path) -> dict[str, Any]:
-        """Of a run in the folder ``place``."""
+        """The configuration of a run in the folder ``place``."""
         return {
             "data": {"partitioned": str(place / "parts")},
             "model": {"layers": 2, "hidden": 16, "dropout": 0.3},
@@ -88,7 +88,7 @@ class World:
 def made_world(
     folder: Path, parts: Path, other_parts: Path, limits: Limits, epochs: int
 ) -> Iterator[World]:
-    """Start what runs share; ended afterwards."""
+    """Start the servers that runs share, and end them afterwards."""
     world = World(folder, parts, limits, epochs)
     with ExitStack() as stack:
         stack.callback(world.silent.close)
@@ -128,7 +128,7 @@ class Running:
 
     @property
     def pid_of_victim(self) -> int | None:
-        """None where there is none."""
+        """The process id of the victim. None if the run has none."""
         return None if self.victim is None else self.victim.pid
 
     def start(self, *words: str) -> None:
@@ -161,13 +161,13 @@ class Running:
 
     @property
     def text(self) -> str:
-        """What it has said, its feature servers included."""
+        """The output of the run and of its feature servers."""
         logs = [self.log, *sorted((self.run_dir / "servers").glob("*.log"))]
         return "".join(log.read_text(errors="replace") for log in logs if log.exists())
 
     @property
     def epochs_done(self) -> int:
-        """Epochs that have been written."""
+        """Number of epochs in the run's file."""
         try:
             return (self.run_dir / EPOCHS_FILE).read_bytes().count(b"\n")
         except OSError:
@@ -188,7 +188,7 @@ class Running:
 
     @property
     def losses(self) -> list[list[float]]:
-        """Of every iteration, by epoch."""
+        """The losses of all iterations, by epoch."""
         lines = (self.run_dir / EPOCHS_FILE).read_text().splitlines()
         return [json.loads(line)["iteration_losses"] for line in lines]
 
@@ -241,7 +241,7 @@ class Running:
         return None
 
     def end(self) -> None:
-        """Kill what is left of it."""
+        """Kill the remaining processes of the run."""
         for process in self.members():
             with suppress(psutil.Error):
                 process.kill()

@@ -1,4 +1,4 @@
-"""Requests to a feature server, one in ten of which makes sense."""
+"""Draws requests to a feature server. One in ten is valid."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Requests:
         return f"wrong field of {message.DESCRIPTOR.name}", method, self._spoil(message), None
 
     def good(self) -> tuple[bytes, bytes]:
-        """A request for rows, and these rows."""
+        """Make a valid request for rows, and return it with the rows."""
         ids = self._ids()
         rows = np.empty((ids.size, self._table.row_bytes), np.uint8)
         self._table.gather(self._table.local_rows(ids), rows)

@@ -1,4 +1,4 @@
-"""A feature server in a process of its own."""
+"""Starts a feature server in another process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def await_address(process: subprocess.Popen[str], port_file: Path) -> str:
 def serving(
     partitioned: Path, index: int, port_file: Path, *words: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process and its address; killed afterwards."""
+    """Start a server. Yield its process and address, and kill it afterwards."""
     process = start_server(partitioned, index, port_file, *words)
     try:
         yield process, await_address(process, port_file)

@@ -91,7 +91,7 @@ class Strangers:
                 call.cancel()
 
     def _ignore(self) -> None:
-        """Ask for much and read nothing of it for a while."""
+        """Ask for many rows, and read none of them for a while."""
         channels = [grpc.insecure_channel(self._address, LOCAL) for _ in range(_READERS)]
         calls = [channel.unary_stream(FETCH_ROWS)(self._large) for channel in channels]
         self._ended.wait(_REREAD_SECONDS)

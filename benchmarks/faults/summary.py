@@ -1,4 +1,4 @@
-"""What trials come to, case by case."""
+"""Summarises trials by case."""
 
 from __future__ import annotations
 

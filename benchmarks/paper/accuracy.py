@@ -28,7 +28,7 @@ _RUN_SECONDS: Final = 3600.0
 
 
 def count_trainings(job: Job) -> int:
-    """Training runs of a job."""
+    """The number of training runs of a job."""
     return len(job.cells) * job.options.seeds * len(job.experiment.sides)
 
 
@@ -66,7 +66,7 @@ def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
 
 
 def accuracy_values(cell: Cell, partitioned: str, epochs: int) -> dict[str, Any]:
-    """The configuration of a cell: whole epochs, scored after each."""
+    """Make the configuration of a cell, with whole epochs and scores after each."""
     values = cell.values(partitioned, epochs, 0)
     values["train"] |= {"evaluate_every": 1, "learning_rate": LEARNING_RATE}
     return values
@@ -130,7 +130,7 @@ def _cell_entry(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def half_interval(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of the mean (Student's t); None with fewer than two values."""
+    """Half of the 95 % interval of the mean (Student's t). None with fewer than two values."""
     if len(values) < 2:
         return None
     quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1))
@@ -138,7 +138,7 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 def accuracy_table(result: Result) -> Table:
-    """Mean, spread and drop of every side, per cent."""
+    """Make a table of mean, spread and drop of every side, in per cent."""
     rows = []
     for cell in result["cells"]:
         for role, side in cell["sides"].items():
@@ -165,7 +165,7 @@ def accuracy_table(result: Result) -> Table:
 
 
 def draw_accuracies(result: Result, path: Path) -> None:
-    """Every seed's accuracy as a dot, the means as lines."""
+    """Draw every seed's accuracy as a dot, and means as lines."""
     cells = result["cells"]
     figure, axes = canvas(len(cells), 3.4 * len(cells) + 1, 4.2)
     for axis, cell in zip(axes, cells, strict=True):

@@ -32,7 +32,7 @@ SYSTEMS: Final = ("distdgl", "graphbolt")
 
 
 def together_table(result: Result) -> Table:
-    """Every engine and system of every cell: time, bytes, accuracy after the same epochs."""
+    """Make a table of time, bytes and accuracy after equal epochs, by cell, engine and system."""
     rows = []
     for cell in result["cells"]:
         base = next(iter(cell["sides"].values()))["interface_bytes"]
@@ -59,7 +59,7 @@ def together_table(result: Result) -> Table:
 
 
 def first_table(result: Result) -> Table:
-    """Who is first in every cell, and by how much."""
+    """Make a table of the fastest in every cell, and by how much it is faster."""
     rows = []
     for cell in result["cells"]:
         seconds = {
@@ -79,7 +79,7 @@ def first_table(result: Result) -> Table:
 
 
 def everybody(cell: Any) -> dict[str, Any]:
-    """Sides and other systems of a cell, by role."""
+    """The sides and other systems of a cell, by role."""
     return {**cell["sides"], **cell["others"]}
 
 

@@ -86,7 +86,7 @@ def _peers(record: Record) -> Mapping[str, str]:
 
 
 def other_figures(record: Record, label: str) -> dict[str, Any]:
-    """What another system measured."""
+    """The figures of another system."""
     label_runs = [run for run in record["guests"] if label_of(run) == label]
     epochs = [epoch for run in label_runs for epoch in measured_epochs(run)]
     return {
@@ -166,7 +166,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
 
 
 def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """By node type, [hits, misses] of all epochs together."""
+    """Sum up [hits, misses] of all epochs by node type."""
     found: dict[str, list[int]] = {}
     for epoch in epochs:
         # Cells of older commits do not tell.
@@ -177,7 +177,7 @@ def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
 
 
 def row_bytes(dataset: Mapping[str, Any]) -> int | None:
-    """Bytes of one row of features; None where there are none, or types differ."""
+    """Bytes of one row of features. None without features, or if types differ."""
     found = {
         int(kind["feature_dim"]) * np.dtype(kind["feature_dtype"]).itemsize
         for kind in dataset["node_types"].values()
@@ -189,7 +189,7 @@ def row_bytes(dataset: Mapping[str, Any]) -> int | None:
 def _bounds(
     runs: Sequence[Mapping[str, Any]], ranks: int, size: int | None, parameter_bytes: int | None
 ) -> dict[str, Any]:
-    """Bytes sent over their lower bounds, over all ranks and epochs of all timed runs."""
+    """Divide bytes sent by their lower bounds, over all ranks and epochs of all timed runs."""
     epochs = [epoch for run in runs for epoch in run["epochs"]]
     bytes_by_cause = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
     feature = sum(epoch["rows"]["remote_unique"] for epoch in epochs) * (size or 0)

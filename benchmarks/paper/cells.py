@@ -1,4 +1,4 @@
-"""The cells of an experiment: the product of its axes, each a setting to compare engines in."""
+"""The cells of an experiment. Each is a setting in which engines are compared."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def fanouts(self) -> list[int]:
-        """One per layer."""
+        """The fanouts, one for each layer."""
         if isinstance(self.fanout, int):
             return [self.fanout] * self.layers
         return list(self.fanout)
@@ -206,7 +206,7 @@ class Grid:
         )
 
     def _name_parts(self, axes: Mapping[str, Any]) -> Iterator[str]:
-        """The axes that this grid varies, as parts of a cell's name."""
+        """Yield the parts of a cell's name: the values of the axes that this grid varies."""
         varied = {
             "fanout": self.fanouts,
             "batch_size": self.batch_sizes,

@@ -22,7 +22,7 @@ _GREY: Final = SOFT_TEXT
 
 
 def draw_speed(result: Result, path: Path) -> None:
-    """Every cell's ratios as dots with their intervals; the line at 1 is the baseline."""
+    """Draw every cell's ratios as dots with their intervals. The line at 1 is the baseline."""
     pairs = [(entry["role"], entry["baseline"]) for entry in result["summary"]]
     baselines = list(dict.fromkeys(baseline for _, baseline in pairs))
     cells = result["cells"]
@@ -65,7 +65,7 @@ def _dots(
 
 
 def draw_trend(axis: str, label: str) -> Callable[[Result, Path], None]:
-    """Makes a picture of epoch seconds and ratios along one axis of the cells."""
+    """Return a function that draws epoch seconds and ratios along one axis of the cells."""
 
     def draw(result: Result, path: Path) -> None:
         figure, (left, right) = canvas(2, 12, 4.6)
@@ -130,7 +130,7 @@ def _ratio_lines(
 
 
 def draw_stages(result: Result, path: Path) -> None:
-    """Shares of a rank's time by stage, a bar a cell."""
+    """Draw the shares of a rank's time by stage, with a bar for each cell."""
     cells = result["cells"]
     figure, (axes,) = canvas(1, 10, 1.6 + 0.4 * len(cells))
     starts = [0.0] * len(cells)
@@ -152,7 +152,7 @@ def draw_stages(result: Result, path: Path) -> None:
 def draw_bars(
     label: str, measure: Callable[[Mapping[str, Any]], float | None]
 ) -> Callable[[Result, Path], None]:
-    """Makes a picture of one bar a cell on a logarithmic axis (base 2)."""
+    """Return a function that draws one bar for each cell on a logarithmic axis (base 2)."""
 
     def draw(result: Result, path: Path) -> None:
         cells = result["cells"]
@@ -169,7 +169,7 @@ def draw_bars(
 
 
 def draw_epochs(result: Result, path: Path) -> None:
-    """Epoch by epoch: seconds of adaptive merging (mean of rounds) and its time steps."""
+    """Draw seconds of adaptive merging (mean of rounds) and its time steps, by epoch."""
     cells = result["cells"]
     figure, axes = canvas(len(cells), 6.5 * len(cells), 4.4)
     for axis, cell in zip(axes, cells, strict=True):
@@ -193,7 +193,7 @@ def draw_epochs(result: Result, path: Path) -> None:
 
 
 def _cut_warm_up(axes: Axes, seconds: Sequence[float]) -> None:
-    """Let the first epoch run out of the picture where it would flatten the rest; tell it."""
+    """Cut off the first epoch if it would flatten the others, and write its value."""
     top = 1.3 * max(seconds[1:], default=0.0)
     if 0 < top < seconds[0]:
         axes.set_ylim(0, top)
@@ -201,7 +201,7 @@ def _cut_warm_up(axes: Axes, seconds: Sequence[float]) -> None:
 
 
 def colour_of(role: str, cell: Mapping[str, Any]) -> str:
-    """The colour of a role's engine, paler for each further role of the same engine in a cell."""
+    """The colour of a role's engine. Further roles of the same engine in a cell are paler."""
     labels = {role: str(side.get("label", role)) for role, side in cell["sides"].items()}
     colours = engine_colours(list(labels.values()))
     are_engines = all(label.partition(":")[0] in ENGINES for label in labels.values())
@@ -211,7 +211,7 @@ def colour_of(role: str, cell: Mapping[str, Any]) -> str:
 
 
 def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend over the whole figure: every label of some axes once."""
+    """Draw one legend above the figure, with every label of its axes once."""
     handles: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -226,7 +226,7 @@ def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
 def canvas(
     columns: int, width: float, height: float, rows: int = 1, **words: Any
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure with some places beside each other, row by row."""
+    """Make an empty figure with a grid of axes."""
     figure = Figure(figsize=(width, height), dpi=150)
     figure.set_layout_engine("constrained")
     FigureCanvasAgg(figure)
@@ -234,7 +234,7 @@ def canvas(
 
 
 def finish(axes: Axes, title: str, grid: str, x_label: str = "") -> None:
-    """The house's axes: no frame, a light grid."""
+    """Style axes as all pictures have them: without a frame, with a light grid."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     if x_label:
         axes.set_xlabel(x_label, fontsize=9)

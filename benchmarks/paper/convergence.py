@@ -86,7 +86,7 @@ def _curve(side: Contender, _config: Config, summary: Mapping[str, Any]) -> Run:
 
 
 def scores_table(result: Result) -> Table:
-    """Scores at the end, and how long each side takes to come near the first one's best."""
+    """Make a table of final scores, and of the time to come near the first side's best."""
     rows = []
     for cell, role, side in sides_of(result):
         runs = side["runs"]
@@ -123,12 +123,12 @@ def scores_table(result: Result) -> Table:
 
 
 def reach(run: Run, aim: float) -> Mapping[str, Any] | None:
-    """The first point with a validation score of at least ``aim``; None if there is none."""
+    """The first point with a validation score of at least ``aim``. None if there is none."""
     return next((point for point in run["points"] if point["val"] >= aim), None)
 
 
 def equality_table(result: Result) -> Table:
-    """Whether exact sides have the scores of the first exact one, epoch by epoch."""
+    """Make a table that compares the scores of exact sides with the first one's, by epoch."""
     rows = []
     for cell in result["cells"]:
         exact = {role: side for role, side in cell["sides"].items() if side["exact"]}
@@ -200,7 +200,7 @@ def _scores(run: Run, score: str) -> list[float]:
 
 
 def _mean(values: Sequence[float]) -> str:
-    """The mean of seeds with their standard deviation; a dash where there is no seed."""
+    """Write the mean of seeds with its standard deviation, or a dash if there are no seeds."""
     if not values:
         return NONE
     spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""

@@ -1,4 +1,4 @@
-"""What experiments share that carry out their cells by themselves, and not as A/Bs."""
+"""Functions of experiments whose cells are not A/Bs."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def make_run_folder(job: Job, cell: Cell) -> Path:
 
 
 def graph_size(graph: PartitionedGraph) -> dict[str, int]:
-    """The ``nodes`` and ``edges`` of a graph, of all types together."""
+    """The number of ``nodes`` and ``edges`` of a graph, over all types."""
     schema = graph.schema
     return {
         "nodes": sum(kind.count for kind in schema.node_types.values()),

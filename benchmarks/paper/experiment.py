@@ -1,4 +1,4 @@
-"""What an experiment is: what was reported, which sides are compared, what is shown."""
+"""The definition of an experiment: reported figures, compared sides, and tables."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Side(NamedTuple):
     def contender(
         self, found: int | None = None, divisions: Mapping[str, Path] | None = None
     ) -> Contender:
-        """The contender; parameters as those of :meth:`text`."""
+        """Parse the contender. The parameters are those of :meth:`text`."""
         return Contender.parse(self.text(divisions or {}, found))
 
     def text(self, divisions: Mapping[str, Path], found: int | None = None) -> str:
-        """The contender as it is written.
+        """Write the contender as ``ENGINE[:KEY=VALUE]...``.
 
         Parameters
         ----------

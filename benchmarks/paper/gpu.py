@@ -1,4 +1,4 @@
-"""How busy a GPU is while engines train (HopGNN, section 7.6)."""
+"""Measures how busy a GPU is while engines train (HopGNN, section 7.6)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 def require_gpu() -> None:
-    """Refuse where there is no GPU.
+    """Check that there is a GPU.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def require_gpu() -> None:
 
 
 def run_on_gpu(job: Job) -> Iterator[dict[str, Any]]:
-    """Run the grid while the GPU is watched.
+    """Run the grid, and sample the GPU's utilisation meanwhile.
 
     Yields
     ------
@@ -101,7 +101,7 @@ def utilisation(samples: Sequence[Sample], start: float, stop: float) -> dict[st
 
 
 def utilisation_table(result: Result) -> Table:
-    """Peak and busy share by side."""
+    """Make a table of peak utilisation and busy share by side."""
     rows = [
         [cell["name"], role, percent(use["peak"]), percent(use["busy"]), str(use["samples"])]
         for cell in result["cells"]

@@ -1,4 +1,4 @@
-"""Runs the cells of an experiment, an A/B each; a cell whose result is there is not run again."""
+"""Runs the cells of an experiment as A/Bs. A cell with a result is not run again."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """Of every comparison."""
+        """Rounds of every comparison."""
         return self.options.rounds or self.experiment.rounds
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is added to a cell's configuration."""
+        """Words that are added to a cell's configuration."""
         own = (f"--train.evaluate_every={self.epochs}",) if self.experiment.scores else ()
         return (*self.experiment.words, *own, *self.options.words)
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """The other systems that are asked for."""
+        """The names of other systems to compare with."""
         asked = self.options.peers
         own = self.experiment.peers
         return tuple(PEERS[name] for name in (own if asked is None else asked))
@@ -96,26 +96,26 @@ class Job:
 
     @property
     def total_runs(self) -> int:
-        """All runs that are told of."""
+        """Number of runs of all cells."""
         count = self.experiment.count_runs
         return sum(map(self.runs_of, self.cells)) if count is None else count(self)
 
     @property
     def epochs(self) -> int:
-        """Of every timed run."""
+        """Epochs of every timed run."""
         return self.options.epochs or self.experiment.epochs
 
     @property
     def iterations(self) -> int:
-        """Of an epoch, at most."""
+        """The most iterations of an epoch."""
         return self.options.iterations or self.experiment.iterations
 
     def cell_file(self, cell: Cell) -> Path:
-        """Where a cell's result is."""
+        """The path of a cell's result."""
         return self.options.out / CELLS_FOLDER / f"{cell.name}.json"
 
     def finished(self, cell: Cell, asked: str) -> dict[str, Any] | None:
-        """A cell's result, if it is there and answers to what is asked now."""
+        """Read a cell's result, if it exists and was measured with the present options."""
         path = self.cell_file(cell)
         if not path.is_file():
             return None
@@ -140,7 +140,7 @@ class Job:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def keep(self, cell: Cell, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a cell's result, with when and from what commit it is."""
+        """Write a cell's result, with its date and commit."""
         path = self.cell_file(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         entry = {
@@ -158,7 +158,7 @@ class Job:
 
 
 def describe_cell(cell: Cell) -> dict[str, Any]:
-    """A cell for JSON; a graph directory by its last name."""
+    """Describe a cell for JSON, with only the last name of a graph directory."""
     return asdict(cell) | {"graph": Path(cell.graph).name}
 
 
@@ -240,7 +240,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
 
 
 def _join_peers(job: Job, cell: Cell, config: Config) -> dict[Peer, Guest]:
-    """The other systems that can train a cell, each with the graph divided for it."""
+    """Set up the other systems that can train a cell, each with the graph divided for it."""
     found: dict[Peer, Guest] = {}
     for peer, why in job.peers_of(cell).items():
         if why is not None:

@@ -82,7 +82,7 @@ def _cells(job: Job) -> Iterator[dict[str, Any]]:
 
 
 def _publish(job: Job, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Write result, picture and page of what is finished."""
+    """Write result, picture and page of the finished cells."""
     experiment, options = job.experiment, job.options
     cells = [cell | read_config(options.out, cell["name"]) for cell in cells]
     assembled = assemble_result(experiment, options, cells, len(job.cells))

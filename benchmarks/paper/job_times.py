@@ -95,7 +95,7 @@ def seconds_to_best(epochs: Sequence[dict[str, Any]], best: int) -> float:
 
 
 def times_table(result: Result) -> Table:
-    """Seconds of every part of a job, and their shares of the whole."""
+    """Make a table of the seconds of every part of a job, and their shares."""
     parts = ("partitioner", "load_save", "load", "train")
     rows = []
     for cell in result["cells"]:
@@ -120,7 +120,7 @@ def times_table(result: Result) -> Table:
 
 
 def phases_table(result: Result) -> Table:
-    """Seconds of every phase of dividing a graph."""
+    """Make a table of the seconds of every phase of dividing a graph."""
     rows = [
         [cell["name"], phase, number(seconds)]
         for cell in result["cells"]

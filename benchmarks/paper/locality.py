@@ -67,7 +67,7 @@ _SHOWN: Final = ("date", "commit", "nodes", "edges", "edge_cut", "localities")
 
 
 def count_localities(job: Job) -> int:
-    """Measurements of a job."""
+    """The number of measurements of a job."""
     return len(job.cells) * len(SAMPLINGS) * len(DEPTHS)
 
 
@@ -137,7 +137,7 @@ def layer_sizes(graph: PartitionedGraph, depth: Depth) -> tuple[int, ...]:
 
 
 def locality_table(result: Result) -> Table:
-    """R_micro and R_sub, measured and published."""
+    """Make a table of R_micro and R_sub, measured and published."""
     rows = [
         [
             graph_name(cell),

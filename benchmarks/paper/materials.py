@@ -40,7 +40,7 @@ _COMMANDS: Final = {
 
 @dataclass(frozen=True)
 class Materials:
-    """What cells are run on, below a work folder.
+    """Graphs and partitions of cells, below a work folder.
 
     say: told a line about everything that has to be made.
     """
@@ -111,7 +111,7 @@ class Materials:
         return PartitionedGraph.open(path)
 
     def parts_path(self, cell: Cell, method: str | None = None) -> Path:
-        """Where a cell's partitions lie, from the work folder; by its own method, or another."""
+        """The path of a cell's partitions in the work folder, by its own method or another."""
         hops = f"-{cell.layers}-hops" if method == BY_RELATION else ""
         name = f"{self._graph_path(cell).name}-{method or cell.method}-{cell.servers}{hops}"
         return Path(PARTS_FOLDER) / name

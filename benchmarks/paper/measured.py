@@ -19,7 +19,7 @@ Measure = Callable[[Job, Cell], dict[str, Any]]
 
 
 def count_cells(job: Job) -> int:
-    """Runs that a job tells of: one a cell."""
+    """The number of runs of a job: one for each cell."""
     return len(job.cells)
 
 

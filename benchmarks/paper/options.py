@@ -1,4 +1,4 @@
-"""What the command line asks of an experiment."""
+"""The options of an experiment's command line."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Options:
     words: tuple[str, ...] = ()
 
     def request(self, servers: int) -> Request | None:
-        """The emulated cluster of a cell; None on loopback."""
+        """The emulated cluster of a cell. None on loopback."""
         if not self.emulated:
             return None
         return make_request(servers, self.link_rate, self.host_cpus, self.host_memory)
 
     def check(self) -> None:
-        """Refuse numbers that no experiment can use.
+        """Check numbers that no experiment can use.
 
         Raises
         ------

@@ -70,7 +70,7 @@ def _lines(experiment: Experiment, result: Result, picture: bool) -> Iterator[st
 
 
 def markdown(table: Table) -> Iterator[str]:
-    """A table; all columns but those of words to the right."""
+    """Write a table in Markdown. Columns of numbers are set to the right."""
     yield "| " + " | ".join(table.headings) + " |"
     sides = ["---:" if _is_numeric(table.rows, i) else "---" for i in range(len(table.headings))]
     yield "|" + "|".join(sides) + "|"
@@ -84,7 +84,7 @@ def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
 
 
 def describe_setting(result: Result) -> list[str]:
-    """When, where and on what was measured."""
+    """Describe date, commit, machine and graphs of a result."""
     machine, asked = result["machine"], result["asked"]
     gpu = machine["gpu"] or "no GPU"
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
@@ -126,7 +126,7 @@ def _runs_text(result: Result) -> str:
 
 
 def _partitions(result: Result) -> str:
-    """How graphs are divided, and, where anything is trained, where servers and ranks ran."""
+    """Describe how graphs are divided and, if cells train, where servers and ranks ran."""
     servers: dict[str, dict[int, None]] = {}
     for cell in result["cells"]:
         servers.setdefault(cell["method"], {})[cell["servers"]] = None
@@ -140,7 +140,7 @@ def _partitions(result: Result) -> str:
 
 
 def network_text(cell: Mapping[str, Any]) -> str:
-    """Where servers and ranks of a cell ran."""
+    """Describe where servers and ranks of a cell ran."""
     emulation = cell.get("emulation") or {}
     if not emulation:
         return "all on loopback"
@@ -156,7 +156,7 @@ def network_text(cell: Mapping[str, Any]) -> str:
 
 
 def reasons(result: Result) -> list[str]:
-    """Why figures differ from the paper's, from what the result knows of itself."""
+    """List reasons why figures differ from the paper's, as far as the result shows them."""
     cells = result["cells"]
     reasons = list(result["differs"])
     scales = [cell["scale"] for cell in cells if cell["scale"] is not None]

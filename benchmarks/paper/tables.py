@@ -16,7 +16,7 @@ Figures = Mapping[str, Any]
 
 
 def speed_table(result: Result) -> Table:
-    """Median epoch of the baseline, and every comparison's ratio with its interval."""
+    """Make a table of the baseline's median epoch and every ratio with its interval."""
     pairs = [(entry["role"], entry["baseline"]) for entry in result["summary"]]
     first = next(iter(result["cells"][0]["sides"]))
     headings = ["cell", f"{first}: epoch, s", *(f"{role} over {base}" for role, base in pairs)]
@@ -34,7 +34,7 @@ def speed_table(result: Result) -> Table:
 
 
 def summary_table(result: Result) -> Table:
-    """Least, mean and largest ratio of every comparison over the cells."""
+    """Make a table of the least, mean and largest ratio of every comparison over the cells."""
     rows = [
         [
             f"{entry['role']} over {entry['baseline']}",
@@ -49,7 +49,7 @@ def summary_table(result: Result) -> Table:
 
 
 def parity_table(result: Result) -> Table:
-    """Gradient and loss differences of every side: the largest over the cells."""
+    """Make a table of every side's largest gradient and loss differences over the cells."""
     roles = list(dict.fromkeys(role for cell in result["cells"] for role in cell["parity"]))
     rows = []
     for role in roles:
@@ -74,7 +74,7 @@ def parity_table(result: Result) -> Table:
 
 
 def bytes_table(result: Result) -> Table:
-    """Feature and gradient bytes of a rank and iteration, beside their lower bounds."""
+    """Make a table of feature and gradient bytes of a rank and iteration, with lower bounds."""
     headings = (
         *("cell", "side", "features, MB", "over bound", "interfaces over bound"),
         *("gradients, MB", "over bound", "models, MB"),
@@ -159,7 +159,7 @@ def rows_table(result: Result) -> Table:
 
 
 def memory_table(result: Result) -> Table:
-    """Peak memory of a rank and what fetched rows take at once."""
+    """Make a table of a rank's peak memory and of the fetched rows held at once."""
     headings = (
         "cell",
         "side",
@@ -187,7 +187,7 @@ def memory_table(result: Result) -> Table:
 
 
 def sides_of(result: Result) -> list[tuple[Figures, str, Figures]]:
-    """Every cell with every side of it."""
+    """List every cell with every one of its sides."""
     return [(cell, role, side) for cell in result["cells"] for role, side in cell["sides"].items()]
 
 
@@ -199,7 +199,7 @@ def mean_of(result: Result, role: str, measure: Callable[[Figures], float | None
 
 
 def graph_name(cell: Figures) -> str:
-    """A cell's graph with its scale."""
+    """Write a cell's graph with its scale."""
     return cell["graph"] if cell["scale"] is None else f"{cell['graph']} at scale {cell['scale']:g}"
 
 
@@ -215,19 +215,19 @@ def ratio_text(ratio: Figures, places: int = 2) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """So many significant digits; a dash for None."""
+    """Write a number with some significant digits, or a dash for None."""
     if value is None:
         return NONE
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
 def megabytes(value: float | None) -> str:
-    """Bytes as MB."""
+    """Write bytes as MB."""
     return NONE if value is None else number(value / _MEGABYTE)
 
 
 def percent(value: float | None) -> str:
-    """A share as per cent."""
+    """Write a share in per cent."""
     return NONE if value is None else f"{value:.1%}"
 
 

@@ -1,4 +1,4 @@
-"""Writing a configuration as TOML (the standard library only reads it)."""
+"""Writes a configuration as TOML. The standard library can only read it."""
 
 from __future__ import annotations
 
