@@ -136,15 +136,15 @@ def check(cases: list[dict[str, Any]], results: list[dict[str, Any]], world: int
             assert result["rows"]["remote"] == 0
 
 
-def pairs(samplers: Iterable[str], models: Iterable[str], step: int) -> list[tuple[str, str]]:
-    """Some of all pairs, in which every sampler and every model occur."""
-    found = list(itertools.product(samplers, models))[::step]
-    assert {each for pair in found for each in pair} == {*samplers, *models}
-    return found
+def pairs(samplers: Iterable[str], models: Iterable[str]) -> list[tuple[str, str]]:
+    """Few of all pairs: every sampler is in one, and every model is in one at least."""
+    names, kinds = list(samplers), list(models)
+    assert len(kinds) <= len(names)
+    return list(zip(names, itertools.cycle(kinds), strict=False))
 
 
-# Four root relations with a node: with six servers some are replicated.
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (6, 1), (2, 2)])
+# Four root relations with a node: with five servers some are replicated.
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (5, 1), (2, 2)])
 def test_its_gradient_is_that_of_one_process(
     servers: int,
     ranks_per_server: int,
@@ -156,10 +156,10 @@ def test_its_gradient_is_that_of_one_process(
     parts, world = tmp_path / "parts", servers * ranks_per_server
     partition_by_relation(graph, parts, servers, layers=3)
     samplers = SAMPLERS | UNBIASED
-    chosen = pairs(samplers, OF_WHOLE, 5)
+    chosen = pairs(samplers, OF_WHOLE)
     if world > 2:
-        chosen = [("unbiased, again", "rgcn"), ("in time", "rgcn without root weight")]
-        chosen += [("the latest", "hgt with features of edges")]
+        of_world = ("in time", "rgcn without root weight"), ("unbiased, again", "rgcn")
+        chosen = [of_world[ranks_per_server - 1], ("the latest", "hgt with features of edges")]
     cluster = {"ranks_per_server": ranks_per_server}
     cases = [
         case(parts, samplers[sampler], OF_WHOLE[model], tmp_path / f"{number}", cluster=cluster)
@@ -194,16 +194,16 @@ def test_parts_of_a_relation_draw_together_what_one_process_draws(
     made = partition_by_relation(graph, parts, 4, layers=2, server_memory=memory)
     assert [each.part for each in made.holdings if each.roots == (CITES,)] == [(0, 2), (1, 2)]
     partition_by_relation(graph, whole, 4, layers=2)
-    chosen = pairs(SAMPLERS, OF_PARTS, 3)
+    chosen = pairs(SAMPLERS, OF_PARTS)
     cases = [
         case(folder, SAMPLERS[sampler], OF_PARTS[model], tmp_path / f"{folder.name} {number}")
         for folder in (parts, whole)
         for number, (sampler, model) in enumerate(chosen)
-        if folder == parts or number % 2 == 0
+        if folder == parts or number % 3 == 0
     ]
     results = train_cases(cases, 4, tmp_path / "world")
     check(cases[: len(chosen)], results[: len(chosen)], 4)
-    for own, other in zip(results[: len(chosen) : 2], results[len(chosen) :], strict=True):
+    for own, other in zip(results[: len(chosen) : 3], results[len(chosen) :], strict=True):
         assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
         assert own["val"] == other["val"]
     for sampler in UNBIASED.values():
