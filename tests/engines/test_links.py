@@ -74,15 +74,24 @@ LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
 MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
 # (method, servers, ranks of each)
 DIVISIONS = [("metis", 2, 1), ("random", 2, 2), ("metis", 3, 1)]
-# Every two of a division, an engine, a model and a task meet, not all four; an engine whose groups
-# are another's in other steps meets every division.
+# Every two of a division, an engine, a model and a task meet, not all four; engines whose groups
+# are those of another in other steps meet each division once.
 OF_ONE_TYPE = pairwise(DIVISIONS, MOVING, ONE_TYPE, TASKS)
-OF_ONE_TYPE += pairwise(DIVISIONS, ("hop", "locality"), ("sage",), ("dot, joint",))
+OF_ONE_TYPE += [
+    (division, engine, "sage", "dot, joint")
+    for division, engine in zip(DIVISIONS, ("hop", "locality", "hop"), strict=True)
+]
 WORLDS = [(2, 1), (2, 2)]
+# Engines that divide what a model computes train every one; to the others models are whole.
 OF_SEVERAL_TYPES = pairwise(
     WORLDS,
-    MOVING,
+    ("zero_hop in passes", "cooperative"),
     [*((model, "distmult, uniform") for model in SEVERAL_TYPES), ("rgcn", "rotate, by degree")],
+)
+OF_SEVERAL_TYPES += pairwise(
+    WORLDS,
+    ("model_centric", "hop, one step merged"),
+    [("rgcn", "rotate, by degree"), ("hgt", "distmult, uniform")],
 )
 
 
@@ -146,8 +155,8 @@ def case_config(
             "dtype": "float64",
             "loss": LOSSES.get(task, "auto"),
             "evaluate_every": 0,
-            "record_gradients": [0, 2],
-            "iterations_per_epoch": 3,
+            "record_gradients": [0, 1],
+            "iterations_per_epoch": 2,
             "run_dir": str(run_dir),
             "seed": 3,
         }
@@ -274,14 +283,19 @@ def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
     return request, make_link_batches(request, make_sampler(request))
 
 
-@pytest.mark.parametrize("negatives", ["uniform", "joint", "in_batch", "degree"])
-def test_pairs_do_not_depend_on_the_partition(
-    negatives: str, library: Path, tmp_path: Path
-) -> None:
-    found = []
+@pytest.fixture(scope="module")
+def divided(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """By number of servers, the library divided otherwise each time."""
+    folder, graph = tmp_path_factory.mktemp("divided"), GraphDirectory.open(library)
     for servers in (1, 2, 4):
-        parts = tmp_path / str(servers)
-        partition_graph(GraphDirectory.open(library), parts, servers, "random", seed=servers)
+        partition_graph(graph, folder / str(servers), servers, "random", seed=servers)
+    return {servers: folder / str(servers) for servers in (1, 2, 4)}
+
+
+@pytest.mark.parametrize("negatives", ["uniform", "joint", "in_batch", "degree"])
+def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int, Path]) -> None:
+    found = []
+    for servers, parts in divided.items():
         # As many links in all.
         request, batches = batches_of(parts, negatives=negatives, num_negatives=4)
         request = request.under(
@@ -305,10 +319,8 @@ def test_pairs_do_not_depend_on_the_partition(
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_no_edge_of_a_batch_is_drawn(library: Path, tmp_path: Path) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(library), parts, 1)
-    request, _batches = batches_of(parts)
+def test_no_edge_of_a_batch_is_drawn(divided: dict[int, Path]) -> None:
+    request, _batches = batches_of(divided[1])
     trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
     trainer.sampler.fanouts = (-1, -1)
     table, relations = request.links.table, request.schema.target_relations
@@ -367,9 +379,9 @@ def test_divided_first_layers(
         )
     features: Any = "by-dimension" if engine == "p3" else "by-node"
     partition_graph(graph, parts, servers, "random", features=features)
-    tasks = ("dot, joint", "mlp, in batch") if is_link else ("labels",)
-    models = ("sage", "gat") if is_link else ("gcn",)
-    chosen = [(engine, ONE_TYPE[model], task) for model in models for task in tasks]
+    of_links = ("sage", "mlp, in batch"), ("gat", "dot, joint")
+    trained = of_links if is_link else (("gcn", "labels"),)
+    chosen = [(engine, ONE_TYPE[model], task) for model, task in trained]
     place = parts, (servers, ranks_per_server)
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
@@ -470,10 +482,9 @@ def test_a_full_batch_leaves_edges_to_read(near: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(
-    changes: dict[str, Any], expected: str, library: Path, tmp_path: Path
+    changes: dict[str, Any], expected: str, divided: dict[int, Path]
 ) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(library), parts, 2, "random")
+    parts = divided[2]
     values: dict[str, Any] = {
         "data": {"partitioned": str(parts)},
         "model": {"name": "rgcn", "layers": 2, "hidden": 8},
