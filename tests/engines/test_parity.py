@@ -104,15 +104,29 @@ def case_config(
     }
 
 
-def _divisions() -> list[tuple[int, int, str]]:
-    """(servers, ranks a server, method): one server is one division, and several ranks a server see
-    theirs as METIS made it, their nodes dealt in turn or by locality."""
-    divisions = [(*world, "metis") for world in WORLDS] + [(2, 2, "two levels")]
-    return divisions + [(*world, "random") for world in WORLDS if world[0] > 1 and world[1] == 1]
+# Several ranks a server see theirs as METIS made it, their nodes dealt in turn or by locality.
+METHODS = ("metis", "another")
+# These compute with a model in ways of their own, so every one of them meets every model.
+OF_MODELS = ("model_centric", "zero_hop in passes", "cooperative", "hop")
+# Of the others, every two of a world, an engine, a model and a sampler of these meet.
+CASES = pairwise(WORLDS, OF_MODELS, MODELS, SAMPLERS, BATCHES, METHODS)
+CASES += pairwise(
+    [(2, 1), (3, 1), (2, 2)],
+    [engine for engine in ENGINES if engine not in OF_MODELS],
+    ("sage", "gat", "deepgcn"),
+    ("node", "labor", "empty frontiers"),
+    BATCHES,
+    METHODS,
+)
+"""Every engine meets each size of batch and each way to divide a graph; worlds, models and samplers
+as said above."""
 
 
-CASES = pairwise(_divisions(), ENGINES, MODELS, SAMPLERS, BATCHES)
-"""Every engine meets every model, sampler, size of batch and division; so do these each other."""
+def method_of(world: tuple[int, int], method: str) -> str:
+    """How nodes are divided in a world; one server is one division."""
+    if method == "metis" or world == (1, 1):
+        return "metis"
+    return "random" if world[1] == 1 else "two levels"
 
 
 @pytest.fixture(scope="module")
@@ -198,13 +212,14 @@ def test_every_engine_computes_the_gradient_of_one_process(
 ) -> None:
     world = servers * ranks_per_server
     cases, addresses = {}, {}
-    for division, *case in CASES:
-        if division[:2] != (servers, ranks_per_server):
+    for where, *case, method in CASES:
+        if where != (servers, ranks_per_server):
             continue
-        partitioned = partitions[servers, division[2]]
+        method = method_of(where, method)
+        partitioned = partitions[servers, method]
         if partitioned not in addresses:
             addresses[partitioned] = serve_partitions(partitioned, servers) if servers > 1 else []
-        name = "/".join((division[2], *case))
+        name = "/".join((method, *case))
         engine, model, sampler, batch = case
         run_dir = tmp_path / name.replace(" ", "_")
         config = case_config((engine, model, batch, sampler), partitioned, run_dir, world)
