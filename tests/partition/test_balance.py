@@ -70,22 +70,13 @@ def test_what_is_chosen_is_balanced_and_what_is_not_may_not_be(
     usual = _ratios(_divide(uneven, tmp_path / "usual"))
     assert usual["train"] < WITHIN
     assert usual["val"] > 1.5
-    train, types = (_ratios(_divide(uneven, tmp_path / each, each)) for each in ("train", "types"))
+    train = _ratios(_divide(uneven, tmp_path / "train", "train"))
     assert train["train"] < WITHIN
     assert all(train[each] > 1.7 for each in ("val", "test", "types", "edges")), train
-    assert types["types"] < WITHIN
-    assert types["train"] > 1.7
     every = ("train", "val", "test", "types", "edges")
     divided = _divide(uneven, tmp_path / "every", *every)
     assert all(ratio < WITHIN for ratio in _ratios(divided).values()), _ratios(divided)
     assert divided.description["balanced"] == list(every)
-
-
-def test_ranks_of_a_server_balance_the_same(uneven: GraphDirectory, tmp_path: Path) -> None:
-    chosen = ("val", "edges")
-    divided = _divide(uneven, tmp_path / "ranks", *chosen, servers=1, ranks_per_server=4)
-    ratios = _ratios(divided, "ranks")
-    assert max(ratios[each] for each in chosen) < WITHIN < ratios["train"]
 
 
 @pytest.mark.parametrize(
@@ -110,11 +101,16 @@ def test_what_cannot_be_balanced_is_refused(
 def test_the_command_passes_a_choice_on(
     uneven: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """To the ranks of a server too."""
     pytest.importorskip("dgl")
-    arguments = ["partition", str(uneven.path), "--servers", "2", "--locality-roots", "0"]
-    assert main([*arguments, "--balance", "val,edges", "--out", str(tmp_path / "a")]) == 0
-    description = PartitionedGraph.open(tmp_path / "a").description
-    assert description["balanced"] == ["val", "edges"]
+    words = ["partition", str(uneven.path), "--locality-roots", "0"]
+    ranks = ["--servers", "1", "--ranks-per-server", "4", "--out", str(tmp_path / "a")]
+    assert main([*words, *ranks, "--balance", "val,edges"]) == 0
+    divided = PartitionedGraph.open(tmp_path / "a")
+    assert divided.description["balanced"] == ["val", "edges"]
+    ratios = _ratios(divided, "ranks")
+    assert max(ratios[each] for each in ("val", "edges")) < WITHIN < ratios["train"]
+    arguments = [*words, "--servers", "2"]
     out = ["--out", str(tmp_path / "b")]
     assert main([*arguments, *out, "--balance", "val", "--backend", "pymetis"]) == 1
     assert "error: --balance: pymetis takes one weight a node" in capsys.readouterr().err
