@@ -13,7 +13,7 @@ import torch
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import import_graph
+from hopper.graph.importers import ImportOptions, import_graph, import_here
 from hopper.graph.importers.dgl import read_dgl
 
 os.environ.setdefault("DGLBACKEND", "pytorch")
@@ -25,11 +25,18 @@ def dgl() -> Any:
     return pytest.importorskip("dgl", reason="DGL is not installed")
 
 
-def imported(dgl: Any, graphs: Any, folder: Path) -> tuple[GraphDirectory, list[str]]:
-    """Save with DGL, import, open with all checks."""
-    file = folder / "saved.bin"
-    dgl.save_graphs(str(file), graphs)
-    notes = import_graph("dgl", str(file), folder / "out")
+def imported(
+    dgl: Any, graphs: Any, folder: Path, *, apart: bool = False
+) -> tuple[GraphDirectory, list[str]]:
+    """Save with DGL, import, open with all checks; in a process of its own, or in this one, which
+    has imported DGL already."""
+    source = str(folder / "saved.bin")
+    dgl.save_graphs(source, graphs)
+    if apart:
+        notes = import_graph("dgl", source, folder / "out")
+    else:
+        options = ImportOptions()
+        notes = import_here("dgl", source, folder / "out", options, name=None, root="dataset")
     return GraphDirectory.open(folder / "out"), notes
 
 
@@ -46,7 +53,7 @@ def homogeneous(dgl: Any) -> Any:
 
 
 def test_homogeneous(dgl: Any, tmp_path: Path) -> None:
-    graph, notes = imported(dgl, [homogeneous(dgl)], tmp_path)
+    graph, notes = imported(dgl, [homogeneous(dgl)], tmp_path, apart=True)
     relation = Relation("_N", "_E", "_N")
     assert graph.topology(relation).indices.tolist() == [1, 3, 3, 0]
     assert graph.topology(relation).edge_ids.tolist() == [3, 0, 2, 1]
@@ -97,8 +104,9 @@ def test_refused_files(dgl: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"junk\.bin: DGL cannot read it as saved graphs"):
         import_graph("dgl", str(tmp_path / "junk.bin"), tmp_path / "out")
     graph = homogeneous(dgl)
+    # What is wrong is told where it was read apart, too.
     with pytest.raises(GraphError, match="expected one graph, given 2"):
-        imported(dgl, [graph, graph], tmp_path)
+        imported(dgl, [graph, graph], tmp_path, apart=True)
     graph.ndata["test_mask"] = torch.tensor([0.5, 0, 0, 0])
     with pytest.raises(GraphError, match="test_mask of _N: expected a mask of 0 and 1"):
         imported(dgl, [graph], tmp_path)

@@ -91,8 +91,9 @@ WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, 10**30, [[[]]], "\0", 
 def test_wrong_values_anywhere_in_meta_are_refused_or_change_nothing(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Half of the values everywhere, the other half at the next place."""
     for number, path in enumerate(places(META)[1:]):
-        for wrong in WRONG:
+        for wrong in WRONG[number % 2 :: 2]:
             meta = json.loads(json.dumps(META))
             holder = meta
             for key in path[:-1]:
@@ -228,7 +229,7 @@ def test_flipped_bits_in_binary_files_end_in_a_line_or_in_a_graph(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = random.Random(11)
-    for number in range(150):
+    for number in range(80):
         name = draw.choice(["feat__author.npz", "feat__paper.npy", "edges.npy", "train.npy"])
         whole = (source / name).read_bytes()
         changed = bytearray(whole)
@@ -261,7 +262,7 @@ def test_damaged_dgl_files_end_in_a_line(
     draw = random.Random(4)
     # What DGL says when it is imported.
     capsys.readouterr()
-    for number in range(3):
+    for number in range(2):
         changed = bytearray(whole)
         for _ in range(8):
             changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)

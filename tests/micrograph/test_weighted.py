@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from cache_server.alias_table import LONGEST, fill_columns, write_tables
-from cache_server.draw import absorb_each, key_of, variate
+from cache_server.draw import GOLDEN, absorb_each, key_of, mix, variate
 from cache_server.left_out import LeftOut
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
@@ -28,6 +28,7 @@ from hopper.partition import PartitionedGraph, partition_graph
 
 EDGE = Relation("node", "edge", "node")
 SEED = 9
+NODES = 250
 
 
 def lists_of(weights: Sequence[Sequence[float]], sources: int) -> Topology:
@@ -159,8 +160,8 @@ def random_lists(seed: int, nodes: int) -> list[list[float]]:
 @pytest.mark.parametrize("fanout", [1, 3, 10, 50])
 @pytest.mark.parametrize("with_left_out", [False, True])
 def test_draws_are_those_of_the_page(fanout: int, with_left_out: bool) -> None:
-    lists = random_lists(fanout, 600)
-    topology = lists_of(lists, 600)
+    lists = random_lists(fanout, NODES)
+    topology = lists_of(lists, NODES)
     sampler = sampler_of(topology, fanout, unbiased=True)
     lacking: list[list[int]] = [[] for _ in lists]
     if with_left_out:
@@ -173,9 +174,9 @@ def test_draws_are_those_of_the_page(fanout: int, with_left_out: bool) -> None:
         ]
         places = np.array(list(itertools.chain(*lacking)), np.int64)
         bounds = np.cumsum([0, *map(len, lacking)])
-        found = LeftOut(np.arange(600), bounds, places)
+        found = LeftOut(np.arange(NODES), bounds, places)
         sampler.left_out = lambda moment: {EDGE: found}
-    nodes = np.random.default_rng(2).permutation(600)
+    nodes = np.random.default_rng(2).permutation(NODES)
     subgraph = sampler.sample(nodes, 4, 7)
     (edges,) = subgraph.hops[0].values()
     (block,) = subgraph.blocks()
@@ -213,16 +214,21 @@ def test_what_the_stored_columns_cannot_tell_is_looked_up() -> None:
     topology = alike([5.0, 1.0, 3.0], nodes)
     sampler = sampler_of(topology, fanout)
     assert topology.alias_table is not None
-    shares, between = (topology.alias_table[:3] >> 16).tolist(), 0
+    shares, between = topology.alias_table[:3] >> 16, 0
     for iteration in range(20):
         (edges,) = sampler.sample(np.arange(nodes), 0, iteration).hops[0].values()
         drawn = edges.positions.reshape(nodes, fanout).tolist()
         hop = np.uint64(key_of(1, SEED, 0, iteration, 0, EDGE.draw_key()))
-        for node, key in enumerate(absorb_each(hop, np.arange(nodes)).tolist()):
-            product = variate_of(key, 0) * 3
-            if (product >> 48) % 2**16 == shares[product >> 64]:
-                between += 1
-                assert drawn[node] == expected(topology, node, fanout, [], (0, iteration))[0]
+        keys = absorb_each(hop, np.arange(nodes))
+        first = mix.py_func(keys + np.uint64(GOLDEN))
+        assert int(first[7]) == variate_of(int(keys[7]), 0)
+        # The high words of products with 3, and the 16 bits below them.
+        product = (first >> np.uint64(32)) * np.uint64(3)
+        product += (first % np.uint64(2**32)) * np.uint64(3) >> np.uint64(32)
+        share = shares[product >> np.uint64(32)]
+        for node in np.flatnonzero((product >> np.uint64(16)) % np.uint64(2**16) == share).tolist():
+            between += 1
+            assert drawn[node] == expected(topology, node, fanout, [], (0, iteration))[0]
     assert between > 0
 
 
