@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
                 writer.writerow([f"town {other}", f"town {town}"])
     options = ImportOptions(split=RandomSplit(0.6, 0.2), missing="mean")
     import_graph("csv", str(folder / "tables"), folder / "graph", options)
-    partition_graph(GraphDirectory.open(folder / "graph"), folder / "parts", 2)
+    partition_graph(GraphDirectory.open(folder / "graph"), folder / "parts", 2, "random")
     return hopper.train(
         {
             "data": {"partitioned": str(folder / "parts")},

@@ -133,7 +133,8 @@ def test_a_model_that_was_never_scored_is_loaded_as_it_was_at_the_end(
     run = runs.start(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "loopback"),
-            *("--nproc-per-node", "2", "-m", "hopper.train", str(config)),
+            *("--nproc-per-node", "2", "--no-python"),
+            *(sys.executable, "-m", "hopper.train", str(config)),
             *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
         ],
         name,

@@ -38,7 +38,7 @@ def test_each_task_is_learned_scored_and_predicted(tmp_path: Path) -> None:
     options = ImportOptions(split=RandomSplit(0.6, 0.2))
     notes = import_graph("csv", str(tmp_path / "tables"), tmp_path / "graph", options)
     assert any("labels of node: colour: 3 classes" in each for each in notes)
-    partition_graph(GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 2)
+    partition_graph(GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 2, "random")
     run = hopper.train(
         {
             "data": {"partitioned": str(tmp_path / "parts")},
