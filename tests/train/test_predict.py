@@ -126,13 +126,28 @@ def test_rounded_features_are_told_of(
     assert run.stdout.count("features of item: approximate, rounded to int8") == 1
 
 
+MANY_PIECES = ("--what=logits", "--format=npy", "--memory=128")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    reference: Any, runs: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Predictions]:
+    """The folder of a prediction in many pieces, and what was predicted."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "whole"
+    return folder, predicted(runs, reference.run_dir, folder, *MANY_PIECES)
+
+
 @pytest.mark.parametrize("target", ["launcher", "rank"])
 def test_a_killed_prediction_goes_on(
-    target: str, reference: Any, runs: Any, tmp_path: Path
+    target: str,
+    undisturbed: tuple[Path, Predictions],
+    reference: Any,
+    runs: Any,
+    tmp_path: Path,
 ) -> None:
     """With kill -9, among many pieces: the files are those of one that nobody disturbed."""
-    words = ("--what=logits", "--format=npy", "--memory=128")
-    whole = predicted(runs, reference.run_dir, tmp_path / "whole", *words)
+    folder, whole = undisturbed
     out = tmp_path / "killed"
     command = [
         sys.executable,
@@ -142,7 +157,7 @@ def test_a_killed_prediction_goes_on(
         str(reference.run_dir),
         "--out",
         str(out),
-        *words,
+        *MANY_PIECES,
     ]
     run = runs.start(command, "killed")
     work = out / "_work"
@@ -155,9 +170,9 @@ def test_a_killed_prediction_goes_on(
         assert time.monotonic() < deadline, "left behind"
         time.sleep(0.05)
     assert not list(out.glob("part-*"))
-    found = predicted(runs, reference.run_dir, out, *words)
+    found = predicted(runs, reference.run_dir, out, *MANY_PIECES)
     np.testing.assert_array_equal(found.values, whole.values)
-    for file in sorted((tmp_path / "whole").glob("*.npy")):
+    for file in sorted(folder.glob("*.npy")):
         assert (out / file.name).read_bytes() == file.read_bytes()
 
 
