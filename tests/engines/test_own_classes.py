@@ -110,9 +110,7 @@ def featureless_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirector
     return make_community_graph(folder / "graph", nodes=300, with_features=False)
 
 
-@pytest.mark.parametrize("ranks_per_server", [1, 2])
 def test_learnable_rows_of_one_node_type_and_beside_features(
-    ranks_per_server: int,
     community_graph: GraphDirectory,
     featureless_graph: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
@@ -138,7 +136,7 @@ def test_learnable_rows_of_one_node_type_and_beside_features(
     both = {"learnable": LEARNABLE | {"types": ["paper"]}}
     for engine, parts in (("hop", typed), ("cooperative", typed), ("raf", relations)):
         cases.append(case(parts, tmp_path, MODELS["rgcn"], {"engine": engine}, **both))
-    results = compare(cases, ranks_per_server, serve_partitions, train_cases, tmp_path / "runs")
+    results = compare(cases, 2, serve_partitions, train_cases, tmp_path / "runs")
     for first, last in ((0, 4), (5, 7), (7, 10)):
         for other in results[first + 1 : last]:
             assert other["losses"] == pytest.approx(results[first]["losses"], rel=1e-9)
