@@ -25,6 +25,7 @@ import pytest
 
 from hopper.bench.emulate.hosts import EmulatedCluster, emulated
 from hopper.bench.emulate.request import Request, make_request
+from hopper.bench.emulate.standing_ranks import environment_of_ranks
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.results import RESULTS_FILE
 from hopper.bench.train_process import ended_by_signals, train_in_process
@@ -74,6 +75,13 @@ from hopper.bench.emulate.request import Request
 with emulated(Request(1)) as cluster:
     assert cluster.effective, cluster.why_not
     print(*cluster.removed)
+"""
+COMMAND = """
+import os, sys
+from pathlib import Path
+from hopper.cli import main
+Path(sys.argv[1]).write_text(str(os.getpid()))
+sys.exit(main(sys.argv[2:]))
 """
 
 
@@ -163,6 +171,23 @@ def output_on(cluster: EmulatedCluster, host: int, *command: str) -> str:
     return told
 
 
+def start_script(folder: Path, text: str, *words: str, **given: Any) -> subprocess.Popen[str]:
+    """Run a script whose imports this module's Python has made already. The process that it runs
+    in is not the one returned, which only ends as that one does."""
+    script = folder / "script.py"
+    script.write_text(text)
+    command = [sys.executable, str(script), *words]
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, **given)
+
+
+def end_hosts_left_behind(folder: Path) -> set[str]:
+    """Build hosts once more; returns what was removed for it."""
+    afterwards = start_script(folder, AFTERWARDS, stdout=subprocess.PIPE)
+    told, _ = afterwards.communicate(timeout=60)
+    assert afterwards.returncode == 0
+    return set(told.split())
+
+
 def test_a_link_has_its_rate_in_both_directions(two_hosts: EmulatedCluster) -> None:
     for sender, receiver in ((0, 1), (1, 0)):
         receiving = run_on(two_hosts, receiver, sys.executable, "-c", RECEIVE)
@@ -194,44 +219,34 @@ def test_bounds_hold_what_runs_on_a_host() -> None:
 
 
 def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_kept(
-    two_hosts: EmulatedCluster,
+    two_hosts: EmulatedCluster, tmp_path: Path
 ) -> None:
     own = of_process(os.getpid())
     # Two hosts and a bridge.
     assert len(own) == 3
-    builders = [
-        subprocess.Popen(
-            [sys.executable, "-c", BUILD], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    builders = [start_script(tmp_path, BUILD, stdout=subprocess.PIPE) for _ in range(2)]
     try:
+        pids = []
         for builder in builders:
             assert builder.stdout is not None
-            assert builder.stdout.readline().startswith(f"hopper-{builder.pid}-")
-        dead, living = builders
+            _, pid, _ = builder.stdout.readline().split("-", 2)
+            pids.append(int(pid))
+        dead_pid, living_pid = pids
         # The control groups of hosts have the names of the hosts.
-        kept = of_process(living.pid)
-        left = of_process(dead.pid)
+        kept = of_process(living_pid)
+        left = of_process(dead_pid)
         assert len(set(kept)) == len(set(left)) == 3
-        dead.kill()
-        assert dead.wait(10) == -signal.SIGKILL
-        assert of_process(dead.pid) == left
-        next_one = subprocess.run(
-            [sys.executable, "-c", AFTERWARDS],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert of_process(dead.pid) == []
+        os.kill(dead_pid, signal.SIGKILL)
+        assert builders[0].wait(10) == -signal.SIGKILL
+        assert of_process(dead_pid) == left
+        removed = end_hosts_left_behind(tmp_path)
+        assert of_process(dead_pid) == []
         # Which run removed it is left open: one elsewhere on this machine may have come first.
-        assert set(next_one.stdout.split()).isdisjoint(kept)
-        assert of_process(living.pid) == kept
-        living.send_signal(signal.SIGINT)
-        assert living.wait(20) != 0
-        assert of_process(living.pid) == []
+        assert removed.isdisjoint(kept)
+        assert of_process(living_pid) == kept
+        builders[1].send_signal(signal.SIGINT)
+        assert builders[1].wait(20) != 0
+        assert of_process(living_pid) == []
     finally:
         for builder in builders:
             builder.kill()
@@ -370,7 +385,7 @@ def pids_of_ranks() -> set[int]:
 def test_ranks_stay_from_run_to_run(
     train: Callable[..., dict[str, Any]], config_file: Path, tmp_path: Path
 ) -> None:
-    """And train what new ones would; other threads, or an error, bring new ones."""
+    """And train what new ones would; another deadline, or an error, brings new ones."""
 
     def losses(name: str, engine: str, *words: str) -> list[list[float]]:
         given = ["--train.engine", engine, *words]
@@ -384,11 +399,16 @@ def test_ranks_stay_from_run_to_run(
     losses("other", "hop")
     assert losses("again", "zero_hop") == first
     assert pids_of_ranks() == ranks
-    losses("threads", "zero_hop", "--train.threads", "2")
-    assert pids_of_ranks().isdisjoint(ranks)
-    with pytest.raises(DeadlineExceeded):
-        train("endless", config_file, tmp_path / "endless", ENDLESS, 4.0)
-    assert pids_of_ranks() == set()
+    other_deadline = ["--cluster.timeout_seconds", "59"]
+    losses("deadline", "zero_hop", *other_deadline)
+    others = pids_of_ranks()
+    assert len(others) == 2
+    assert others.isdisjoint(ranks)
+    # These ranks begin at once what has no end.
+    endless = [*ENDLESS, *other_deadline]
+    with pytest.raises(DeadlineExceeded, match=r"endless: training .* within 3 s"):
+        train("endless", config_file, tmp_path / "endless", endless, 3.0)
+    assert processes_on_hosts(os.getpid()) == []
     assert losses("after", "zero_hop") == first
     # An agent that ends in between is seen before the next run begins.
     for process in processes_on_hosts(os.getpid()):
@@ -397,12 +417,9 @@ def test_ranks_stay_from_run_to_run(
     assert losses("at last", "zero_hop") == first
 
 
-def test_a_run_on_hosts_past_its_deadline_is_ended(
-    train: Callable[..., dict[str, Any]], config_file: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(DeadlineExceeded, match=r"hop, round 1: training .* within 4 s"):
-        train("hop, round 1", config_file, tmp_path / "run", ENDLESS, 4.0)
-    assert processes_on_hosts(os.getpid()) == []
+def test_ranks_with_other_threads_have_another_environment() -> None:
+    one, two = (environment_of_ranks("eth0", threads) for threads in (1, 2))
+    assert {name for name in two if one[name] != two[name]} == {"OMP_NUM_THREADS"}
 
 
 def test_a_bad_request_of_a_run_starts_nothing(
@@ -417,29 +434,36 @@ def _skip_without_hosts() -> None:
         pass
 
 
-def _start_command(config_file: Path, out: Path, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "hopper.cli", "bench", "ab", str(config_file)]
-    command += ["--engines", "zero_hop", "--rounds", "1", "--out", str(out), "--emulate", "2"]
-    with out.with_suffix(".log").open("wb") as log:
-        return subprocess.Popen([*command, *words], cwd=REPOSITORY, stdout=log, stderr=log)
+def _words_of_command(config_file: Path, out: Path, *words: str) -> list[str]:
+    command = ["bench", "ab", str(config_file), "--engines", "zero_hop", "--rounds", "1"]
+    return [*command, "--out", str(out), "--emulate", "2", *words]
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_a_signal_to_the_command_leaves_nothing(
-    config_file: Path, tmp_path: Path, name: str, real_starts: None
+    config_file: Path, tmp_path: Path, name: str
 ) -> None:
-    """Hosts are named after the process that makes them: a real one."""
     _skip_without_hosts()
-    out = tmp_path / "out"
-    running = _start_command(config_file, out, *ENDLESS, "--host-cpus", "1")
+    out, log = tmp_path / "out", tmp_path / "log"
+    words = _words_of_command(config_file, out, *ENDLESS, "--host-cpus", "1")
+    with log.open("wb") as stream:
+        running = start_script(
+            *(tmp_path, COMMAND, str(tmp_path / "pid"), *words), stdout=stream, stderr=stream
+        )
     epochs = out / "runs" / "zero_hop-round-0" / "epochs.jsonl"
     try:
         await_(lambda: epochs.exists() or running.poll() is not None, 120)
-        assert running.poll() is None, out.with_suffix(".log").read_text()
-        assert len(of_process(running.pid)) == 3
-        # Of each host the server, the agent and a rank.
-        assert len(processes_on_hosts(running.pid)) == 6
-        running.send_signal(signal.Signals[name])
+        assert running.poll() is None, log.read_text()
+        pid = int((tmp_path / "pid").read_text())
+        assert len(of_process(pid)) == 3
+        commands = [" ".join(each.cmdline()) for each in processes_on_hosts(pid)]
+        for module in ("cache_server", "machine_agent", "waiting_rank"):
+            modules = rf"-m (\S+\.)?{module} "
+            assert sum(re.search(modules, command) is not None for command in commands) == 2
+        if name == "SIGKILL":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            running.send_signal(signal.SIGINT)
         code = running.wait(40)
     finally:
         running.kill()
@@ -449,13 +473,13 @@ def test_a_signal_to_the_command_leaves_nothing(
         # What it started ends without it, at the latest when a wait's deadline of 60 s has passed;
         # its namespaces go when the next one starts.
         try:
-            await_(lambda: not processes_on_hosts(running.pid), 100)
+            await_(lambda: not processes_on_hosts(pid), 100)
         except AssertionError:
-            left = [(p.pid, p.status(), p.cmdline()[:6]) for p in processes_on_hosts(running.pid)]
+            left = [(p.pid, p.status(), p.cmdline()[:6]) for p in processes_on_hosts(pid)]
             pytest.fail(f"left: {left}")
-        assert len(of_process(running.pid)) == 3
-        subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=REPOSITORY, timeout=60, check=True)
-    assert of_process(running.pid) == []
+        assert len(of_process(pid)) == 3
+        end_hosts_left_behind(tmp_path)
+    assert of_process(pid) == []
 
 
 def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
@@ -464,9 +488,12 @@ def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
     _skip_without_hosts()
     out = tmp_path / "out"
     words = ("--link-rate", "100mbit", "--host-memory", "2G", "--pipeline.depth", "0")
-    running = _start_command(wide_config, out, *words)
-    assert running.wait(200) == 0, out.with_suffix(".log").read_text()
-    told = " ".join(out.with_suffix(".log").read_text().split())
+    command = [sys.executable, "-m", "hopper.cli", *_words_of_command(wide_config, out, *words)]
+    ran = subprocess.run(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200
+    )
+    told = " ".join(ran.stdout.decode().split())
+    assert ran.returncode == 0, told
     assert "2 servers on emulated hosts (links of 100mbit, 2048 MiB each)" in told
     assert "sent / counted" in told
     results = json.loads((out / RESULTS_FILE).read_text())
@@ -482,7 +509,6 @@ def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
     counted = sum(epoch["sent_bytes"] for epoch in run["epochs"])
     assert counted < sum(run["nic_bytes"]) < 1.1 * counted
     assert "WARNING" not in told
-    assert of_process(running.pid) == []
 
 
 def test_sigterm_takes_hosts_down_from_within(config_file: Path, tmp_path: Path) -> None:
