@@ -2,7 +2,8 @@
 
 Importing torch, numba and what comes with them is nearly all that a rank or a launcher costs in a
 test. Given to tests in place of ``sys.executable``, it runs what Python would run (``-P -m MODULE``
-or a script), in a process with the environment, the folder, the files and the end of that one.
+or a script, also with ``-u``), in a process with the environment, the folder, the files and the end
+of that one.
 
 usage: forked_python.py ADDRESS PARENT; not a test by itself. Serves forked_python_client.py at the
 socket ADDRESS until the process PARENT ends.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import io
 import json
 import os
 import runpy
@@ -25,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forked_python_client import DIE_WITH_PARENT, surroundings
+from forked_python_client import DIE_WITH_PARENT, FLAGS, surroundings
 
 from cache_server.parent import end_with_parent
 from hopper.quick_imports import quick_imports
@@ -157,13 +159,16 @@ def become(asked: dict[str, Any], follower: int) -> None:
 
 def run() -> None:
     """What ``python`` does with the words of ``sys.argv``."""
-    safe = sys.argv[0] == "-P"
-    if safe:
-        del sys.argv[0]
+    flags = set()
+    while sys.argv[0] in FLAGS:
+        flags.add(sys.argv.pop(0))
+    if "-u" in flags:
+        assert isinstance(sys.stdout, io.TextIOWrapper)
+        sys.stdout.reconfigure(write_through=True)
     if sys.argv[0] == "-m":
         module = sys.argv[1]
         del sys.argv[0]
-        if not safe:
+        if "-P" not in flags:
             sys.path.insert(0, os.getcwd())
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     else:

@@ -22,6 +22,7 @@ COPIED = (
     "hopper.train",
     "hopper.train.machine_agent",
 )
+FLAGS = ("-P", "-u")
 DIE_WITH_PARENT = "--die-with-parent"
 
 
@@ -60,7 +61,7 @@ def can_be_copied(address, words):
     """Whether the server's copy would be what Python would be."""
     with open(address + ".json") as stream:
         same = json.load(stream)
-    plain = words[words[0] == "-P" :]
+    plain = words[next(i for i, word in enumerate(words) if word not in FLAGS) :]
     known = plain[1] in COPIED if plain[0] == "-m" else plain[0].endswith(".py")
     return known and same == surroundings()
 

@@ -32,9 +32,12 @@ time.sleep(600)
 def test_words_files_folder_and_end_are_those_given(forked_python: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    for word, code, told in (("three", 3, ""), ("what was wrong", 1, "what was wrong\n")):
+    for flags, word, code, told in (
+        ([], "three", 3, ""),
+        (["-u"], "what was wrong", 1, "what was wrong\n"),
+    ):
         done = subprocess.run(
-            [forked_python, str(script), word],
+            [forked_python, *flags, str(script), word],
             input="from stdin",
             capture_output=True,
             text=True,

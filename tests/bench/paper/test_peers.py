@@ -1,7 +1,7 @@
 """Other systems beside Hopper's engines, really trained on emulated hosts; their refusals.
 
-DistDGL is run by the tests' own interpreter. Skipped with the reason where it has no DGL, or where
-network namespaces cannot be had.
+DistDGL is run by copies of the tests' own interpreter. Skipped with the reason where it has no DGL,
+or where network namespaces cannot be had.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def hosts() -> None:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> str:
+def known(monkeypatch: pytest.MonkeyPatch, forked_python: Path) -> str:
     """The name of the tests' own DistDGL."""
-    peers = {**registry.PEERS, OWN.name: OWN}
+    peers = {**registry.PEERS, OWN.name: replace(OWN, python=forked_python)}
     for module in ("benchmarks.paper.grid", "benchmarks.paper.options"):
         monkeypatch.setattr(f"{module}.PEERS", peers)
     return OWN.name
