@@ -20,6 +20,7 @@ from hopper.pipeline import Pipeline
 from hopper.train.rank import make_trainer
 
 DEADLINE_SECONDS = 4.0
+REST_SECONDS = 5.0
 EPOCHS = 2
 
 
@@ -51,7 +52,7 @@ def main(out: Path, partitioned: Path) -> None:
                 losses.append(pipeline.train_next().losses[0])
             if epoch == 0:
                 with pipeline.resting():
-                    time.sleep(2 * DEADLINE_SECONDS)
+                    time.sleep(REST_SECONDS)
     out.write_text(json.dumps(losses))
     cluster.leave()
 

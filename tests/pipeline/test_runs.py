@@ -52,6 +52,8 @@ TYPED: dict[str, dict[str, Any]] = {
     "zero_hop": {"train": {"engine": "zero_hop"}},
     "cooperative": {"train": {"engine": "cooperative"}},
 }
+# So many that plans reach into the next epoch, and rows are kept for several of them.
+ITERATIONS = 5
 # What clocks decide may differ from run to run, and with it what is read.
 TIMED = ("hop, adaptive",)
 
@@ -59,7 +61,13 @@ TIMED = ("hop, adaptive",)
 def case(
     partitioned: Path, run_dir: Path, servers: list[str], pipeline: str, **sections: Any
 ) -> dict[str, Any]:
-    train = {"batch_size": 8, "epochs": 2, "learning_rate": 0.01, "run_dir": str(run_dir)}
+    train = {
+        "batch_size": 8,
+        "iterations_per_epoch": ITERATIONS,
+        "epochs": 2,
+        "learning_rate": 0.01,
+        "run_dir": str(run_dir),
+    }
     return sections | {
         "data": {"partitioned": str(partitioned)},
         "sampler": {"fanouts": [4, 3]},
@@ -127,7 +135,9 @@ def test_rows_kept_for_later_change_traffic_alone(
 ) -> None:
     partitioned, servers = divided
     model = {"name": "sage", "layers": 2, "hidden": 4}
-    kinds = [name for name in ONE_TYPE if name != "hop, no pregather" and name not in TIMED]
+    # Where a run ends early is compared above; this keeps what is sent for an end that differs.
+    left_out = ("hop, no pregather", "cooperative, early end", *TIMED)
+    kinds = [name for name in ONE_TYPE if name not in left_out]
     configs = {}
     for kind in kinds:
         for reach, memory in ((0, "1G"), (4, "1G"), (4, "2K")):
