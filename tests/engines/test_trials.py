@@ -23,12 +23,12 @@ from hopper.train.checkpoint_files import CheckpointFiles
 
 from .typed_cases import COUNTS, make_graph
 
-# Every case meets a world, and what differs most between worlds meets several.
+# Every case meets a world, and many trials meet a single rank and several of two servers.
 WORLDS = [
     (1, 1, ["more trials than ranks"]),
-    (2, 1, ["one trial, in passes", "own draws", "some stop early"]),
+    (2, 1, ["own draws", "some stop early"]),
     (2, 2, ["more trials than ranks", "own draws, nothing pre-gathered"]),
-    (4, 1, ["fewer roots than ranks", "one trial, in passes", "own draws"]),
+    (4, 1, ["fewer roots than ranks", "one trial, in passes"]),
 ]
 EPOCHS = 2
 # 83 training nodes: a short last batch; batches of 1 leave ranks without roots.
@@ -75,7 +75,7 @@ def base(partitioned: Path, run_dir: Path, cluster: dict[str, Any], **train: Any
         "sampler": {"fanouts": [4, 3]},
         "train": {
             "engine": "hop",
-            "batch_size": 9,
+            "batch_size": 15,
             "epochs": EPOCHS,
             "learning_rate": 0.01,
             "dtype": "float64",
@@ -204,7 +204,7 @@ def test_features_are_read_once_for_all_trials(
     # Around the ring with parameters, gradients and loss; home without the parameters.
     trials = json.loads((tmp_path / "shared" / "summary.json").read_text())["trials"]
     elements = [(servers - 1) * (2 * t["parameters"] + 1) + t["parameters"] + 1 for t in trials]
-    iterations = 5
+    iterations = 3
     assert shared["bytes"]["model"] == iterations * 8 * sum(elements)
     assert shared["bytes"]["gradient"] == 0
 
@@ -282,11 +282,11 @@ LINK_CASES: dict[str, dict[str, Any]] = {
 }
 
 
-# Every case meets a world, and links and labels meet several.
+# Every case meets a world. How worlds differ is tested above.
 LINK_WORLDS = [
-    (2, 1, ["links", "labels"]),
+    (2, 1, ["links"]),
     (2, 2, ["links, own draws", "labels"]),
-    (3, 1, ["links", "links, at their times"]),
+    (3, 1, ["links, at their times"]),
 ]
 
 
@@ -309,6 +309,8 @@ def test_every_trial_of_links_equals_itself_trained_alone(
     splits = {"train": order[:60], "val": order[60:90], "test": order[90:120]}
     cluster = {}
     for name, labels in (("links", None), ("labels", {near: ends.sum(0) % 3})):
+        if not any(each.partition(",")[0] == name for each in names):
+            continue
         features = {"item": np.asarray(community_graph.features("item"))}
         graph = GraphDirectory.from_arrays(
             tmp_path / name,
