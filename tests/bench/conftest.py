@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ MakeRun = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="module", autouse=True)
 def _starts(forked_starts: None) -> None:
     """Runs on this host start in a moment."""
+
+
+@pytest.fixture(scope="module")
+def pymetis_alone() -> Iterator[None]:
+    """METIS is pymetis': importing DGL in its process takes longer than dividing a tiny graph."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "dgl", None)
+        yield
 
 
 def make_run(

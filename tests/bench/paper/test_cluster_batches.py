@@ -25,6 +25,8 @@ from hopper.partition import PartitionedGraph
 
 CLUSTERS = 12
 
+pytestmark = pytest.mark.usefixtures("pymetis_alone")
+
 
 @pytest.fixture
 def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:

@@ -28,6 +28,8 @@ from hopper.partition import PartitionedGraph
 
 CELL = "graph-sage-8"
 
+pytestmark = pytest.mark.usefixtures("pymetis_alone")
+
 
 @dataclass
 class Told:
