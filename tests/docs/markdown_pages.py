@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,8 @@ def read_snippets(page: Path) -> Iterator[Snippet]:
     assert begun is None, f"{page}: the block at line {begun} has no end"
 
 
-def anchors_of(page: Path) -> set[str]:
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
     """The anchors that GitHub, and the site, give to a page's headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     anchors: set[str] = set()
@@ -52,4 +54,4 @@ def anchors_of(page: Path) -> set[str]:
         while anchor in anchors and f"{anchor}-{number}" in anchors:
             number += 1
         anchors.add(f"{anchor}-{number}" if anchor in anchors else anchor)
-    return anchors
+    return frozenset(anchors)
