@@ -55,6 +55,8 @@ def known(monkeypatch: pytest.MonkeyPatch, forked_python: Path) -> str:
     peers = {**registry.PEERS, OWN.name: replace(OWN, python=forked_python)}
     for module in ("benchmarks.paper.grid", "benchmarks.paper.options"):
         monkeypatch.setattr(f"{module}.PEERS", peers)
+    # Hopper divides by pymetis, which starts sooner. DistDGL has processes of its own.
+    monkeypatch.setitem(sys.modules, "dgl", None)
     return OWN.name
 
 
