@@ -94,8 +94,11 @@ def random_block(num_dst: int, num_src: int, seed: int) -> Edges:
     return Edges(num_src, num_dst, indptr, indices)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 20, 70])
+# More than a tile of columns takes the interpreter seconds, and is cut alike in every dtype.
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [(1, torch.float32), (1, torch.float64), (20, torch.float32), (70, torch.float64)],
+)
 def test_the_same_results_as_the_cpu(device, monkeypatch, dtype, width):
     if device.type == "cpu" and torch.cuda.is_available():
         pytest.skip("with a GPU Triton's programs are compiled for it, not interpreted")
@@ -127,5 +130,8 @@ def test_the_same_results_as_the_cpu(device, monkeypatch, dtype, width):
     tolerance = 1e-4 if dtype == torch.float32 else 1e-11
     for one, other in zip(expected, found, strict=True):
         torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=tolerance)
+    if device.type == "cpu" and width > 1:
+        # The interpreter runs one program after another: one case shows that nothing else changes.
+        return
     again = results(device.type, "triton")
     assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
