@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -53,12 +53,16 @@ def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...
         # Opening a pipe would wait until something writes to it.
         if not stat.S_ISREG(file.stat().st_mode):
             raise GraphError(f"{file}: {field}: expected a file, found something else")
-        with _READING_HEADERS:
-            # An empty file region cannot be mapped, so the header decides how to open it.
-            with file.open("rb") as stream:
-                shape, is_fortran, stored_dtype = _read_header(stream)
-            empty = 0 in shape
-            array = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
+        with _READING_HEADERS, file.open("rb") as stream:
+            shape, is_fortran, stored_dtype = _read_header(stream)
+            if stored_dtype.hasobject:
+                raise ValueError("Object arrays are not read")
+            # An empty file region cannot be mapped.
+            if 0 in shape:
+                array = np.empty(shape, stored_dtype)
+            else:
+                order: Literal["F", "C"] = "F" if is_fortran else "C"
+                array = np.memmap(stream, stored_dtype, "r", stream.tell(), shape, order)
     except FileNotFoundError:
         raise GraphError(f"{file}: {field}: missing file") from None
     except (OSError, *NPY_ERRORS) as error:

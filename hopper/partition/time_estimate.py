@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -49,29 +50,51 @@ class Rates:
     bytes: float
 
 
+_WRITTEN: Final = dict[int, float]()
+"""Bytes a second of the disks that this process has measured, by number of the device."""
+
+
 def probe_rates(parent: Path) -> Rates:
-    """Measure this machine for a fraction of a second.
+    """Measure this machine for a fraction of a second, and once a process.
 
     Parameters
     ----------
     parent: an existing folder on the disk of the destination.
     """
-    numbers = np.arange(_NUMBERS)
-    places = np.random.default_rng(0).integers(0, numbers.size, _READS)
-    piece = numbers[:1].repeat(_BYTES // 8)
-
-    def write() -> None:
-        with tempfile.TemporaryFile(dir=parent) as file:
-            file.write(piece.data)
-            file.flush()
-            piece.sum()
-
-    reads = _READS / _measure_seconds(lambda: numbers[places])
     try:
-        return Rates(reads, _BYTES / _measure_seconds(write))
+        return Rates(_probe_reads(), _probe_disk(parent))
     except OSError:
         # The check of the disk's space, which is made elsewhere, has a better error.
-        return Rates(reads, _USUAL_BYTES)
+        return Rates(_probe_reads(), _USUAL_BYTES)
+
+
+@cache
+def _probe_reads() -> float:
+    """Random reads a second of an array that no cache holds."""
+    numbers = np.arange(_NUMBERS)
+    places = np.random.default_rng(0).integers(0, numbers.size, _READS)
+    return _READS / _measure_seconds(lambda: numbers[places])
+
+
+def _probe_disk(folder: Path) -> float:
+    """Bytes a second that are written to a folder's disk and summed up.
+
+    Raises
+    ------
+    OSError: the folder cannot be written.
+    """
+    disk = folder.stat().st_dev
+    if disk not in _WRITTEN:
+        piece = np.zeros(_BYTES // 8, np.int64)
+
+        def write() -> None:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(piece.data)
+                file.flush()
+                piece.sum()
+
+        _WRITTEN[disk] = _BYTES / _measure_seconds(write)
+    return _WRITTEN[disk]
 
 
 def _measure_seconds(work: Callable[[], object]) -> float:
