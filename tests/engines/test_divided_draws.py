@@ -22,7 +22,26 @@ TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 Served = Callable[[Path, int], list[str]]
 
 TOPOLOGIES = ("replicated", "partitioned", "halo:1")
-ENGINES = ("model_centric", "zero_hop", "hop", "cooperative", "locality")
+# Every engine trains nodes of one graph and edges of at least one. Every way of drawing meets an
+# engine that draws from other servers. Here are the engine, the way of drawing and the model.
+OF_NODES = {
+    False: (
+        ("model_centric", "uniform", "sage"),
+        ("hop", "recent", "gat"),
+        ("naive", "recent", "sage"),
+    ),
+    True: (
+        ("zero_hop", "recent", "rgcn"),
+        ("cooperative", "uniform", "hgt"),
+        ("locality", "uniform", "rgcn"),
+    ),
+}
+# By whether there are several types, whether edges are links, and how many ranks a server has.
+OF_EDGES: dict[tuple[bool, bool, int], dict[str, str]] = {
+    (False, True, 1): {"zero_hop": "recent", "cooperative": "full", "naive": "node"},
+    (True, True, 2): {"model_centric": "node", "hop": "uniform", "locality": "replacement"},
+    (True, False, 1): {"zero_hop": "replacement", "cooperative": "full", "hop": "recent"},
+}
 
 
 @pytest.mark.parametrize("typed", [False, True])
@@ -30,15 +49,11 @@ def test_runs_in_time_are_those_of_the_replicated_topology(
     typed: bool, serve_partitions: Served, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     graph = of_nodes.make_graph(tmp_path / "graph", typed=typed)
-    engines = ENGINES if typed else (*ENGINES, "naive")
-    models = ("rgcn", "hgt") if typed else ("sage", "gat")
-    chosen, cases = list(itertools.product(TOPOLOGIES, engines)), {}
+    cases = {}
     for topology in TOPOLOGIES:
         partition_graph(graph, tmp_path / topology, 2, "random", topology=topology)
     served = {each: serve_partitions(tmp_path / each, 2) for each in TOPOLOGIES}
-    for topology, engine in chosen:
-        number = engines.index(engine)
-        pick, model = of_nodes.PICKS[number % 2], models[number // 2 % 2]
+    for topology, (engine, pick, model) in itertools.product(TOPOLOGIES, OF_NODES[typed]):
         run = {
             "engine": engine,
             "record_gradients": [0, 1],
@@ -55,10 +70,7 @@ def test_runs_in_time_are_those_of_the_replicated_topology(
     check_runs(cases, found, 2, halo_suffices=("zero_hop", "locality"))
 
 
-@pytest.mark.parametrize(
-    ("typed", "are_links", "ranks_per_server"),
-    [(False, True, 1), (True, True, 2), (True, False, 1)],
-)
+@pytest.mark.parametrize(("typed", "are_links", "ranks_per_server"), OF_EDGES)
 def test_edges_are_predicted_as_with_the_replicated_topology(
     typed: bool,
     are_links: bool,
@@ -69,21 +81,18 @@ def test_edges_are_predicted_as_with_the_replicated_topology(
 ) -> None:
     """In time and without; links are left out of lists of other servers, and of scores."""
     graph = of_edges.make_graph(tmp_path / "graph", typed=typed, are_links=are_links)
-    engines = ENGINES if typed else (*ENGINES, "naive")
-    samplers = ("uniform", "node", "recent", "replacement")
+    chosen = OF_EDGES[typed, are_links, ranks_per_server]
     for topology in TOPOLOGIES:
         partition_graph(graph, tmp_path / topology, 2, "random", topology=topology)
     served = {each: serve_partitions(tmp_path / each, 2) for each in TOPOLOGIES}
     cases = {}
-    for topology, engine in itertools.product(TOPOLOGIES, engines):
-        number = engines.index(engine) % len(samplers)
+    for topology, (engine, sampler) in itertools.product(TOPOLOGIES, chosen.items()):
         values = of_edges.values_of(
-            tmp_path / topology, typed=typed, are_links=are_links, pick=samplers[number]
+            tmp_path / topology, typed=typed, are_links=are_links, pick=sampler
         )
-        if number % 2:
-            values["sampler"] = {"kind": samplers[number], "fanouts": [3, 2]}
-        if engine == "cooperative":
-            values["sampler"] = {"kind": "full"}
+        if sampler not in of_nodes.PICKS:
+            fanouts = {} if sampler == "full" else {"fanouts": [3, 2]}
+            values["sampler"] = {"kind": sampler} | fanouts
         values["train"] |= {
             "engine": engine,
             "record_gradients": [0],
