@@ -44,10 +44,11 @@ def case_config(
         "train": {
             "engine": engine,
             "engine_options": {"dependencies": ways} if ways else {},
-            "epochs": 3,
+            "epochs": 2,
+            "evaluate_every": 2,
             "learning_rate": 0.01,
             "dtype": "float64",
-            "record_gradients": [0, 2],
+            "record_gradients": [0, 1],
             "run_dir": str(run_dir),
             "seed": 3,
         },
@@ -71,8 +72,9 @@ def test_its_gradient_is_that_of_one_process(
     }
     cases = {}
     chosen = [each[1:] for each in CASES if each[0] == (servers, ranks_per_server)]
-    # For the losses and scores, the same under another engine.
-    for model, ways in [*((model, "") for model in MODELS), *chosen]:
+    # For the losses and scores, the same under another engine. Every model is hybrid in a world.
+    compared = [model for model, ways in chosen if ways == "hybrid"]
+    for model, ways in [*((model, "") for model in compared), *chosen]:
         engine = "neutronstar" if ways else "cooperative"
         folder = tmp_path / f"{model}-{ways or engine}"
         values = case_config(model, parts, folder, engine, ways)
@@ -80,9 +82,10 @@ def test_its_gradient_is_that_of_one_process(
     found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
     for (model, ways), values in cases.items():
         own = found[model, ways]
-        assert_exact(values, world, f"{model}, {ways}", [0, 2])
-        assert own["losses"] == pytest.approx(found[model, ""]["losses"], rel=1e-9)
-        assert own["val"] == pytest.approx(found[model, ""]["val"], rel=1e-9)
+        assert_exact(values, world, f"{model}, {ways}")
+        if model in compared:
+            assert own["losses"] == pytest.approx(found[model, ""]["losses"], rel=1e-9)
+            assert own["val"][-1] == pytest.approx(found[model, ""]["val"][-1], rel=1e-9)
         if world == 1:
             continue
         # Of the last epoch: features of other servers have been read in the first.
