@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cache_server.conftest import Servers
+import pytest
 
-REAL_STARTS = True
+from tests.cache_server.conftest import Servers
+from tests.conftest import PYTHON
 
 
 def test_a_lost_server_costs_time_only(
-    reference: Any, runs: Any, partitioned: Path, tmp_path: Path
+    reference: Any,
+    runs: Any,
+    partitioned: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     servers = Servers(tmp_path)
-    pairs = [[servers.start(partitioned, server) for _ in range(2)] for server in range(2)]
+    with monkeypatch.context() as patch:
+        # These are killed themselves, not what stands for them.
+        patch.setattr(sys, "executable", PYTHON)
+        pairs = [[servers.start(partitioned, server) for _ in range(2)] for server in range(2)]
     addresses = json.dumps([[each.address for each in pair] for pair in pairs])
     run = runs.train("replicas", "--cluster.servers", addresses)
     run.await_epochs(1)
