@@ -42,6 +42,7 @@ def case(
         values["train"] |= {
             "batch_size": ROOTS // (servers * ranks),
             "epochs": epochs,
+            "iterations_per_epoch": 3,
             "evaluate_every": 1,
             "checkpoint_every": 2,
             "record_gradients": [],
