@@ -19,6 +19,8 @@ WORLDS = (1, 4)
 EPOCHS = 2
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative")
 KINDS = ("float64", "float32", "float32 again")
+TWICE = ("hop", "cooperative")
+"""The one moves models and rows, the other exchanges what layers compute."""
 
 
 def run_config(
@@ -52,8 +54,9 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
         partitioned = tmp_path / f"parts-{world}"
         partition_graph(community_graph, partitioned, world, "metis", backend="pymetis")
         addresses = serve_partitions(partitioned, world) if world > 1 else []
-        kinds = KINDS if world == 4 else KINDS[:2]
-        cases = list(itertools.product(ENGINES, kinds))
+        cases = list(itertools.product(ENGINES, KINDS[:2]))
+        if world == 4:
+            cases += [(engine, KINDS[2]) for engine in TWICE]
         configs = []
         for engine, kind in cases:
             run_dir = tmp_path / f"run-{world}-{engine}-{kind}".replace(" ", "-")
@@ -65,7 +68,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
 
     for world, engine in itertools.product(WORLDS, ENGINES):
         double, single = (results[world, engine, kind] for kind in KINDS[:2])
-        if world == 4:
+        if world == 4 and engine in TWICE:
             again = results[world, engine, KINDS[2]]
             assert single["losses"] == again["losses"], "the same run twice differs"
             assert single["val"] == again["val"]
