@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -40,6 +41,7 @@ sys.path += [str(EXAMPLES), str(OWN), str(TESTS)]
 # Other workers need the cores that a second thread would wait on. What several threads compute has
 # tests that ask for them.
 torch.set_num_threads(1)
+numba.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,12 +11,16 @@ from hopper.kernel_threads import has_thread_pool, threads_for
 
 
 def test_few_items_take_one_thread() -> None:
-    before = numba.get_num_threads()
-    with threads_for(10):
-        assert numba.get_num_threads() == 1
-    with threads_for(1_000_000):
-        assert numba.get_num_threads() == before
-    assert numba.get_num_threads() == before
+    before, most = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
+    numba.set_num_threads(most)
+    try:
+        with threads_for(10):
+            assert numba.get_num_threads() == 1
+        with threads_for(1_000_000):
+            assert numba.get_num_threads() == most
+        assert numba.get_num_threads() == most
+    finally:
+        numba.set_num_threads(before)
 
 
 def test_a_machine_without_openmp_and_tbb_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

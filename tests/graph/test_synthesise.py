@@ -55,11 +55,12 @@ def test_same_seed_same_bytes_whatever_the_threads_and_chunks(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scale = SMALL[name]
-    first = contents(make(name, tmp_path / "a", scale=scale, seed=7))
     threads = numba.get_num_threads()
-    monkeypatch.setattr(synthesise, "_CHUNK_EDGES", 1000)
-    monkeypatch.setattr(synthesise, "_CHUNK_VALUES", 12_345)
     try:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+        first = contents(make(name, tmp_path / "a", scale=scale, seed=7))
+        monkeypatch.setattr(synthesise, "_CHUNK_EDGES", 1000)
+        monkeypatch.setattr(synthesise, "_CHUNK_VALUES", 12_345)
         numba.set_num_threads(1)
         second = contents(make(name, tmp_path / "b", scale=scale, seed=7))
     finally:
