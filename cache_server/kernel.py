@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast, overload
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 
 # numba's parallel regions must survive concurrent calls from several threads: tbb or omp, never
 # workqueue.
@@ -65,10 +66,13 @@ class _SharedCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the machine code of a signature; None = this process must compile it."""
-        loaded = super().load_overload(sig, target_context)
+        # numba imports everything that it can compile here, which takes 0.4 s. Loaded machine code
+        # only needs the memory management, and the compiler imports the rest itself.
+        rtsys.initialize(target_context)
+        loaded = self._load_overload(sig, target_context)
         if loaded is None and self._acquire_lock():
             # Another process may have added it meanwhile.
-            loaded = super().load_overload(sig, target_context)
+            loaded = self._load_overload(sig, target_context)
             if loaded is not None:
                 self._release_lock()
         return loaded

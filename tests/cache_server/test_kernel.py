@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,12 +53,21 @@ for number in range(8):
 os.close(go)
 print(json.dumps([json.loads(end.read()) for end in ends]))
 """
+LOADS = """
+import json, sys
+import numpy as np
+import own
+
+own.add_twice(np.arange(3), np.ones(3, np.int64))
+misses = sum(own.add_twice.stats.cache_misses.values())
+print(json.dumps([misses, "numba.np.linalg" in sys.modules]))
+"""
 
 
-def run(folder: Path) -> list[tuple[list[float], int]]:
+def run(folder: Path, program: str = PROCESSES) -> list[Any]:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-c", PROCESSES],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=120,
@@ -65,7 +75,7 @@ def run(folder: Path) -> list[tuple[list[float], int]]:
         cwd=Path(__file__).resolve().parents[2],
         check=True,
     )
-    return [tuple(each) for each in json.loads(done.stdout)]
+    return list(json.loads(done.stdout))
 
 
 def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
@@ -76,6 +86,8 @@ def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
     # Two functions with four signatures each.
     assert sum(each[1] for each in first) == 8
     assert sum(each[1] for each in again) == 0
+    # What is only loaded does not import what numba compiles with.
+    assert run(tmp_path, LOADS) == [0, False]
 
 
 def test_it_is_the_function_where_nothing_is_kept(tmp_path: Path) -> None:
