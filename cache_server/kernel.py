@@ -42,7 +42,7 @@ def kernel(function: _F | None = None, /, **options: Any) -> _F | Callable[[_F],
 
     def compile_later(function: _F) -> _F:
         """Make a function that is compiled at its first call."""
-        compiled: Any = numba.njit(cache=True, nogil=True, **options)(function)
+        compiled: Any = numba.njit(nogil=True, **options)(function)
         # Under NUMBA_DISABLE_JIT njit returns the plain function.
         if not numba.config.DISABLE_JIT:
             compiled._cache = _SharedCache(function)

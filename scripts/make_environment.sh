@@ -42,4 +42,7 @@ fi
 echo "installing hopper-gnn[$extras] and what it needs into $venv (some minutes the first time)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
   -c constraints.txt -e ".[$extras]"
+# pip leaves this to the first process that imports the checkout, or to each of them where Python is
+# told to write no bytecode.
+"$venv/bin/python" -m compileall -q hopper cache_server
 echo "$made_from" >"$mark"
