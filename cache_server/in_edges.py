@@ -8,7 +8,7 @@ both draw the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.hop_draw import BY_WEIGHT, METHODS, Drawn, HopDraw, ServerDraw
+from cache_server.kernel import read_only
 from cache_server.left_out import NOTHING, LeftOut, leave_out
 from cache_server.neighbour_draw import draw_hop, draw_hop_without
 from cache_server.source_draw import labor_flags, neighbour_lists, take_flagged
@@ -26,7 +27,7 @@ from cache_server.weighted_draw import draw_by_weight, draw_with_replacement
 
 Ids = NDArray[np.int64]
 Lacking = tuple[Ids, Ids, Ids]
-_NONE: Final = np.empty(0, np.int64)
+_NONE: Final = read_only(np.empty(0, np.int64))
 _OPTIONAL: Final[dict[str, Any]] = {
     "weight_sums": np.int64,
     "alias_table": np.uint32,
@@ -58,6 +59,12 @@ class NeighbourLists:
     times: Ids | None = None
     by_time: Ids | None = None
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is not None:
+                object.__setattr__(self, field.name, read_only(array))
+
     def draw(
         self,
         nodes: Ids,
@@ -76,7 +83,7 @@ class NeighbourLists:
             places in order of time (:meth:`LeftOut.in_time`). LABOR-0 takes None alone.
         until: [n] int64 times, for draws in time.
         """
-        key = np.uint64(how.key)
+        key, nodes = np.uint64(how.key), read_only(nodes)
         if how.in_time:
             return self._draw_until(nodes, until, how, lacking or NOTHING.arrays)
         if how.method == "labor" and not how.takes_all:
@@ -102,14 +109,15 @@ class NeighbourLists:
         times = _NONE if self.times is None else self.times
         by_time = _NONE if self.by_time is None else self.by_time
         return draw_until(
-            *(self.indptr, self.indices, times, by_time, self.dst_ids, nodes, until),
+            *(self.indptr, self.indices, times, by_time, self.dst_ids, nodes, read_only(until)),
             *(how.fanout, how.method == "recent", np.uint64(how.key)),
             *lacking,
         )
 
     def count_until(self, nodes: Ids, until: Ids) -> Ids:
         """Return [n] int64: how many in-edges of each node are there at its time."""
-        return count_until(self.indptr, _NONE if self.times is None else self.times, nodes, until)
+        times = _NONE if self.times is None else self.times
+        return count_until(self.indptr, times, read_only(nodes), read_only(until))
 
     def leave_out(self, src: Ids, dst: Ids) -> LeftOut:
         """Find all edges between pairs of nodes; see :func:`cache_server.left_out.leave_out`."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast, overload
 import numba
 from numba.core.caching import FunctionCache
 from numba.core.runtime import rtsys
+from numpy.typing import NDArray
 
 # numba's parallel regions must survive concurrent calls from several threads: tbb or omp, never
 # workqueue.
@@ -49,6 +50,19 @@ def kernel(function: _F | None = None, /, **options: Any) -> _F | Callable[[_F],
         return cast(_F, compiled)
 
     return compile_later if function is None else compile_later(function)
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view of an array, or the array itself where it is read-only already.
+
+    numba compiles a kernel for every combination of writable and read-only arrays. A kernel whose
+    inputs may be mapped files as well as new arrays gets views of all, and is compiled once.
+    """
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class _SharedCache(FunctionCache):

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel
+from cache_server.kernel import kernel, read_only
 
 Ids = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
@@ -62,7 +62,9 @@ def leave_out(indptr: Ids, indices: Ids, original_ids: Ids, src: Ids, dst: Ids) 
     original_ids: [sources] int64, original id of every global id; lists are in their order.
     src, dst: [n] int64 global ids of the pairs. Repeats, and pairs without an edge, are allowed.
     """
-    indptr, indices, original_ids = map(np.asarray, (indptr, indices, original_ids))
+    indptr, indices, original_ids = (
+        read_only(np.asarray(array)) for array in (indptr, indices, original_ids)
+    )
     order = np.lexsort((original_ids[src], dst))
     src, dst = src[order], dst[order]
     is_new = np.ones(src.size, np.bool_)

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel
+from cache_server.kernel import kernel, read_only
 from hopper.kernel_threads import threads_for
 
 
@@ -25,7 +25,8 @@ def copy_rows(
     """
     word = _widest_word(table.shape[1] * table.itemsize)
     with threads_for(rows.size):
-        _copy(np.asarray(table).view(word), rows, out.view(word), places)
+        words = read_only(np.asarray(table).view(word))
+        _copy(words, read_only(rows), out.view(word), read_only(places))
 
 
 def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
@@ -37,7 +38,7 @@ def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
     rows: [k] int64, in range.
     """
     if table.size:
-        _touch(np.asarray(table).view(np.uint8), rows, mmap.PAGESIZE)
+        _touch(read_only(np.asarray(table).view(np.uint8)), read_only(rows), mmap.PAGESIZE)
 
 
 def _widest_word(row_bytes: int) -> type[np.unsignedinteger[Any]]:

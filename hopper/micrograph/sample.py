@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cache_server.draw import DROPOUT, NEIGHBOURS, key_of
 from cache_server.hop_draw import Drawn, HopDraw, Method
 from cache_server.in_edges import NeighbourLists
+from cache_server.kernel import read_only
 from cache_server.left_out import LeftOut
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
@@ -355,7 +356,9 @@ class NeighborSampler:
             if topology.positions is not None and lacking is None:
                 lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
                 originals, key = self.original_ids[relation.dst], np.uint64(how.key)
-                return frontier.draw_hop_of_part(*lists, originals, nodes, how.fanout, key)
+                return frontier.draw_hop_of_part(
+                    *lists, originals, read_only(nodes), how.fanout, key
+                )
             arrays = None if lacking is None else lacking.arrays
             return self._lists(relation).draw(nodes, how, arrays, until)
 

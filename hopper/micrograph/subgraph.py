@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.kernel import read_only
 from cache_server.timed_draw import count_until
 from hopper.device_copies import to_device
 from hopper.errors import RequestError
@@ -270,7 +271,8 @@ class _NodeFacts:
         if subgraph.times and topology.times is not None:
             until = subgraph.times[relation.dst][:count]
             with threads_for(count):
-                return count_until(topology.indptr, topology.times, nodes, until)
+                arrays = topology.indptr, topology.times, nodes, until
+                return count_until(*map(read_only, arrays))
         return np.take(topology.in_degrees, nodes)
 
 

@@ -16,7 +16,9 @@ from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import METHODS, HopDraw
 from cache_server.in_edges import NeighbourLists
+from cache_server.kernel import read_only
 from cache_server.left_out import NOTHING, LeftOut
+from cache_server.neighbour_draw import draw_hop
 from cache_server.sampling import DrawQuestion, NeighbourDraw
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
 from hopper.graph import GraphDirectory
@@ -80,6 +82,18 @@ def test_servers_draw_what_a_rank_with_all_edges_draws(
         # The hub is always among them; sometimes there are no others.
         nodes = np.append(generator.integers(0, NODES, generator.integers(0, 60)), hub(parts))
         check_draws(client, parts, lists, how, nodes, NOTHING)
+
+
+def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code(
+    lists: NeighbourLists,
+) -> None:
+    """Every combination of writable and read-only arrays would otherwise be compiled."""
+    mapped = lists.indptr, lists.indices, lists.src_ids
+    for indptr, indices, ids in (mapped, tuple(map(np.copy, mapped))):
+        nodes = np.arange(NODES)
+        for each in (nodes, read_only(nodes)):
+            NeighbourLists(indptr, indices, ids, ids).draw(each, HopDraw("uniform", 3, 5))
+    assert len(draw_hop.signatures) == 1  # type: ignore[attr-defined]
 
 
 def test_servers_leave_out_what_a_rank_with_all_edges_leaves_out(
