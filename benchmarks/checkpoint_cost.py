@@ -1,4 +1,6 @@
-"""What a checkpoint every 50 iterations costs, of a model alone and with learnable rows.
+"""What a checkpoint every 50 iterations costs, and what keeping each iteration in memory does.
+
+Both are measured for a model alone, and for a model with learnable rows.
 
 usage: python benchmarks/checkpoint_cost.py --out DIR --features GRAPH --learnable GRAPH
        [--every 50] [--rounds 6] [--hosts 2] [--link-rate 1gbit]
@@ -33,6 +35,8 @@ from hopper.bench.statistics import measured_epochs
 from hopper.graph.directory import GraphDirectory
 from hopper.paired_ratio import paired_ratio
 from hopper.partition import partition_graph
+from hopper.train.loop import KEEPING
+from hopper.train.results import EPOCHS_FILE
 from hopper.whole_files import write_text
 
 ENGINE = "zero_hop"
@@ -99,6 +103,7 @@ def summarise(
         "seconds_with": [round(value, 4) for value in seconds[True]],
         "cost_of_an_epoch": {key: getattr(ratio, key) - 1 for key in ("mean", "low", "high")},
         "cost_within_runs": cost_within_runs(folder, every),
+        "share_of_keeping": share_of_keeping(folder),
         "goal": GOALS[name],
         "checkpoint_bytes": newest_checkpoint(folder),
     }
@@ -133,6 +138,27 @@ def cost_within_runs(folder: Path, every: int) -> dict[str, float]:
     low, high = found.confidence_interval(0.95)
     mean = fmean(shares[True]) - fmean(shares[False])
     return {"mean": mean, "low": float(low), "high": float(high)}
+
+
+def share_of_keeping(folder: Path) -> dict[str, float]:
+    """The share of training time in which rank 0 copies its state after every iteration.
+
+    Returns
+    -------
+    mean, low and high: with the 95 % interval over runs.
+    """
+    shares = []
+    for spans in sorted(folder.glob("runs/*/spans/rank-0.jsonl")):
+        kept = 0.0
+        for line in spans.read_text().splitlines():
+            span = json.loads(line)
+            if span.get("operation") == KEEPING and span["epoch"] > 0:
+                kept += span["seconds"]
+        epochs = (spans.parents[1] / EPOCHS_FILE).read_text().splitlines()[1:]
+        shares.append(kept / sum(json.loads(line)["seconds"] for line in epochs))
+    half = stats.t.ppf(0.975, len(shares) - 1) * stats.sem(shares)
+    mean = fmean(shares)
+    return {"mean": mean, "low": float(mean - half), "high": float(mean + half)}
 
 
 def iteration_seconds(spans: Path) -> list[list[float]]:
@@ -175,16 +201,20 @@ def page(result: dict[str, Any]) -> str:
         "- cost of an epoch: how much longer one takes, 95 % interval over rounds; within runs: "
         "how much longer iterations take while a checkpoint is written than those around them, as "
         "a share of all iterations, 95 % interval over epochs",
+        "- keeping: share of an epoch in which a rank copies its state in memory after every "
+        "iteration (`cluster.reconnects`), 95 % interval over runs",
         "",
         "![Cost by round](picture.webp)",
         "",
         "| what is saved | graph | a checkpoint, MB | s an epoch without | with | cost of an epoch "
-        "| within runs | goal |",
-        "|---|---|---:|---:|---:|---|---|---:|",
+        "| within runs | keeping | goal |",
+        "|---|---|---:|---:|---:|---|---|---|---:|",
     ]
     for cell in result["cells"]:
         costs = [cell["cost_of_an_epoch"], cell["cost_within_runs"]]
         told = [f"{c['mean']:+.1%} ({c['low']:+.1%} to {c['high']:+.1%})" for c in costs]
+        kept = cell["share_of_keeping"]
+        told.append(f"{kept['mean']:.2%} ({kept['low']:.2%} to {kept['high']:.2%})")
         lines.append(
             f"| {cell['what']} | {cell['graph']} | {cell['checkpoint_bytes'] / 1e6:.1f} | "
             f"{fmean(cell['seconds_without']):.3f} | {fmean(cell['seconds_with']):.3f} | "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hopper.engines import Engine
 from hopper.engines.unused import describe_unused
@@ -29,6 +29,9 @@ from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_progress import RunProgress
 from hopper.train.trained_model import TrainedModel
 from hopper.whole_files import remove_unfinished
+
+KEEPING: Final = "keeping the last iteration"
+"""The operation of the span in which a rank keeps its state in memory."""
 
 Models = dict[int, TrainedModel]
 """Models by number."""
@@ -187,7 +190,7 @@ class Trainer:
         """Keep this rank's state, so that it can be continued after a connection broke."""
         state = self.engine.state
         if state.config.cluster.reconnects and state.cluster.world > 1:
-            with state.log.stage("sync", operation="keeping the last iteration"):
+            with state.log.stage("sync", operation=KEEPING):
                 self.last.keep()
 
     def _spread_losses(self, training: Models) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -42,8 +43,12 @@ class MeetAgain(Exception):
         self._state = state
         self._limit = limit
 
-    def replace_process(self, module: str) -> NoReturn:
-        """Replace this process by one that runs ``module`` with the same arguments.
+    def replace_process(self, successor: Sequence[str]) -> NoReturn:
+        """Replace this process by another one.
+
+        Parameters
+        ----------
+        successor: the module that it runs, and its arguments.
 
         Raises
         ------
@@ -62,7 +67,7 @@ class MeetAgain(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
         safe_path = ["-P"] if sys.flags.safe_path else []
-        command = [sys.executable, *safe_path, "-m", module, *sys.argv[1:]]
+        command = [sys.executable, *safe_path, "-m", *successor]
         os.execve(sys.executable, command, environment)
 
 

@@ -34,6 +34,7 @@ from hopper.errors import ClusterError, ConfigError, DeadlineExceeded
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
+from tests.conftest import own_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -415,6 +416,44 @@ def test_ranks_stay_from_run_to_run(
         process.kill()
     await_(lambda: processes_on_hosts(os.getpid()) == [])
     assert losses("at last", "zero_hop") == first
+
+
+def test_a_link_that_is_down_and_connections_that_are_cut_cost_time_only(
+    train: Callable[..., dict[str, Any]],
+    config_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And ranks that have met again stay for the next run."""
+    folder = REPOSITORY / "tests" / "train"
+    monkeypatch.setenv("PYTHONPATH", own_path(folder))
+    monkeypatch.syspath_prepend(str(folder))
+    [bridge] = [name for name in of_process(os.getpid()) if name.endswith("-bridge")]
+
+    def set_link(state: str) -> None:
+        subprocess.run(["ip", "-n", bridge, "link", "set", "port1", state], check=True)
+
+    def losses(name: str, *words: str) -> list[list[float]]:
+        given = ["--train.engine", "hop", *words]
+        summary = train(name, config_file, tmp_path / name, given, 120.0)
+        return [epoch["iteration_losses"] for epoch in summary["epochs"]]
+
+    def go_down() -> None:
+        set_link("down")
+        time.sleep(1.0)
+        set_link("up")
+
+    whole = losses("whole")
+    assert len(whole) == 2
+    ranks = pids_of_ranks()
+    cut = ['--train.callbacks=["cutting:Cutting"]']
+    cut.append("--train.callbacks_options=[{rank = 1, moments = [[0, 1]]}]")
+    joined = _disturb(tmp_path / "cut", go_down)
+    assert losses("cut", *cut) == whole
+    joined()
+    assert "reconnection 1 of 3" in (tmp_path / "cut" / "hosts" / "0.log").read_text()
+    assert losses("again") == whole
+    assert pids_of_ranks() >= ranks
 
 
 def test_ranks_with_other_threads_have_another_environment() -> None:

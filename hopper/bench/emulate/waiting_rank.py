@@ -1,4 +1,4 @@
-"""``python -m hopper.bench.emulate.waiting_rank FOLDER``: one rank that trains run after run.
+"""``python -m hopper.bench.emulate.waiting_rank FOLDER [FIRST]``: a rank that trains run after run.
 
 A comparison has hundreds of runs, and starting a rank takes seconds, most of them for importing
 torch. Ranks on emulated hosts therefore stay. Between runs they wait for the file that names the
@@ -23,6 +23,7 @@ from typing import Any, Final
 from hopper.quick_imports import quick_imports
 from hopper.train.parent import follow_parent
 
+_MODULE: Final = "hopper.bench.emulate.waiting_rank"
 _LOOK_SECONDS: Final = 0.005
 _RESET_PEAK: Final = "5"
 """The text that makes the kernel reset a process's peak resident memory (man 5 proc, clear_refs).
@@ -57,18 +58,28 @@ def done_file(folder: Path, number: int, rank: int) -> Path:
     return folder / f"{number}-{rank}.done"
 
 
-def main(folder: Path) -> None:
-    """Train one run after another, until this process is ended."""
+def main(folder: Path, first: int = 0) -> None:
+    """Train one run after another, until this process is ended.
+
+    Parameters
+    ----------
+    first: the number of the first run.
+    """
     with quick_imports():
+        from hopper.cluster import RECONNECTS
         from hopper.train import rank_main
 
-    for number in itertools.count():
+    for number in itertools.count(first):
         order = _await_order(order_file(folder, number))
         # As another attempt, a run uses a new part of the store, without entries of earlier runs.
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
+        if number > first:
+            os.environ.pop(RECONNECTS, None)
         _release_memory()
         with _redirect_output(order.log(int(os.environ["GROUP_RANK"]))):
-            code = rank_main.main([str(order.config)])
+            code = rank_main.main(
+                [str(order.config)], successor=(_MODULE, str(folder), str(number))
+            )
         if code:
             # Leave at once: a normal exit would wait for the other ranks.
             os._exit(code)
@@ -113,4 +124,4 @@ def _redirect_output(file: Path) -> Iterator[None]:
 if __name__ == "__main__":
     # Before importing torch, which takes seconds in which the parent may end.
     follow_parent()
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *(int(number) for number in sys.argv[2:]))
