@@ -1,11 +1,11 @@
 """Meeting again after connections between ranks broke, without losing an iteration.
 
-HopGNN (section 8) names recovery from a server's failure as future work, with the last iteration
-kept on other servers. Here every rank keeps its own part of it. A rank whose wait failed learns
-through the rendezvous store whether all ranks live. If they do, each writes its part to a file in
-memory and replaces itself by a new process with the same process id: no thread, socket or message
-of the broken group is left. The new processes meet as at a start, and continue from the files.
-Launchers do not notice.
+As HopGNN (section 8) writes, no partial gradient needs to be kept if recovery goes back to the end
+of an iteration. Here every rank keeps its part of that state in memory after each iteration. A rank
+whose wait failed learns through the rendezvous store whether all ranks live. If they do, each
+writes its part to a file in memory and replaces itself by a new process with the same process id:
+no thread, socket or message of the broken group is left. The new processes meet as at a start, and
+continue from the files. Launchers do not notice.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ class MeetAgain(Exception):
         """
         self._store.leave_together(self._limit)
         environment = os.environ | {RECONNECTS: str(_count_reconnects() + 1)}
+        if getattr(sys.stdout, "write_through", False):
+            # torchrun starts ranks with -u, which a process does not find among its flags.
+            environment["PYTHONUNBUFFERED"] = "1"
         kept = -1
         if self._state is not None:
             environment[_STATE] = str(self._state)
