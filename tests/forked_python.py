@@ -152,6 +152,10 @@ def become(asked: dict[str, Any], follower: int) -> None:
     sys.path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path += LIBRARY
     sys.executable = asked["executable"]
+    # numba's lock is shared between a process and its forks: one that was killed holding it would
+    # stop all others.
+    if (parallel := sys.modules.get("numba.np.ufunc.parallel")) is not None:
+        parallel._backend_init_process_lock = None  # type: ignore[attr-defined]
     # Who loses a process reads what it has written; only who loses power waits for the disk.
     os.fsync = lambda _file: None  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
