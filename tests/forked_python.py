@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forked_python_client import DIE_WITH_PARENT, FLAGS, surroundings
+from forked_python_client import COPY_NAME, DIE_WITH_PARENT, FLAGS, surroundings
 
 from cache_server.parent import end_with_parent
 from hopper.quick_imports import quick_imports
@@ -60,6 +60,7 @@ with quick_imports():
     cpu_target.target_context.refresh()
 
 STANDARD_FILES = 3
+PR_SET_NAME = 15
 OWN = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 LIBRARY = [folder for folder in sys.path[1:] if folder not in OWN]
 
@@ -145,8 +146,10 @@ def become(asked: dict[str, Any], follower: int) -> None:
     sys.argv = list(asked["words"])
     # The client ends with its own parent, and so does what is told to, whose parent is this one.
     end_with_parent(follower)
-    if "HOPPER_DIE_WITH_PARENT" in os.environ:
-        os.environ["HOPPER_DIE_WITH_PARENT"] = str(follower)
+    name_after(asked["process"])
+    if parent := os.environ.get("HOPPER_DIE_WITH_PARENT"):
+        own = parent == str(asked["process"])
+        os.environ["HOPPER_DIE_WITH_PARENT"] = str(os.getpid() if own else follower)
     if DIE_WITH_PARENT in sys.argv:
         sys.argv[sys.argv.index(DIE_WITH_PARENT) + 1] = str(follower)
     sys.path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
@@ -159,6 +162,12 @@ def become(asked: dict[str, Any], follower: int) -> None:
     # Who loses a process reads what it has written; only who loses power waits for the disk.
     os.fsync = lambda _file: None  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def name_after(client: int) -> None:
+    """Let ``/proc/PID/comm`` tell which client this process stands behind."""
+    name = ctypes.create_string_buffer(COPY_NAME.format(client).encode())
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0)
 
 
 def run() -> None:

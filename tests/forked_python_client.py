@@ -21,9 +21,11 @@ COPIED = (
     "hopper.predict",
     "hopper.train",
     "hopper.train.machine_agent",
+    "torch.distributed.run",
 )
 FLAGS = ("-P", "-u")
 DIE_WITH_PARENT = "--die-with-parent"
+COPY_NAME = "copy of {}"
 
 
 def main(executable, python, address, words):
@@ -32,7 +34,8 @@ def main(executable, python, address, words):
     parent = os.environ.get("HOPPER_DIE_WITH_PARENT")
     if DIE_WITH_PARENT in words:
         parent = words[words.index(DIE_WITH_PARENT) + 1]
-    if parent:
+    # A script that becomes torchrun names its own process, for ranks to end with.
+    if parent and int(parent) != os.getpid():
         follow(int(parent))
     asked = {
         "executable": executable,

@@ -23,6 +23,7 @@ from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 from tests.conftest import own_path
+from tests.forked_python_client import COPY_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OWN = Path(__file__).resolve().parent
@@ -157,6 +158,15 @@ class Run:
         ]
         return found
 
+    def suspend(self, process: psutil.Process) -> None:
+        """Stop a process of the run where it is, and the copy that it stands for."""
+        process.suspend()
+        name = COPY_NAME.format(process.pid)
+        for comm in Path("/proc").glob("[0-9]*/comm"):
+            with suppress(OSError):
+                if comm.read_text().strip() == name:
+                    os.kill(int(comm.parent.name), signal.SIGSTOP)
+
     def assert_nothing_remains(self, limit: float = 0.0) -> None:
         """Fail if a server or a rank still lives after ``limit`` seconds."""
         deadline = time.monotonic() + limit
@@ -264,6 +274,22 @@ def runs(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     runs = Runs(partitioned, tmp_path_factory.mktemp("runs"))
     yield runs
     runs.kill()
+
+
+@pytest.fixture
+def before_python(
+    forked_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Let a line of shell run in each process that is to be Python, before it is."""
+
+    def begin(line: str) -> None:
+        python = tmp_path / "python"
+        text = forked_python.read_text().replace(str(forked_python), str(python))
+        python.write_text(text.replace("\nexec ", f"\n{line}\nexec ", 1))
+        python.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(python))
+
+    return begin
 
 
 @pytest.fixture(scope="session")

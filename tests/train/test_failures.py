@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,23 +18,54 @@ TIMEOUT, END = 20.0, 20.0
 # The deadline of runs in which something hangs, what docs/howto/resume.md promises beyond
 # it, and what a machine under load may take for starting an interpreter's end and the like.
 DEADLINE, BOUND, SLACK = 5.0, 5.0, 5.0
+HANGS: dict[str, Callable[[Any], Any]] = {
+    "rank 0": lambda run: run.ranks()[0],
+    "rank 1": lambda run: run.ranks()[1],
+    "server 1": lambda run: run.server(1),
+}
 
 
-@pytest.fixture
-def training(runs: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A run that would go on for hours, some epochs after its start."""
-    timeout = getattr(request, "param", TIMEOUT)
+def begin(runs: Any, name: str, timeout: float) -> Any:
+    """Start a run that would go on for hours; returns it in its second epoch."""
     run = runs.train(
-        request.node.name,
+        name,
         *("--cluster.timeout_seconds", str(timeout)),
         epochs=1_000_000,
         evaluate_every=0,
     )
-    run.await_epochs(2)
+    run.await_epochs(1)
     assert len(run.ranks()) == 2
     assert len(run.members()) == 4
+    return run
+
+
+@pytest.fixture
+def training(runs: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A run in its second epoch."""
+    run = begin(runs, request.node.name, TIMEOUT)
     yield run
     run.kill()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hung(runs: Any) -> Iterator[dict[str, Future[tuple[str, float]]]]:
+    """The error of each run in which a process hangs, and the seconds until then, by the process.
+
+    Other runs and tests begin while one waits for its deadline.
+    """
+    with ThreadPoolExecutor(len(HANGS)) as pool:
+        ends = {}
+        for name, find in HANGS.items():
+            run = begin(runs, f"hung {name}", DEADLINE)
+            run.suspend(find(run))
+            ends[name] = pool.submit(time_of_end, run, time.monotonic())
+        yield ends
+
+
+def time_of_end(run: Any, begun: float) -> tuple[str, float]:
+    """The error that ends a run, and the seconds that have passed since ``begun`` by then."""
+    error = last_words(run)
+    return error, time.monotonic() - begun
 
 
 def last_words(run: Any, limit: float = TIMEOUT + END) -> str:
@@ -45,7 +77,6 @@ def last_words(run: Any, limit: float = TIMEOUT + END) -> str:
     return last
 
 
-@pytest.mark.usefixtures("real_starts")
 def test_a_killed_rank_is_named(training: Any) -> None:
     victim = training.ranks()[1]
     victim.kill()
@@ -67,34 +98,6 @@ def test_a_signal_ends_everything(training: Any, name: str) -> None:
     assert f"ended by {name}; ranks and servers were ended" in last_words(training)
 
 
-@pytest.mark.usefixtures("real_starts")
-@pytest.mark.parametrize("training", [DEADLINE], indirect=True)
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any, index: int) -> None:
-    """A stopped process is alive, says nothing and does not react: only the deadline tells."""
-    training.ranks()[index].suspend()
-    stopped_at = time.monotonic()
-    error = last_words(training)
-    took = time.monotonic() - stopped_at
-    assert re.fullmatch(
-        rf"error: rank {1 - index} \(pid \d+\) failed: rank {1 - index}, waiting for rank {index}: "
-        rf".* did not finish within {DEADLINE:g} s",
-        error,
-    )
-    assert took < DEADLINE + BOUND + SLACK
-
-
-@pytest.mark.usefixtures("real_starts")
-@pytest.mark.parametrize("training", [DEADLINE], indirect=True)
-def test_a_server_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None:
-    training.server(1).suspend()
-    stopped_at = time.monotonic()
-    error = last_words(training)
-    took = time.monotonic() - stopped_at
-    assert re.match(r"error: rank 0 \(pid \d+\) failed: feature server 1 at 127.0.0.1:\d+: ", error)
-    assert took < DEADLINE + BOUND + SLACK
-
-
 def test_of_ranks_that_were_told_to_end_the_first_is_named() -> None:
     """What torchrun's agent tells of them is a moment in whole seconds."""
     met = [Failure(rank, 40 + rank, -signal.SIGTERM, "no record", 1e9) for rank in (2, 0, 1)]
@@ -102,15 +105,13 @@ def test_of_ranks_that_were_told_to_end_the_first_is_named() -> None:
     assert told == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
 
 
-@pytest.mark.usefixtures("real_starts")
-def test_a_rank_that_never_comes_is_named(runs: Any) -> None:
-    run = runs.train("never-comes", "--cluster.start_timeout_seconds", "12", epochs=1_000_000)
-    run.await_condition(lambda: len(run.ranks()) == 2, "two ranks")
-    run.ranks()[1].suspend()
+def test_a_rank_that_never_comes_is_named(runs: Any, before_python: Callable[[str], None]) -> None:
+    before_python('[ "$RANK" != 1 ] || kill -STOP $$')
+    run = runs.train("never-comes", "--cluster.start_timeout_seconds", "5", epochs=1_000_000)
     error = last_words(run)
     assert re.fullmatch(
         r"error: rank 0 \(pid \d+\) failed: rank 0, waiting for rank 1: meeting the other ranks "
-        r"did not finish within 12 s",
+        r"did not finish within 5 s",
         error,
     )
 
@@ -123,3 +124,25 @@ def test_gradients_that_float16_cannot_hold_end_the_run(runs: Any) -> None:
     )
     error = last_words(run)
     assert "train.autocast: gradients left what float16 can hold (epoch 0, iteration 1)" in error
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_rank_that_hangs_ends_the_run_at_its_deadline(
+    hung: dict[str, Future[tuple[str, float]]], index: int
+) -> None:
+    """A stopped process is alive, says nothing and does not react: only the deadline tells."""
+    error, took = hung[f"rank {index}"].result()
+    assert re.fullmatch(
+        rf"error: rank {1 - index} \(pid \d+\) failed: rank {1 - index}, waiting for rank {index}: "
+        rf".* did not finish within {DEADLINE:g} s",
+        error,
+    )
+    assert took < DEADLINE + BOUND + SLACK
+
+
+def test_a_server_that_hangs_ends_the_run_at_its_deadline(
+    hung: dict[str, Future[tuple[str, float]]],
+) -> None:
+    error, took = hung["server 1"].result()
+    assert re.match(r"error: rank 0 \(pid \d+\) failed: feature server 1 at 127.0.0.1:\d+: ", error)
+    assert took < DEADLINE + BOUND + SLACK
