@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-REAL_STARTS = True
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "scripts" / "launch_slurm.sbatch"
 
@@ -43,14 +41,12 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_python: Path) -> None:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's commands and a job's environment."""
     for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    # What torchrun's agents start ranks with.
-    monkeypatch.setenv("PYTHON_EXEC", str(forked_python))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[0-1]")
     monkeypatch.setenv("SERVER_PORT", str(free_port()))
