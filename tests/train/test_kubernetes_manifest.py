@@ -22,8 +22,6 @@ import pytest
 from hopper.train.results import EPOCHS_FILE
 from tests.cache_server.test_security import issue
 
-REAL_STARTS = True
-
 yaml = pytest.importorskip("yaml")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
