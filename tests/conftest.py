@@ -228,6 +228,12 @@ def forked_starts(forked_python: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python is Python: for what an interpreter is from its first moment."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
+
+
 @pytest.fixture(scope="session")
 def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
     """Run a script as every rank of a world; returns what each rank wrote as JSON."""

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forked_python_client import COPY_NAME, DIE_WITH_PARENT, FLAGS, surroundings
+from forked_python_client import DIE_WITH_PARENT, FLAGS, FOLLOWER_NAME, surroundings
 
 from cache_server.parent import end_with_parent
 from hopper.quick_imports import quick_imports
@@ -102,6 +102,7 @@ def follow(connection: socket.socket) -> bool:
             os.close(file)
         become(asked, follower)
         return True
+    name_after(asked["process"])
     for file in files:
         os.close(file)
     ended = os.pidfd_open(process)
@@ -146,7 +147,6 @@ def become(asked: dict[str, Any], follower: int) -> None:
     sys.argv = list(asked["words"])
     # The client ends with its own parent, and so does what is told to, whose parent is this one.
     end_with_parent(follower)
-    name_after(asked["process"])
     if parent := os.environ.get("HOPPER_DIE_WITH_PARENT"):
         own = parent == str(asked["process"])
         os.environ["HOPPER_DIE_WITH_PARENT"] = str(os.getpid() if own else follower)
@@ -165,8 +165,8 @@ def become(asked: dict[str, Any], follower: int) -> None:
 
 
 def name_after(client: int) -> None:
-    """Let ``/proc/PID/comm`` tell which client this process stands behind."""
-    name = ctypes.create_string_buffer(COPY_NAME.format(client).encode())
+    """Let ``/proc/PID/comm`` tell whose copy is this process's child; torchrun renames itself."""
+    name = ctypes.create_string_buffer(FOLLOWER_NAME.format(client).encode())
     ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0)
 
 

@@ -25,7 +25,7 @@ COPIED = (
 )
 FLAGS = ("-P", "-u")
 DIE_WITH_PARENT = "--die-with-parent"
-COPY_NAME = "copy of {}"
+FOLLOWER_NAME = "follows {}"
 
 
 def main(executable, python, address, words):

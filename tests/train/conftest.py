@@ -23,7 +23,7 @@ from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 from tests.conftest import own_path
-from tests.forked_python_client import COPY_NAME
+from tests.forked_python_client import FOLLOWER_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OWN = Path(__file__).resolve().parent
@@ -161,11 +161,18 @@ class Run:
     def suspend(self, process: psutil.Process) -> None:
         """Stop a process of the run where it is, and the copy that it stands for."""
         process.suspend()
-        name = COPY_NAME.format(process.pid)
-        for comm in Path("/proc").glob("[0-9]*/comm"):
-            with suppress(OSError):
-                if comm.read_text().strip() == name:
-                    os.kill(int(comm.parent.name), signal.SIGSTOP)
+        for copy in copies_of(process):
+            copy.suspend()
+
+    def family(self) -> list[psutil.Process]:
+        """The launching process and all that it started, each with the copy that it stands for."""
+        family = [psutil.Process(self.process.pid)]
+        # It grows while it is gone through.
+        for process in family:
+            # The script's shell sleeps in processes that end meanwhile.
+            with suppress(psutil.NoSuchProcess):
+                family += process.children() + copies_of(process)
+        return family
 
     def assert_nothing_remains(self, limit: float = 0.0) -> None:
         """Fail if a server or a rank still lives after ``limit`` seconds."""
@@ -183,6 +190,16 @@ class Run:
             except (psutil.NoSuchProcess, ProcessLookupError):
                 continue
         self.process.wait()
+
+
+def copies_of(client: psutil.Process) -> list[psutil.Process]:
+    """What forked_python.py runs for a client of its own; empty for any other process."""
+    name, copies = FOLLOWER_NAME.format(client.pid), []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError, psutil.NoSuchProcess):
+            if comm.read_text().strip() == name:
+                copies += psutil.Process(int(comm.parent.name)).children()
+    return copies
 
 
 class Runs:
