@@ -14,7 +14,7 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.partition.checksums import read_division
-from hopper.partition.ray_workers import open_workers
+from hopper.partition.ray_workers import RayWorkers, open_workers
 from hopper.partition.workers import Workers
 
 needs_ray = pytest.mark.skipif(
@@ -80,13 +80,12 @@ def test_every_number_of_workers_builds_the_same_files(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     with open_workers("local") as workers:
         expected = divide("local", workers)
-    for count in (1, 2):
-        with open_workers("ray", count) as workers:
-            assert divide(f"ray-{count}", workers) == expected
-            if count == 2:
-                _check_failures(workers, shared_library, tmp_path)
-    import ray
+    with open_workers("ray", 2) as workers:
+        import ray
 
+        assert divide("two tasks at a time", workers) == expected
+        assert divide("one task at a time", RayWorkers(ray, "ray", 1)) == expected
+        _check_failures(workers, shared_library, tmp_path)
     assert not ray.is_initialized()
 
 
