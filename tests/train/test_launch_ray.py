@@ -8,7 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
-REAL_STARTS = True
+from hopper.cli import main
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed (hopper-gnn[ray])"
 )
@@ -39,34 +40,27 @@ def _marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RAY_LAUNCHED_BY", request.node.name)
 
 
-def test_the_run_on_ray_is_the_same(reference: Any, runs: Any) -> None:
-    run = launch(runs, "test_the_run_on_ray_is_the_same")
+def test_a_run_that_loses_a_rank_names_it_and_ends_as_if_nothing_had_happened(
+    reference: Any, runs: Any, request: pytest.FixtureRequest
+) -> None:
+    run = launch(runs, request.node.name, "--restarts", "1", checkpoint_every=4)
+    run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint")
+    victim = run.ranks()[1]
+    victim.kill()
     assert run.finish() == 0, run.stdout + run.stderr
     assert_nothing_of_it_remains(run)
+    told = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
+    assert f"machine 1 (127.0.0.1): {told}; restart 1 of 1, from step-" in run.stderr
     assert run.losses() == reference.losses()
     assert run.stdout.splitlines()[1:] != []
     assert "1 node(s) for 2 servers; some share one" in run.stderr
 
 
-def test_a_killed_rank_ends_everything_and_is_named(runs: Any) -> None:
-    run = launch(
-        *(runs, "test_a_killed_rank_ends_everything_and_is_named"),
-        epochs=1_000_000,
-        evaluate_every=0,
-    )
-    run.await_epochs(1)
-    victim = run.ranks()[1]
-    victim.kill()
-    assert run.finish() == 1
-    assert_nothing_of_it_remains(run)
-    told = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
-    assert run.stderr.strip().splitlines()[-1] == f"error: machine 1 (127.0.0.1): {told}"
-
-
-def test_addresses_of_servers_are_refused(runs: Any) -> None:
-    run = launch(runs, "given", "--cluster.servers", '["127.0.0.1:1", "127.0.0.1:2"]')
-    assert run.finish() == 1
+def test_addresses_of_servers_are_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    config = runs.config("given")
+    addresses = '["127.0.0.1:1", "127.0.0.1:2"]'
+    assert main(["launch", "ray", str(config), "--cluster.servers", addresses]) == 1
     expected = (
         "error: cluster.servers: hopper launch ray starts the servers; expected none, given 2"
     )
-    assert run.stderr.strip() == expected
+    assert capsys.readouterr().err.strip() == expected
