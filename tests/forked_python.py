@@ -46,6 +46,7 @@ with quick_imports():
     import hopper.bench.emulate.waiting_rank
     import hopper.cli.partition_run
     import hopper.hetero.metatree
+    import hopper.partition.metis
     import hopper.predict.launch
     import hopper.predict.rank
     import hopper.train.launch

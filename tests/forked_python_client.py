@@ -18,6 +18,7 @@ COPIED = (
     "cache_server",
     "hopper.bench.emulate.waiting_rank",
     "hopper.cli",
+    "hopper.partition.metis",
     "hopper.predict",
     "hopper.train",
     "hopper.train.machine_agent",
