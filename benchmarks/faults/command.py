@@ -104,6 +104,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
         "schema": 1, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit(),
         "machine": machine(), "versions": versions(), "seed": options.seed,
         "at_once": options.at_once, "busy": options.busy,
+        "command": _repeat(options),
     }  # fmt: skip
     console = Console()
     limits = Limits(grace=options.grace)
@@ -145,6 +146,17 @@ def _check(options: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
             why = "needs root" if word in words else "is none; --list tells them"
             raise RequestError(f"--cases: {word!r} {why}")
     return [words[word] for word in asked]
+
+
+def _repeat(options: argparse.Namespace) -> str:
+    """The command line that repeats the result, without its folder."""
+    defaults = build_parser().parse_args([])
+    words = ["hopper bench faults"]
+    for name, value in vars(options).items():
+        if name not in ("out", "busy") and (value != getattr(defaults, name) or name == "seed"):
+            words.append(f"--{name.replace('_', '-')} {value:g}" if isinstance(value, float)
+                         else f"--{name.replace('_', '-')} {value}")  # fmt: skip
+    return " ".join(words)
 
 
 def _try_parts(

@@ -29,7 +29,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}; "
-        f"`hopper bench faults --seed {result['seed']}`"
+        f"`{result['command']}`"
     )
     if result["busy"]:
         yield "- Other work ran on the machine meanwhile: counts say something, seconds do not."

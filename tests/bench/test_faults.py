@@ -63,7 +63,13 @@ def test_ends_are_judged_by_what_a_case_says(
     assert [trial.why for trial in trials] == ["", ""]
     assert [trial.outcome for trial in trials] == [RECOVERED, ERROR]
     assert "rank 1 (pid" in trials[1].last_line
-    told = {"date": "today", "commit": "0", "machine": machine(), "seed": 0, "at_once": 1}
+    told = {
+        "date": "today",
+        "commit": "0",
+        "machine": machine(),
+        "command": "hopper bench faults",
+        "at_once": 1,
+    }
     told |= {"busy": True}
     write_all(tmp_path, told | {"matrix": summarise(trials, 3, undisturbed, world.limits)})
     matrix = json.loads((tmp_path / "result.json").read_text())["matrix"]
