@@ -95,7 +95,12 @@ def _ask(
             assert each.stdout is not None
             if each.stdout.readline() != "ready\n":
                 raise RequestError("bench faults: clients of the load did not start")
-        outputs = [process.communicate("go\n", seconds + _END_SECONDS)[0] for process in processes]
+        # All of them begin before the first one's answer is awaited.
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        outputs = [process.communicate(timeout=seconds + _END_SECONDS)[0] for process in processes]
     finally:
         for each in processes:
             with suppress(OSError):
