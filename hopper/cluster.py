@@ -77,7 +77,6 @@ class Cluster:
         self.traffic = Traffic()
         self.messages: Any = dist
         self.clock: Callable[[], float] = time.perf_counter
-        self._uses_gloo = device.type == "cpu" or through_host
         self.store: RankStore | None = None
         """what ranks tell each other beside their connections; None in a cluster of one"""
         # None is the group of all ranks that torch keeps.
@@ -158,7 +157,6 @@ class Cluster:
         # A second channel has only small sums, which need no levels.
         channel._levels = None
         # The channel uses gloo, which reads host memory.
-        channel._uses_gloo = True
         channel.through_host = self.through_host or self.device.type == "cuda"
         if self.world > 1:
             limit = timedelta(seconds=self.timeout)
@@ -332,7 +330,8 @@ class Cluster:
     def _wait(self, work: dist.Work | None) -> None:
         if work is None:
             return
-        if self.store is None or not self._uses_gloo:
+        if self.store is None or not (self.device.type == "cpu" or self.through_host):
+            # Only a wait of gloo can go on after its limit.
             work.wait(timedelta(seconds=self.timeout))
             return
         deadline = time.monotonic() + self.timeout

@@ -31,7 +31,7 @@ from hopper.bench.parity import (
 from hopper.bench.results import assemble, run_entry
 from hopper.bench.train_process import train_in_process
 from hopper.cluster import choose_device
-from hopper.config import Config, make_config
+from hopper.config import Config, change_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
 from hopper.engines.checks import check_request
@@ -294,13 +294,13 @@ def _rerun_in_float64(
     words += ["--train.record_gradients", json.dumps(plan.recorded)]
     if _train_untimed(plan, contender, what, run_dir, words, say) is None:
         return replace(parity, again=InFloat64(math.nan, math.nan))
-    exact_config = _change_config(plan.config, train=changes)
+    exact_config = change_config(plan.config, train=changes)
     exact = _make_reference(plan, contender.configure(exact_config))
     again = _check(plan, contender, run_dir, exact)
     # A single process has several orders of summation: a typed model adds up relation by relation,
     # or all relations at once.
     orders = [True, False] if plan.config.model.typed else [plan.config.model.merge]
-    configs = [_change_config(plan.config, model={"merge": merge}) for merge in orders]
+    configs = [change_config(plan.config, model={"merge": merge}) for merge in orders]
     references = [_make_reference(plan, contender.configure(config)) for config in configs]
     recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
     rounding = worst(
@@ -416,14 +416,7 @@ def _timed_config(config: Config) -> Config:
     options: dict[str, Any] = {"patience": 0, "resume": False, "checkpoint_every": 0}
     data = {"partitioned": str(Path(config.data.partitioned).absolute())}
     train = options | {"record_gradients": [], "run_dir": ""}
-    return _change_config(config, train=train, data=data)
-
-
-def _change_config(config: Config, **sections: Mapping[str, Any]) -> Config:
-    values = config.model_dump()
-    for section, changes in sections.items():
-        values[section] |= changes
-    return make_config(values)
+    return change_config(config, train=train, data=data)
 
 
 def _loss_reference(plan: Plan, contender: Contender | None) -> str:

@@ -138,14 +138,13 @@ def _numbers(text: str) -> list[int]:
 
 def _open(config: Config, parts: Path, folder: Path) -> Request:
     """Make the request to train on a divided graph."""
-    from hopper.config import make_config
+    from hopper.config import change_config
     from hopper.engines import Request
     from hopper.features import open_graph
 
-    values = config.model_dump()
-    values["train"]["run_dir"] = str(folder / "run")
-    values["data"]["partitioned"] = str(parts)
-    plan_config = make_config(values)
+    plan_config = change_config(
+        config, train={"run_dir": str(folder / "run")}, data={"partitioned": str(parts)}
+    )
     return Request(plan_config, open_graph(plan_config))
 
 

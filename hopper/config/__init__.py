@@ -2,10 +2,17 @@
 
 ``--section.key value`` overrides a key. An unknown key is an error. The keys are in
 :mod:`hopper.config.sections` and :mod:`hopper.config.model`, with a class for each section. A
-:class:`Config` and its sections cannot be changed. :func:`make_config` makes another one.
+:class:`Config` and its sections cannot be changed. :func:`change_config` makes another one.
 """
 
-from hopper.config.loading import load_config, make_config, override, read_config, read_values
+from hopper.config.loading import (
+    change_config,
+    load_config,
+    make_config,
+    override,
+    read_config,
+    read_values,
+)
 from hopper.config.model import DEEP_MODELS, Model
 from hopper.config.sections import (
     ENGINES,
@@ -39,6 +46,7 @@ __all__ = [
     "Sampler",
     "Task",
     "Train",
+    "change_config",
     "load_config",
     "make_config",
     "override",

@@ -94,6 +94,23 @@ def make_config(
         raise ConfigError(f"{where}: {'; '.join(lines)}", lines) from error
 
 
+def change_config(config: Config, **sections: Mapping[str, Any]) -> Config:
+    """Make a configuration with other values for some keys.
+
+    Parameters
+    ----------
+    sections: by section, the new values of its keys.
+
+    Raises
+    ------
+    ConfigError: names every invalid key, what was expected and what came.
+    """
+    values = config.model_dump()
+    for section, changes in sections.items():
+        values[section] |= changes
+    return make_config(values)
+
+
 def override(
     values: Mapping[str, Any], overrides: Sequence[str], where: str = "configuration"
 ) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from hopper.config import Config, load_config
+from hopper.config import change_config, load_config
 from hopper.doctor.case import Case, is_elsewhere
 from hopper.doctor.certificates import check_certificates
 from hopper.doctor.configuration import check_configuration, check_plug_ins, check_run_folder
@@ -59,7 +59,7 @@ def _run_checks(
     yield from check_plug_ins(config)
     try:
         # check_files verifies the files, so no other check has to.
-        request = Request(_disable_verify(config), open_graph(config))
+        request = Request(change_config(config, data={"verify": "off"}), open_graph(config))
     except HopperError as error:
         yield wrong("data.partitioned", error)
     case = Case(config, request, is_elsewhere(config, limit), checksums, limit)
@@ -79,9 +79,3 @@ def _run_checks(
             yield from check_disk(case, sizes)
     for check in _OF_CLUSTER:
         yield from check(case)
-
-
-def _disable_verify(config: Config) -> Config:
-    values = config.model_dump()
-    values["data"]["verify"] = "off"
-    return Config.model_validate(values)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from hopper.config import Config, make_config
+from hopper.config import Config, change_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
 from hopper.errors import ConfigError, RequestError
@@ -127,9 +127,7 @@ def on_cluster(config: Config, ranks_per_server: int) -> Config:
     """
     if ranks_per_server < 1:
         raise RequestError(f"--ranks-per-server: expected at least 1, given {ranks_per_server}")
-    values = config.model_dump()
-    values["cluster"] |= {"ranks_per_server": ranks_per_server, "servers": []}
-    return make_config(values)
+    return change_config(config, cluster={"ranks_per_server": ranks_per_server, "servers": []})
 
 
 def plan_cluster(

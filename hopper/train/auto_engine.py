@@ -21,7 +21,7 @@ from typing import Final
 import torch
 
 from hopper.cluster import Cluster
-from hopper.config import Config, make_config
+from hopper.config import Config, change_config
 from hopper.engines import Engine, Request, engines_of, find_engine
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
@@ -119,9 +119,7 @@ def settle_engine(
 
 def with_engine(config: Config, engine: str) -> Config:
     """Return the same configuration with another ``train.engine``."""
-    values = config.model_dump()
-    values["train"]["engine"] = engine
-    return make_config(values)
+    return change_config(config, train={"engine": engine})
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cache_server.errors import SecurityError
-from hopper.config import Config, read_config
+from hopper.config import Config, change_config, read_config
 from hopper.errors import (
     ClusterError,
     ConfigError,
@@ -169,12 +169,10 @@ class _RayRun:
         shares = self._ranks_on_nodes()
         if self._config.train.threads or max(shares) == self._config.cluster.ranks_per_server:
             return self._config
-        values = self._config.model_dump()
         threads = [
             place["cores"] // ranks for place, ranks in zip(self._places, shares, strict=True)
         ]
-        values["train"]["threads"] = max(1, min(threads))
-        return Config.model_validate(values)
+        return change_config(self._config, train={"threads": max(1, min(threads))})
 
     def _check_places(self, file: str) -> None:
         """Refuse machines without the shared folder, and unprotected connections."""

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from cache_server.events import events
 from hopper.cluster import RECONNECTS, Cluster
-from hopper.config import Config
+from hopper.config import Config, change_config
 from hopper.errors import ClusterError, RankLost, RankSilent
 from hopper.rank_store import RankStore
 from hopper.train.last_iterations import LastIterations
@@ -98,9 +98,7 @@ class KeptState:
 
     def apply_to(self, config: Config) -> Config:
         """Return the configuration of a run that continues, under the engine that it had."""
-        values = config.model_dump()
-        values["train"] |= {"resume": True, "engine": self.engine}
-        return Config.model_validate(values)
+        return change_config(config, train={"resume": True, "engine": self.engine})
 
     def release(self) -> None:
         """Free the memory of the file."""

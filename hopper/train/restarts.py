@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cache_server.events import events
-from hopper.config import Config
+from hopper.config import Config, change_config
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.rank_processes import set_environment
@@ -44,7 +44,8 @@ def run_again_where_lost(
                 raise
             # Do not continue from checkpoints of an earlier run that this one replaces.
             goes_on = bool(config.train.resume) or _stamps(files) != before
-            config = _with_resume(config, run_dir, "auto" if goes_on else False)
+            resume = "auto" if goes_on else False
+            config = change_config(config, train={"resume": resume, "run_dir": str(run_dir)})
             newest = files.newest if will_resume(config) else None
             place = "the beginning" if newest is None else newest.name
             text = f"{error}; restart {number + 1} of {restarts}, from {place}"
@@ -74,9 +75,3 @@ def _would_recur(error: ClusterError) -> bool:
 def _stamps(files: CheckpointFiles) -> dict[str, int]:
     """The times at which the checkpoints were written, by step."""
     return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
-
-
-def _with_resume(config: Config, run_dir: Path, resume: bool | str) -> Config:
-    values = config.model_dump()
-    values["train"] |= {"resume": resume, "run_dir": str(run_dir)}
-    return Config.model_validate(values)

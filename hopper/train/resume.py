@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from hopper.cluster import Cluster
-from hopper.config import Config
+from hopper.config import Config, change_config
 from hopper.train.checkpoint_files import CheckpointFiles, warn
 
 
@@ -35,6 +35,4 @@ def settle_resume(config: Config, cluster: Cluster) -> Config:
         return config
     mine = torch.tensor([int(will_resume(config, warn if cluster.rank == 0 else lambda _: None))])
     by_rank = cluster.all_gather(mine, "control", "agreeing on where to go on")
-    values = config.model_dump()
-    values["train"]["resume"] = bool(by_rank[0])
-    return Config.model_validate(values)
+    return change_config(config, train={"resume": bool(by_rank[0])})

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import pytest
 
 from hopper.train.results import EPOCHS_FILE
 from tests.cache_server.test_security import issue
+from tests.conftest import free_port
 
 yaml = pytest.importorskip("yaml")
 
@@ -98,12 +98,6 @@ def test_what_has_to_be_changed_is_explained() -> None:
     words = [set(re.findall(r"[\w./-]{4,}", code)) for code in codes if code.strip()]
     assert len(words) > 10
     assert [each for each in words if not each & explained] == []
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "scripts" / "launch_slurm.sbatch"
@@ -32,12 +33,6 @@ SCONTROL = """#!/usr/bin/env bash
 [[ $* == "show hostnames node[0-1]" ]] || exit 1
 printf '127.0.0.1\\nlocalhost\\n'
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hopper.bench.emulate.network import INTERFACE, end_processes
 from hopper.bench.emulate.standing_ranks import Start, environment_of_ranks
 from hopper.bench.emulate.waiting_rank import Order
 from hopper.bench.train_process import last_lines, run_dir_words
-from hopper.config import Config, load_config
+from hopper.config import change_config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.train.feature_servers import FeatureServers, feature_servers
 from hopper.train.launch import prepare, ranks_of, write_config
@@ -64,11 +64,12 @@ def train_on_hosts(
     run_dir.mkdir(parents=True, exist_ok=True)
     config = load_config(config_file, [*run_dir_words(run_dir), *overrides])
     threads = config.train.threads or threads_per_rank(cluster, config.cluster.ranks_per_server)
-    values = config.model_dump()
     # The hosts' network is private, so connections need no protection.
-    values["cluster"] |= {"interface": INTERFACE, "insecure": True}
-    values["train"]["threads"] = threads
-    config = Config.model_validate(values)
+    config = change_config(
+        config,
+        cluster={"interface": INTERFACE, "insecure": True},
+        train={"threads": threads},
+    )
     graph, run_dir = prepare(config)
     ranks = ranks_of(config, graph)
     places = [host.place for host in cluster.hosts]
