@@ -43,8 +43,12 @@ def test_the_fastest_of_those_tried_trains(chosen: Any) -> None:
     assert {epoch["engine"] for epoch in chosen.epochs()} == {choice["engine"]}
     assert f"engine auto: {choice['engine']}: {rounds} round" in chosen.stdout
     assert f" of an iteration each: {choice['engine']} {best['seconds']:.3g} s" in chosen.stdout
-    # Features are 10 floats wide, hidden rows 8: little is saved, but model_centric moves most.
-    assert tries["model_centric"]["bytes"] > tries["zero_hop"]["bytes"] > 0
+    # Means are over different numbers of rounds, within which model_centric and zero_hop change
+    # places: features are 10 floats wide, hidden rows 8. Models outweigh both, and what
+    # cooperative exchanges is the least in every round.
+    sent = {name: each["bytes"] for name, each in tries.items()}
+    assert sent["hop"] > max(sent["model_centric"], sent["zero_hop"])
+    assert min(sent["model_centric"], sent["zero_hop"]) > sent["cooperative"] > 0
 
 
 def test_engines_are_ranked_by_the_geometric_mean_of_their_rounds() -> None:
