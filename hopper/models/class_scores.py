@@ -38,7 +38,7 @@ def count_claims(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def class_scores(counts: Tensor, names: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """The scores of every class, as columns.
+    """Return the scores of every class, as columns.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def class_scores(counts: Tensor, names: Sequence[str] = ()) -> dict[str, list[An
     None where nothing tells it: the precision of a class that was never claimed, the recall of one
     that no root has.
     """
-    hits, wrong, missed = ([int(each) for each in row] for row in counts.tolist())
+    hits, wrong, missed = ([int(count) for count in row] for row in counts.tolist())
     rows = list(zip(hits, wrong, missed, strict=True))
     return {
         "class": list(names) or [str(number) for number in range(len(hits))],

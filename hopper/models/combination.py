@@ -54,7 +54,8 @@ class Combination(nn.Module):
 
     @classmethod
     def has_parts(cls) -> bool:
-        """Whether :meth:`join` fits :meth:`partial`: a class must not override only the last."""
+        """Return whether :meth:`join` fits :meth:`partial`: a class must not override only the
+        last."""
         bases = cls.__mro__
         owners = [next(c for c in bases if name in vars(c)) for name in ("join", "partial")]
         return bases.index(owners[0]) <= bases.index(owners[1])

@@ -58,13 +58,14 @@ def check_exactness(model: nn.Module) -> None:
 
 
 def _reads_other_rows(module: nn.Module) -> bool:
-    """Whether a module's result for a row depends on other rows of a pass, or of earlier passes.
+    """Return whether a module's result for a row depends on other rows of a pass, or of earlier
+    passes.
 
     Group norm, layer norm and instance norm without running statistics stay within a row.
     """
     if isinstance(module, _BatchNorm):
         return True
-    names = {kind.__name__ for kind in type(module).__mro__}
+    names = {base.__name__ for base in type(module).__mro__}
     if names & _NORMS_OVER_NODES:
         return True
     # PyTorch Geometric's layer norm covers all nodes unless its mode is "node".
@@ -74,7 +75,7 @@ def _reads_other_rows(module: nn.Module) -> bool:
 
 
 def _counts_passes(module: nn.Module) -> bool:
-    """Whether a module is a spectral norm, which makes a power iteration in each pass."""
+    """Return whether a module is a spectral norm, which makes a power iteration in each pass."""
     # The older of torch's two forms is a hook, whose class has no public name.
     hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
     return isinstance(module, _SpectralNorm) or "SpectralNorm" in hooks

@@ -113,7 +113,7 @@ class Layer(nn.Module):
 
     @classmethod
     def has_parts(cls) -> bool:
-        """Whether :meth:`join` fits the methods that combine messages.
+        """Return whether :meth:`join` fits the methods that combine messages.
 
         It fits if no derived class overrides these methods without it.
         """
@@ -123,7 +123,7 @@ class Layer(nn.Module):
 
     @classmethod
     def says(cls, name: str) -> bool:
-        """Whether an attribute describes how this class reads rows.
+        """Return whether an attribute describes how this class reads rows.
 
         It does not if a derived class overrides a method that reads rows, but not the attribute.
         """

@@ -116,13 +116,13 @@ class MergedRelations:
         projections = []
         for name, relations in self.readers.items():
             indices = [index_of[relation] for relation in relations]
-            chosen = torch.tensor(indices, device=matrices.device)
-            wide = matrices.index_select(0, chosen).transpose(0, 1).flatten(1)
+            order = torch.tensor(indices, device=matrices.device)
+            wide = matrices.index_select(0, order).transpose(0, 1).flatten(1)
             projections.append((h[name] @ wide).view(-1, matrices.shape[2]))
         return _concatenate(projections)
 
     def project_first(self, in_dim: int, out_dim: int, heads: int = 0) -> bool:
-        """Whether a projection is cheaper before the sum over edges than after it.
+        """Return whether a projection is cheaper before the sum over edges than after it.
 
         Parameters
         ----------

@@ -348,8 +348,8 @@ def _check_score(where: str, metric: WholeMetric, kind: TargetKind, classes: int
 def _check_sums(where: str, results: list[Tensor]) -> None:
     for sums in results:
         if not isinstance(sums, Tensor) or sums.dtype != torch.float64 or sums.dim() != 1:
-            given = (sums.dtype, list(sums.shape)) if isinstance(sums, Tensor) else type(sums)
-            raise ConfigError(f"{where}: expected [k] float64 of sums(); got {given}")
+            text = (sums.dtype, list(sums.shape)) if isinstance(sums, Tensor) else type(sums)
+            raise ConfigError(f"{where}: expected [k] float64 of sums(); got {text}")
     sizes = {sums.numel() for sums in results}
     if len(sizes) > 1:
         raise ConfigError(f"{where}: expected as many sums of any roots; got {sorted(sizes)}")

@@ -127,13 +127,13 @@ def build_typed_model(
     ConfigError
         A value is out of range, or the model does not take it. The message names the key.
     """
-    kind: Callable[..., HGNN]
+    model_class: Callable[..., HGNN]
     if ":" in name:
-        kind = import_class("model.name", name, HGNN)
+        model_class = import_class("model.name", name, HGNN)
     elif name not in TYPED_MODELS:
         raise ConfigError(f"model.name: expected {describe_choices(TYPED_MODELS)}; given {name!r}")
     else:
-        kind = TYPED_MODELS[name]
+        model_class = TYPED_MODELS[name]
         options = MODEL_OPTIONS.get(name, Section).model_fields
         refused = [key for key in more if key not in options]
         if refused:
@@ -150,18 +150,21 @@ def build_typed_model(
     keywords |= {"hidden": hidden, "heads": heads, "dropout": dropout}
     keywords |= {"edges": edges} if edges else {}
     with _initialisation(seed):
-        model = _call(kind, name, keywords, more)
+        model = _call(model_class, name, keywords, more)
     return model.to(dtype)
 
 
 def _call(
-    kind: Callable[..., _Model], name: str, keywords: Mapping[str, Any], options: Mapping[str, Any]
+    model_class: Callable[..., _Model],
+    name: str,
+    keywords: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> _Model:
     """Call a model's class with the keywords of every model and with its own options."""
     if ":" not in name:
-        return kind(**keywords, **options)
+        return model_class(**keywords, **options)
     try:
-        return kind(**keywords, **options)
+        return model_class(**keywords, **options)
     except TypeError as error:
         raise ConfigError(
             f"model.name: {name} cannot be called with the keywords "
@@ -193,9 +196,9 @@ def _find(name: str) -> type[nn.Module]:
         return MODELS[name]
     if name in TYPED_MODELS:
         raise ConfigError(f"model.name: {name} reads typed graphs; see build_typed_model")
-    known = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
+    names = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
     if ":" not in name:
-        raise ConfigError(f"model.name: expected {known}; given {name!r}")
+        raise ConfigError(f"model.name: expected {names}; given {name!r}")
     return _import_module("model.name", name)
 
 

@@ -74,7 +74,8 @@ class RelationLayer(nn.Module):
         self._type_place = {node_type: place for place, node_type in enumerate(self.types)}
 
     def merges(self) -> bool:
-        """Whether the layer computes one partial for all relations, by :meth:`aggregate_merged`."""
+        """Return whether the layer computes one partial for all relations, by
+        :meth:`aggregate_merged`."""
         return self._merge
 
     def aggregate_merged(
@@ -115,13 +116,13 @@ class RelationLayer(nn.Module):
         return aggregation
 
     def aggregations_of(
-        self, kind: type[_Aggregation], relations: Sequence[Relation]
+        self, aggregation_class: type[_Aggregation], relations: Sequence[Relation]
     ) -> list[_Aggregation]:
         """Return AGG_r of relations, all of one class."""
         aggregations = []
         for relation in relations:
             aggregation = self.aggregation(relation)
-            assert isinstance(aggregation, kind)
+            assert isinstance(aggregation, aggregation_class)
             aggregations.append(aggregation)
         return aggregations
 
@@ -132,11 +133,11 @@ class RelationLayer(nn.Module):
         return update
 
     def reads_destination(self, node_type: str) -> bool:
-        """Whether new rows of a type depend on its nodes' own rows of the previous layer."""
+        """Return whether new rows of a type depend on its nodes' own rows of the previous layer."""
         return self.update(node_type).reads_destination or self.aggregations_read(node_type)
 
     def aggregations_read(self, node_type: str) -> bool:
-        """Whether an AGG_r into a type reads its nodes' own rows."""
+        """Return whether an AGG_r into a type reads its nodes' own rows."""
         into = (self.aggregation(r) for r in self.relations if r.dst == node_type)
         return any(aggregation.reads_destination for aggregation in into)
 

@@ -54,8 +54,8 @@ class ResidualGNN(GNN):
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """Apply norm and ReLU, except to features, and then dropout."""
-        read = rows if index == 0 else self._activate(index - 1, rows)
-        return super().prepare(index, nodes, read)
+        input_rows = rows if index == 0 else self._activate(index - 1, rows)
+        return super().prepare(index, nodes, input_rows)
 
     def finish(self, index: int, nodes: Nodes, h_dst: Tensor, out: Tensor) -> Tensor:
         """Add the residual, to [n, hidden]; in the last layer return the logits [n, out_dim]."""

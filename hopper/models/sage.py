@@ -233,10 +233,10 @@ class GraphSAGE(GNN):
         edge_dim: int = 0,
     ) -> None:
         widths = layer_widths(in_dim, hidden, out_dim, layers)
-        kind: Callable[..., Layer] = _LAYERS[aggregator]
+        layer_class: Callable[..., Layer] = _LAYERS[aggregator]
         keywords = {"edge_dim": edge_dim} if edge_dim else {}
         stack = [
-            kind(a, b, activation=torch.relu if index < layers - 1 else None, **keywords)
+            layer_class(a, b, activation=torch.relu if index < layers - 1 else None, **keywords)
             for index, (a, b) in enumerate(widths)
         ]
         super().__init__(stack, dropout)

@@ -106,8 +106,11 @@ def segment_max(block: Edges, logits: Tensor) -> Tensor:
 
 
 class _EdgeAdd(torch.autograd.Function):
+    """Adds a source's logit and a destination's logit on every edge."""
+
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, a_src: Tensor, a_dst: Tensor) -> Tensor:
+        """Gather both ends' logits by edge, and add them."""
         ctx.block, ctx.kernels = block, kernels
         out = a_src.index_select(0, block.indices)
         out += a_dst.index_select(0, destinations(block))
@@ -116,6 +119,7 @@ class _EdgeAdd(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+        """Sum the edges' gradients by source and by destination."""
         grad_src = grad_dst = None
         if ctx.needs_input_grad[2]:
             grad_src = gather_rows(ctx.kernels, edges_to_sources(ctx.block), grad)
@@ -125,10 +129,14 @@ class _EdgeAdd(torch.autograd.Function):
 
 
 class _EdgeSoftmax(torch.autograd.Function):
+    """Normalises the logits of each destination's edges, and of the destination itself if asked
+    to."""
+
     @staticmethod
     def forward(
         ctx: Any, block: Edges, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
+        """Compute the shares of edges and destinations."""
         edges, self_shares = kernels.softmax(block, logits, self_logits)
         ctx.block, ctx.kernels = block, kernels
         ctx.save_for_backward(edges, self_shares)
@@ -139,6 +147,7 @@ class _EdgeSoftmax(torch.autograd.Function):
     def backward(
         ctx: Any, grad: Tensor, grad_self: Tensor | None
     ) -> tuple[None, None, Tensor, Tensor | None]:
+        """Compute the gradients of the logits from the saved shares."""
         edges, self_shares = ctx.saved_tensors
         grad_edges, grad_self_logits = ctx.kernels.softmax_gradient(
             ctx.block, edges, self_shares, grad, grad_self

@@ -140,8 +140,11 @@ def drop(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
 
 
 class _Drop(torch.autograd.Function):
+    """Drops elements by masks that follow from keys, so that no mask is stored."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, keys: Tensor, threshold: int, first: int) -> Tensor:
+        """Drop elements of x and scale the others."""
         ctx.save_for_backward(keys)
         ctx.threshold, ctx.first = threshold, first
         return drop_and_scale(x, keys, threshold, first)
@@ -149,6 +152,7 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Make the same masks again, and apply them to the gradient."""
         (keys,) = ctx.saved_tensors
         return drop_and_scale(grad, keys, ctx.threshold, ctx.first), None, None, None
 

@@ -88,34 +88,45 @@ def check_constant_weights(operation: str, block: Edges, x: Tensor, w: Tensor) -
 
 
 class _SourceRows(torch.autograd.Function):
+    """Copies the rows of sources to their edges."""
+
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
+        """Gather a row for each edge."""
         ctx.block, ctx.kernels = block, kernels
         return x.index_select(0, block.indices)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        """Sum the edges' gradients by source."""
         return None, None, gather_rows(ctx.kernels, edges_to_sources(ctx.block), grad)
 
 
 class _DestinationRows(torch.autograd.Function):
+    """Copies the rows of destinations to their edges."""
+
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
+        """Gather a row for each edge."""
         ctx.block, ctx.kernels = block, kernels
         return x.index_select(0, destinations(block))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        """Sum the edges' gradients by destination."""
         return None, None, gather_rows(ctx.kernels, edges_to_destinations(ctx.block), grad)
 
 
 class _EdgeSum(torch.autograd.Function):
+    """Sums the messages of each destination's edges. The weights have no gradient."""
+
     @staticmethod
     def forward(
         ctx: Any, block: Edges, kernels: Kernels, messages: Tensor, w: Tensor | None
     ) -> Tensor:
+        """Sum messages by destination, each times its edge's weight if there are weights."""
         ctx.block = block
         ctx.save_for_backward(w)
         return gather_rows(kernels, edges_to_destinations(block), messages, w)
@@ -123,6 +134,7 @@ class _EdgeSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None]:
+        """Copy a destination's gradient to its edges, times their weights."""
         (w,) = ctx.saved_tensors
         out = grad.index_select(0, destinations(ctx.block))
         if w is not None:

@@ -62,8 +62,11 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
 
 
 class _GroupedProduct(torch.autograd.Function):
+    """Multiplies each group of rows by the group's matrix."""
+
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
+        """Compute all products, and keep only what the wanted gradients need."""
         needs_rows, needs_matrices = ctx.needs_input_grad[:2]
         ctx.bounds, ctx.shape = bounds, matrices.shape
         ctx.batches = _Batches.of(bounds, rows.device)
@@ -73,6 +76,7 @@ class _GroupedProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """Multiply by the transposed matrices for the rows, and by the rows for the matrices."""
         rows, matrices = ctx.saved_tensors
         grad_rows = grad_matrices = None
         if matrices is not None:
@@ -135,11 +139,13 @@ class _Batches:
 
     def products(self, rows: Tensor, matrices: Tensor) -> Tensor:
         """Multiply every group's rows by its matrix, to [n, out]."""
-        spread, chosen = self._pad(rows), matrices.index_select(0, self._order)
+        spread, chosen_matrices = self._pad(rows), matrices.index_select(0, self._order)
         out = rows.new_empty(self._rows, matrices.shape[2])
         for groups, largest, place in self._pieces:
             torch.bmm(
-                _batch(spread[place], largest), chosen[groups], out=_batch(out[place], largest)
+                _batch(spread[place], largest),
+                chosen_matrices[groups],
+                out=_batch(out[place], largest),
             )
         return out.index_select(0, self._padded_rows)
 

@@ -39,8 +39,11 @@ def copy_max(block: Edges, x: Tensor) -> Tensor:
 
 
 class _CopyMax(torch.autograd.Function):
+    """Takes the largest value of each destination's sources, column by column."""
+
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
+        """Find the largest values; destinations without edges get 0."""
         ctx.block, ctx.kernels = block, kernels
         sent = x.index_select(0, block.indices)
         out = segments(block, sent, "max")
@@ -51,6 +54,7 @@ class _CopyMax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        """Divide a destination's gradient equally among the sources that have the largest value."""
         (is_largest,) = ctx.saved_tensors
         shares = is_largest.to(grad.dtype)
         count = segments(ctx.block, shares, "sum").clamp_(min=1)

@@ -148,23 +148,28 @@ def check_rows(name: str, x: Tensor, rows: int) -> None:
 
 
 class _CopySum(torch.autograd.Function):
+    """Sums the rows of each destination's sources."""
+
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
+        """Sum rows along the edges."""
         ctx.block, ctx.kernels = block, kernels
         return gather_rows(kernels, sources_to_destinations(block), x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        """Sum gradients along the edges in the other direction."""
         pattern = destinations_to_sources(ctx.block)
         return None, None, gather_rows(ctx.kernels, pattern, grad)
 
 
 class _WeightedSum(torch.autograd.Function):
-    """x [num_src, H, D], w [edges, H] -> [num_dst, H, D]."""
+    """Sums rows times edge weights by head: x [num_src, H, D], w [edges, H] -> [num_dst, H, D]."""
 
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
+        """Sum weighted rows along the edges."""
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_w = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
@@ -173,6 +178,7 @@ class _WeightedSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+        """Sum weighted gradients by source for x, and compute dot products on edges for w."""
         x, w = ctx.saved_tensors
         grad_x = grad_w = None
         if w is not None:
@@ -185,10 +191,12 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class _EdgeDot(torch.autograd.Function):
-    """x [num_src, H, D], y [num_dst, H, D] -> [edges, H]."""
+    """Multiplies the rows of both ends by head: x [num_src, H, D], y [num_dst, H, D] -> [edges,
+    H]."""
 
     @staticmethod
     def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, y: Tensor) -> Tensor:
+        """Compute a dot product for each edge and head."""
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_y = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_y else None, y if needs_x else None)
@@ -197,6 +205,7 @@ class _EdgeDot(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+        """Sum the other ends' rows, weighted by the edges' gradients."""
         x, y = ctx.saved_tensors
         grad_x = grad_y = None
         if y is not None:

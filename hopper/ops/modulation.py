@@ -67,10 +67,13 @@ def _compose(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) ->
 
 
 class _ModulatedSum(torch.autograd.Function):
+    """Computes :func:`modulated_sum` on the CPU without an array of values per edge."""
+
     @staticmethod
     def forward(
         ctx: Any, block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor
     ) -> Tensor:
+        """Modulate and sum along the edges."""
         x, gamma, beta, w = (value.contiguous() for value in (x, gamma, beta, w))
         ctx.block = block
         ctx.save_for_backward(x, gamma, beta, w)
@@ -84,6 +87,7 @@ class _ModulatedSum(torch.autograd.Function):
     def backward(
         ctx: Any, grad: Tensor
     ) -> tuple[None, Tensor | None, Tensor | None, Tensor | None, None]:
+        """Compute the values per edge again, and sum the gradients by source and by destination."""
         x, gamma, beta, w = ctx.saved_tensors
         block, grad = ctx.block, grad.contiguous()
         grad_x = grad_gamma = grad_beta = None

@@ -104,7 +104,7 @@ def backend(device: torch.device | str = "cpu") -> str:
 
 
 def kernels_for(device: torch.device) -> Kernels:
-    """The kernels for blocks on this device; raises as :func:`backend` does."""
+    """Return the kernels for blocks on this device; raises as :func:`backend` does."""
     choice = _chosen or _check_name(os.environ.get("HOPPER_OPS") or "auto", "HOPPER_OPS")
     if choice == "torch":
         return SegmentKernels()

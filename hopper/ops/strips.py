@@ -32,6 +32,7 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
     def sum_strip(  # type: ignore[no-untyped-def]
         typing_context, out, place, x, indices, weights, first, stop, column, width, head, heads
     ):
+        """Give numba the types of the arguments, and what generates the loop in LLVM's language."""
         arguments = (out, types.intp, x, indices, weights, *(types.intp,) * 6)
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -292,8 +292,8 @@ def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
     """
     ends = []
     for places in (pairs.heads, pairs.tails):
-        chosen = torch.from_numpy(places.reshape(-1)).to(rows.device)
-        ends.append(rows.index_select(0, chosen).view(*places.shape, rows.shape[1]))
+        flat_places = torch.from_numpy(places.reshape(-1)).to(rows.device)
+        ends.append(rows.index_select(0, flat_places).view(*places.shape, rows.shape[1]))
     relations = torch.from_numpy(pairs.relations).to(rows.device)
     decoder = getattr(model, DECODER)
     if isinstance(decoder, EdgeDecoder):
