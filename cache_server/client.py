@@ -141,7 +141,7 @@ class FeatureClient:
         run_all(self._pool, tasks, stop.set)
 
     def describe(self, server: int) -> ServerDescription:
-        """What ``server`` holds.
+        """Return what ``server`` holds.
 
         Raises
         ------

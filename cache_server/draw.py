@@ -101,15 +101,15 @@ def draw_positions(
         return
     # One bit for each residue modulo 64 drawn so far. A clear bit proves without a scan that a pick
     # is new. For a population of at most 64 a set bit proves that it is not.
-    seen = np.uint64(0)
+    picks = np.uint64(0)
     for i in range(count):
         top = population - count + i
         pick = np.int64(below(variate(key, np.uint64(i)), np.uint64(top + 1)))
-        if (seen >> np.uint64(pick & 63)) & np.uint64(1) and (
+        if (picks >> np.uint64(pick & 63)) & np.uint64(1) and (
             population <= 64 or _contains(out, i, pick)
         ):
             pick = top
-        seen |= np.uint64(1) << np.uint64(pick & 63)
+        picks |= np.uint64(1) << np.uint64(pick & 63)
         out[i] = pick
 
 

@@ -207,8 +207,8 @@ class InEdges:
         for part in self._pieces(draw.nodes, how, edges):
             nodes = draw.nodes[part]
             until = None if draw.until is None else draw.until[part]
-            drawn = lists.draw(nodes, how, lacking, until)
-            yield drawn, _NONE if until is None else lists.count_until(nodes, until)
+            drawn_lists = lists.draw(nodes, how, lacking, until)
+            yield drawn_lists, _NONE if until is None else lists.count_until(nodes, until)
 
     def _pieces(self, nodes: Ids, how: HopDraw, edges: int) -> list[slice]:
         """Cut nodes into pieces, for each of which about ``edges`` edges are read."""

@@ -103,11 +103,11 @@ def _find_pairs(
     """Write each pair's first place in its destination's list, and its number of edges."""
     for i in range(src.size):
         first, last = indptr[dst[i]], indptr[dst[i] + 1]
-        wanted = original_ids[src[i]]
+        source_id = original_ids[src[i]]
         low, high = first, last
         while low < high:
             middle = (low + high) // 2
-            if original_ids[indices[middle]] < wanted:
+            if original_ids[indices[middle]] < source_id:
                 low = middle + 1
             else:
                 high = middle

@@ -65,12 +65,12 @@ class ServerMetrics:
         Gauge(
             "requests_in_flight", "requests for rows or neighbours that are answered now", **common
         ).set_function(lambda: flow.running)
-        for name, text, read in (
+        for name, text, read_value in (
             ("requests_waiting", "requests that wait for a thread", lambda: flow.memory.waiting),
             ("memory_in_flight_bytes", "held by replies and requests", lambda: flow.memory.nbytes),
             ("memory_in_flight_limit_bytes", "that may be held", lambda: flow.memory.limit),
         ):
-            Gauge(name, text, **common).set_function(read)
+            Gauge(name, text, **common).set_function(read_value)
         slow = Counter("slow_readers", "replies given up since nobody read them", **common)
         flow.on_given_up = lambda _stream: slow.inc()
         # Looking a counter up by its labels takes longer than counting, so they are kept.

@@ -118,10 +118,10 @@ class Patience:
         ------
         ServerUnavailable, DeadlineExceeded: no time is left.
         """
-        left = self._deadline.remaining()
-        if left < _SHORTEST_ATTEMPT_SECONDS:
+        remaining = self._deadline.remaining()
+        if remaining < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()
-        return left if self._turn is None else left / 2
+        return remaining if self._turn is None else remaining / 2
 
     def reset_wait(self) -> None:
         """Begin with short waits again, since the server has answered something."""
@@ -140,9 +140,9 @@ class Patience:
             raise self._expired() from error
         self._check_wanted()
         if (not is_late and code not in _TRANSIENT) or _TOO_LARGE in (error.details() or ""):
-            kind = InvalidRequest if code in _REFUSALS else ServerFault
-            prefix = "" if kind is InvalidRequest else f"{code.name}: "
-            raise kind(*self._names_for_errors, f"{prefix}{error.details()}") from error
+            error_class = InvalidRequest if code in _REFUSALS else ServerFault
+            prefix = "" if error_class is InvalidRequest else f"{code.name}: "
+            raise error_class(*self._names_for_errors, f"{prefix}{error.details()}") from error
         # The hint is this server's; the next attempt may ask another one.
         hint = read_hint(error) if self._turn is None else 0.0
         self.wait_to_retry(f"{code.name}: {error.details()}", hint)
@@ -181,12 +181,12 @@ class Patience:
         else:
             events.note("failover", f"another server of part {server}: {reason}", **fields)
             self._turn()
-        left = self._deadline.remaining()
-        if left < _SHORTEST_ATTEMPT_SECONDS:
+        remaining = self._deadline.remaining()
+        if remaining < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()
         # At most half of the time left, so that another attempt always fits.
         # The jitter need not be unpredictable.
-        self._stop.wait(min(hint + random.uniform(0.0, self._wait), left / 2))  # nosec B311
+        self._stop.wait(min(hint + random.uniform(0.0, self._wait), remaining / 2))  # nosec B311
         self._check_wanted()
         self._wait = min(2.0 * self._wait, LONGEST_WAIT_SECONDS)
 

@@ -88,10 +88,10 @@ class CheckedSource:
         dim, dtype = getattr(source, "dim", None), getattr(source, "dtype", None)
         if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
             raise SourceError(f"{self._name}: dim: expected an integer >= 1, got {dim!r:.100}")
-        known = get_args(RowDtype)
-        if dtype not in known:
+        dtypes = get_args(RowDtype)
+        if dtype not in dtypes:
             raise SourceError(
-                f"{self._name}: dtype: expected {' or '.join(known)}, got {dtype!r:.100}"
+                f"{self._name}: dtype: expected {' or '.join(dtypes)}, got {dtype!r:.100}"
             )
         self.dim = dim
         self.dtype_name = dtype
@@ -116,10 +116,12 @@ class CheckedSource:
             (ids.size, self.dim),
             self.dtype,
         ):
-            got = f"{list(rows.shape)} of {rows.dtype}" if isinstance(rows, np.ndarray) else rows
+            description = (
+                f"{list(rows.shape)} of {rows.dtype}" if isinstance(rows, np.ndarray) else rows
+            )
             raise SourceError(
                 f"{self._name}: expected rows [{ids.size}, {self.dim}] of {self.dtype}; got "
-                f"{got!s:.200}"
+                f"{description!s:.200}"
             )
         # A view is copied, since callers may write to the array.
         return rows if rows.flags.owndata and rows.flags.c_contiguous else rows.copy()
@@ -161,8 +163,8 @@ def open_source(
     try:
         # Ends as the class, after the attributes on the way to it.
         attribute: Any = importlib.import_module(module)
-        for part in name.split("."):
-            attribute = getattr(attribute, part)
+        for word in name.split("."):
+            attribute = getattr(attribute, word)
         source = attribute(node_type=node_type, count=ids.size, server=server, **request.options)
     # A user's module may raise anything; the error must name the class.
     except Exception as error:

@@ -197,9 +197,9 @@ class FeatureServicer:
         rounding = writer.chunk_rows * table.scratch_bytes
         self._flow.hold(stream, stream.held + chunk + rounding)
         for part in writer.parts:
-            chosen = rows[part]
-            message = writer.write(chosen.size, partial(table.gather, chosen))
-            stream.count_message(message, rows=chosen.size)
+            chunk_rows = rows[part]
+            message = writer.write(chunk_rows.size, partial(table.gather, chunk_rows))
+            stream.count_message(message, rows=chunk_rows.size)
             yield message
 
     def _neighbours(self, requests: Iterator[bytes], stream: Stream) -> Iterator[bytes]:
@@ -312,12 +312,12 @@ class FeatureServicer:
         return draws
 
 
-def _decode(kind: type[_Request], raw: bytes) -> _Request:
-    request = kind()
+def _decode(message_type: type[_Request], raw: bytes) -> _Request:
+    request = message_type()
     try:
         request.ParseFromString(raw)
     except DecodeError:
-        raise BadRequest(f"{len(raw)} bytes are not a {kind.DESCRIPTOR.name}") from None
+        raise BadRequest(f"{len(raw)} bytes are not a {message_type.DESCRIPTOR.name}") from None
     return request
 
 

@@ -71,8 +71,8 @@ def labor_flags(
         degree = np.uint64(stop - start)
         # Needs no case for degrees up to the fanout: below() is always less than the degree.
         for j in range(start, stop):
-            drawn = variate(absorb(key, np.uint64(original_ids[listed[j]])), np.uint64(0))
-            flags[j] = below(drawn, degree) < np.uint64(fanout)
+            number = variate(absorb(key, np.uint64(original_ids[listed[j]])), np.uint64(0))
+            flags[j] = below(number, degree) < np.uint64(fanout)
     return flags
 
 
@@ -97,8 +97,8 @@ def layer_flags(
     flags = np.empty(listed.size, np.bool_)
     for j in numba.prange(listed.size):
         weight = np.uint64(weights[listed[j]])
-        drawn = variate(absorb(key, np.uint64(original_ids[listed[j]])), np.uint64(0))
-        flags[j] = (weight >= certain) | (drawn < weight * factor)
+        number = variate(absorb(key, np.uint64(original_ids[listed[j]])), np.uint64(0))
+        flags[j] = (weight >= certain) | (number < weight * factor)
     return flags
 
 
@@ -107,11 +107,11 @@ def take_flagged(
     bounds: NDArray[np.int64], listed: NDArray[np.int64], flags: NDArray[np.bool_]
 ) -> Drawn:
     """Return the edges whose flag is set, in the order of the neighbour lists."""
-    taken = np.count_nonzero(flags)
+    count = np.count_nonzero(flags)
     offsets = np.empty(bounds.size, np.int64)
     offsets[0] = 0
-    sources = np.empty(taken + 1, np.int64)
-    positions = np.empty(taken + 1, np.int64)
+    sources = np.empty(count + 1, np.int64)
+    positions = np.empty(count + 1, np.int64)
     place = 0
     for i in range(bounds.size - 1):
         start = bounds[i]
@@ -121,7 +121,7 @@ def take_flagged(
             positions[place] = j - start
             place += flags[j]
         offsets[i + 1] = place
-    return offsets, sources[:taken], positions[:taken]
+    return offsets, sources[:count], positions[:count]
 
 
 @kernel
