@@ -250,15 +250,15 @@ def predict(
     import os
 
     from hopper.predict.launch import predict_into, predict_once
-    from hopper.predict.order import Asked
+    from hopper.predict.order import PredictionRequest
     from hopper.predict.parts import Predictions
 
     file_format = "npy" if out is None else format
-    asked = Asked(what, nodes, file_format, memory, tuple(overrides), node_type, at)
+    request = PredictionRequest(what, nodes, file_format, memory, tuple(overrides), node_type, at)
     folder = run if isinstance(run, str | os.PathLike) else run.run_dir
     if out is None:
-        return predict_once(folder, asked)
-    predict_into(folder, out, asked)
+        return predict_once(folder, request)
+    predict_into(folder, out, request)
     return Predictions.open(out)
 
 

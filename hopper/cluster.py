@@ -176,7 +176,7 @@ class Cluster:
             dist.destroy_process_group()
 
     def server_of(self, rank: int) -> int:
-        """The server of a rank."""
+        """Return the server of a rank."""
         return rank // self.ranks_per_server
 
     def all_reduce(self, tensor: Tensor, cause: Cause, operation: str, *, apart: int = 0) -> None:
@@ -191,7 +191,7 @@ class Cluster:
         """
         if self.world == 1:
             return
-        sent = self.outgoing(tensor)
+        sent = self.copy_for_sending(tensor)
         shared = sent[: len(sent) - apart] if apart and self.servers > 1 else sent
         with self.explain_failures(operation):
             if self._levels is None:
@@ -225,10 +225,10 @@ class Cluster:
         return servers[self.server], firsts
 
     def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
-        """[N, ...]: every rank's tensor, in rank order. All have equal shapes and dtypes."""
+        """Return [N, ...]: every rank's tensor, in rank order. All have equal shapes and dtypes."""
         if self.world == 1:
             return tensor[None].clone()
-        sent = self.outgoing(tensor)
+        sent = self.copy_for_sending(tensor)
         gathered = [torch.empty_like(sent) for _ in range(self.world)]
         with self.explain_failures(operation):
             self._wait(self.messages.all_gather(gathered, sent, group=self._group, async_op=True))
@@ -276,7 +276,7 @@ class Cluster:
         sent = sent.contiguous()
         if self.world == 1:
             return Exchange(self, None, sent, sent, sent, operation)
-        outgoing = self.outgoing(sent)
+        outgoing = self.copy_for_sending(sent)
         received = sent.new_empty((sum(counts), *sent.shape[1:])) if into is None else into
         landing = received if outgoing is sent else outgoing.new_empty(received.shape)
         with self.explain_failures(operation):
@@ -294,8 +294,8 @@ class Cluster:
                 self.traffic.count(cause, length * row)
         return Exchange(self, work, outgoing, received, landing, operation)
 
-    def outgoing(self, tensor: Tensor) -> Tensor:
-        """The tensor to send for one: itself, or a copy in host memory."""
+    def copy_for_sending(self, tensor: Tensor) -> Tensor:
+        """Return the tensor to send for one: itself, or a copy in host memory."""
         return tensor.to("cpu", copy=True) if self.through_host else tensor
 
     @contextmanager
@@ -336,12 +336,12 @@ class Cluster:
             return
         deadline = time.monotonic() + self.timeout
         while True:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             try:
-                work.wait(timedelta(seconds=max(_MOMENT, min(_LOOK_SECONDS, left))))
+                work.wait(timedelta(seconds=max(_MOMENT, min(_LOOK_SECONDS, remaining))))
                 return
             except RuntimeError as error:
-                if left <= _LOOK_SECONDS or work.is_completed() or not _is_timeout(error):
+                if remaining <= _LOOK_SECONDS or work.is_completed() or not _is_timeout(error):
                     raise
             # Gloo does not tell every waiting rank that a connection broke.
             if self.store.has_failures():
@@ -426,9 +426,11 @@ def choose_device(
     gpus = torch.cuda.device_count()
     is_enough = gpus >= (1 if share_gpus else local_ranks)
     if name == "cuda" and not is_enough:
-        needed = "a GPU" if share_gpus else f"a GPU for each of the {local_ranks} ranks"
+        requirement = "a GPU" if share_gpus else f"a GPU for each of the {local_ranks} ranks"
         hint = "; with cluster.share_gpus = true ranks share them" if gpus else ""
-        raise ConfigError(f"train.device: cuda needs {needed} on this machine, found {gpus}{hint}")
+        raise ConfigError(
+            f"train.device: cuda needs {requirement} on this machine, found {gpus}{hint}"
+        )
     if name == "cpu" or not is_enough:
         return torch.device("cpu")
     index = int(os.environ.get("LOCAL_RANK", 0)) % gpus

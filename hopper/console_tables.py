@@ -31,7 +31,8 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def fit_columns(console: Console, table: Table) -> list[int] | None:
-    """Widths of a table's columns with which it fits the console; None if there are none.
+    """Return the widths of a table's columns with which it fits the console; None if there are
+    none.
 
     A column gets what its longest line takes, or less, but no less than its longest word.
     """
@@ -42,7 +43,7 @@ def fit_columns(console: Console, table: Table) -> list[int] | None:
     while sum(widths) + frame > console.width:
         rooms = [width - span.minimum for width, span in zip(widths, spans, strict=True)]
         # The column with the most lines' worth of room gives way first.
-        index = max(range(len(widths)), key=lambda each: (rooms[each] > 0, widths[each]))
+        index = max(range(len(widths)), key=lambda column: (rooms[column] > 0, widths[column]))
         if rooms[index] <= 0:
             return None
         widths[index] -= 1
@@ -50,7 +51,7 @@ def fit_columns(console: Console, table: Table) -> list[int] | None:
 
 
 def list_rows(table: Table) -> Table:
-    """A table's rows below one another: of each column its heading and the row's cell."""
+    """Return a table's rows below one another: of each column its heading and the row's cell."""
     listed = Table(
         title=table.title, title_justify="left", show_header=False, box=None, pad_edge=False,
         padding=(0, 2, 0, 0),
@@ -77,8 +78,8 @@ def _one_line(column: Column) -> RenderableType:
 
 
 def _span(console: Console, column: Column) -> Measurement:
-    """The longest word and the longest line of a column."""
-    spans = [_measure(console, each) for each in (column.header, *column.cells)]
+    """Return the longest word and the longest line of a column."""
+    spans = [_measure(console, cell) for cell in (column.header, *column.cells)]
     return Measurement(max(s.minimum for s in spans), max(s.maximum for s in spans))
 
 

@@ -105,7 +105,7 @@ class RankFailed(ClusterError):
     def is_of_the_request(self) -> bool:
         """Whether the request itself is wrong, so that another try would fail too."""
         kinds = (ConfigError, GraphError, RequestError, ExactnessError)
-        return self.kind in {kind.__name__ for kind in kinds}
+        return self.kind in {error.__name__ for error in kinds}
 
 
 class RunEnded(ClusterError):

@@ -48,7 +48,7 @@ def threads_for(work: int, few: int = FEW_ITEMS) -> Iterator[int]:
 
 
 def has_thread_pool() -> bool:
-    """Whether numba has a thread pool that several threads may use at the same time.
+    """Return whether numba has a thread pool that several threads may use at the same time.
 
     Those of OpenMP and TBB are safe. numba's own pool ends the process in that case.
     """

@@ -37,7 +37,7 @@ class Ratio:
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """The ratio of two sides measured in the same rounds.
+    """Return the ratio of two sides measured in the same rounds.
 
     The interval is Student's t interval of the mean of the log ratios.
 

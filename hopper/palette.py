@@ -71,13 +71,13 @@ _TINTS: Final = (1.0, 0.68, 0.44, 0.26)
 
 
 def hex_of(name: str) -> str:
-    """A colour of :data:`COLOURS` for white paper."""
+    """Return a colour of :data:`COLOURS` for white paper."""
     return COLOURS[name].light
 
 
-def series(place: int) -> str:
-    """The colour of a numbered thing on white paper; after eight they come again."""
-    return hex_of(SERIES[place % len(SERIES)])
+def series(number: int) -> str:
+    """Return the colour of a numbered thing on white paper; after eight they come again."""
+    return hex_of(SERIES[number % len(SERIES)])
 
 
 def text_on(ground: str) -> str:
@@ -92,23 +92,24 @@ def contrast(first: str, second: str) -> float:
 
 
 def shades_of_engines(labels: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """By contender, the name of its engine's colour, and which of its engine's variants it is; one
-    without options is the first.
+    """Return, by contender, the name of its engine's colour and the number of its variant. A
+    contender without options is the first variant.
 
     Parameters
     ----------
     labels: as of :class:`hopper.bench.contender.Contender`: the engine, perhaps with options.
     """
-    found: dict[str, tuple[str, int]] = {}
+    colours: dict[str, tuple[str, int]] = {}
     for label in sorted(dict.fromkeys(labels), key=lambda label: ":" in label):
         name = ENGINES.get(label.partition(":")[0], OTHER_ENGINE)
-        before = sum(known == name for known, _ in found.values())
-        found[label] = name, min(before, len(_TINTS) - 1)
-    return found
+        before = sum(known == name for known, _ in colours.values())
+        colours[label] = name, min(before, len(_TINTS) - 1)
+    return colours
 
 
 def engine_colours(labels: Sequence[str]) -> dict[str, str]:
-    """By contender, its colour on white paper: its engine's, paler for each further variant."""
+    """Return each contender's colour on white paper: its engine's, paler for each further
+    variant."""
     return {
         label: tint(hex_of(name), variant)
         for label, (name, variant) in shades_of_engines(labels).items()
@@ -116,29 +117,29 @@ def engine_colours(labels: Sequence[str]) -> dict[str, str]:
 
 
 def tint(colour: str, variant: int) -> str:
-    """A colour mixed with white, more of it for later variants."""
+    """Return a colour mixed with white, more of it for later variants."""
     share = _TINTS[variant]
-    mixed = [round(share * part + (1 - share) * 255) for part in _parts(colour)]
-    return "#" + "".join(f"{part:02X}" for part in mixed)
+    mixed = [round(share * channel + (1 - share) * 255) for channel in _parts(colour)]
+    return "#" + "".join(f"{channel:02X}" for channel in mixed)
 
 
 def tint_percent(variant: int) -> int:
-    """How much of a colour a variant has, in per cent."""
+    """Return how much of a colour a variant has, in per cent."""
     return round(100 * _TINTS[variant])
 
 
 def variants() -> range:
-    """The variants of an engine that have colours of their own."""
+    """Return the variants of an engine that have colours of their own."""
     return range(len(_TINTS))
 
 
 def _parts(colour: str) -> list[int]:
-    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
 def _luminance(colour: str) -> float:
     linear = [
         share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
-        for share in (part / 255 for part in _parts(colour))
+        for share in (channel / 255 for channel in _parts(colour))
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

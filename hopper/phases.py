@@ -30,13 +30,13 @@ class Silent:
     """Shows nothing."""
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def advance(self, units: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def end(self, seconds: float) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class Phases:

@@ -94,19 +94,21 @@ def find_plug_in(
     ConfigError: one line that names the key, what was expected and what came.
     """
     if name in built_ins:
-        kind = built_ins[name]
+        plug_in_class = built_ins[name]
     elif ":" not in name:
         raise ConfigError(f"{key}: expected {describe_choices(built_ins)}; got {name!r}")
     else:
-        kind = import_class(key, name, protocol if derives else object)
-        missing = find_missing_members(kind, protocol)
+        plug_in_class = import_class(key, name, protocol if derives else object)
+        missing = find_missing_members(plug_in_class, protocol)
         if missing:
             raise ConfigError(
                 f"{key}: {name}: expected a {protocol.__name__} (docs/howto/plug-ins.md); the "
                 f"class lacks {', '.join(missing)}"
             )
     where = options_key or f"{key}_options"
-    return PlugIn(key, name, kind, _check_options(where, name, kind, options, given))
+    return PlugIn(
+        key, name, plug_in_class, _check_options(where, name, plug_in_class, options, given)
+    )
 
 
 def find_plug_ins(
@@ -142,7 +144,7 @@ def find_plug_ins(
 
 
 def describe_choices(built_ins: Collection[str]) -> str:
-    """The names that a key accepts, in words."""
+    """Return the names that a key accepts, in words."""
     return " or ".join([", ".join(built_ins), FORM] if built_ins else [FORM])
 
 
@@ -153,8 +155,8 @@ def check_form(key: str, name: str, built_ins: Collection[str]) -> None:
     ------
     ValueError: names the key, what was expected and what came.
     """
-    module, colon, kind = name.partition(":")
-    if name not in built_ins and not (module and colon and kind):
+    module, colon, class_name = name.partition(":")
+    if name not in built_ins and not (module and colon and class_name):
         raise ValueError(f"{key}: expected {describe_choices(built_ins)}; got {name!r}")
 
 
@@ -180,8 +182,8 @@ def import_class(key: str, name: str, base: type[Any] = object, what: str = "") 
             f"{key}: {name}: module {module_name!r} cannot be imported "
             f"({type(error).__name__}: {error})"
         ) from error
-    for part in class_name.split("."):
-        value = getattr(value, part, None)
+    for attribute in class_name.split("."):
+        value = getattr(value, attribute, None)
     if value is None:
         raise ConfigError(f"{key}: {name}: module {module_name!r} has no {class_name!r}")
     if not what:
@@ -192,8 +194,8 @@ def import_class(key: str, name: str, base: type[Any] = object, what: str = "") 
     return value
 
 
-def find_missing_members(kind: type[Any], protocol: type[Any]) -> list[str]:
-    """The public members of a protocol that a class lacks. Methods have their arguments.
+def find_missing_members(plug_in_class: type[Any], protocol: type[Any]) -> list[str]:
+    """Return the public members of a protocol that a class lacks. Methods have their arguments.
 
     A class need not inherit from the protocol. A method counts as missing if it takes other
     arguments, if it is abstract, or if only the protocol declares it. Properties are not checked,
@@ -201,20 +203,23 @@ def find_missing_members(kind: type[Any], protocol: type[Any]) -> list[str]:
     """
     missing = []
     for name, declared in _members(protocol).items():
-        member = getattr(kind, name, None)
+        member = getattr(plug_in_class, name, None)
         is_method = inspect.isfunction(declared)
         text = f"{name}({', '.join(_arguments(declared))})" if is_method else name
         is_only_declared = getattr(member, "__isabstractmethod__", False) or (
             is_method and member is declared and getattr(protocol, "_is_protocol", False)
         )
-        is_defined = hasattr(kind, name) and not is_only_declared
-        if not is_defined or (is_method and not _accepts(kind, name, len(_arguments(declared)))):
+        is_defined = hasattr(plug_in_class, name) and not is_only_declared
+        if not is_defined or (
+            is_method and not _accepts(plug_in_class, name, len(_arguments(declared)))
+        ):
             missing.append(text)
     return missing
 
 
 def _members(protocol: type[Any]) -> dict[str, Any]:
-    """The public members of a protocol's classes, by name. A mere annotation counts as None."""
+    """Return the public members of a protocol's classes, by name. A mere annotation counts as
+    None."""
     members: dict[str, Any] = {}
     for base in reversed(protocol.__mro__):
         if base.__module__.partition(".")[0] in ("builtins", "typing", "abc", "torch"):
@@ -229,16 +234,16 @@ def _members(protocol: type[Any]) -> dict[str, Any]:
 
 
 def _arguments(method: Any) -> list[str]:
-    """The names of the arguments that a method must accept by position."""
+    """Return the names of the arguments that a method must accept by position."""
     parameters = list(inspect.signature(method).parameters.values())[1:]
     return [
         parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty
     ]
 
 
-def _accepts(kind: type[Any], name: str, arguments: int) -> bool:
-    """Whether a method of a class's instance can be called with a number of arguments."""
-    method = getattr(kind, name)
+def _accepts(plug_in_class: type[Any], name: str, arguments: int) -> bool:
+    """Return whether a method of a class's instance can be called with a number of arguments."""
+    method = getattr(plug_in_class, name)
     if not callable(method):
         return False
     try:
@@ -246,7 +251,7 @@ def _accepts(kind: type[Any], name: str, arguments: int) -> bool:
     except (TypeError, ValueError):
         # A method in another language may have no signature to compare with.
         return True
-    takes_instance = inspect.isfunction(inspect.getattr_static(kind, name))
+    takes_instance = inspect.isfunction(inspect.getattr_static(plug_in_class, name))
     try:
         signature.bind(*[None] * (arguments + takes_instance))
     except TypeError:
@@ -255,7 +260,7 @@ def _accepts(kind: type[Any], name: str, arguments: int) -> bool:
 
 
 def _check_options(
-    key: str, name: str, kind: type[Any], options: Mapping[str, Any], given: Sequence[str]
+    key: str, name: str, plug_in_class: type[Any], options: Mapping[str, Any], given: Sequence[str]
 ) -> dict[str, Any]:
     """Check options, and convert them to the types of the constructor's annotations.
 
@@ -265,7 +270,7 @@ def _check_options(
         accept one of Hopper's own arguments.
     """
     try:
-        parameters = inspect.signature(kind).parameters
+        parameters = inspect.signature(plug_in_class).parameters
     except (TypeError, ValueError):
         return dict(options)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -293,17 +298,17 @@ def _check_options(
     ]
     if missing:
         raise ConfigError(f"{key}.{missing[0]}: missing; {name} needs it")
-    hints = _hints(kind) if options else {}
+    hints = _hints(plug_in_class) if options else {}
     return {
         option: _convert_option(f"{key}.{option}", value, hints)
         for option, value in options.items()
     }
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    """The constructor's annotations by parameter; empty if they cannot be read."""
+def _hints(plug_in_class: type[Any]) -> dict[str, Any]:
+    """Return the constructor's annotations by parameter; empty if they cannot be read."""
     try:
-        return typing.get_type_hints(kind.__init__, include_extras=True)
+        return typing.get_type_hints(plug_in_class.__init__, include_extras=True)
     # An annotation may use names that only type checkers import.
     except (NameError, TypeError, AttributeError):
         return {}
@@ -323,7 +328,7 @@ def _convert_option(key: str, value: Any, hints: Mapping[str, Any]) -> Any:
         return adapter.validate_json(json.dumps(value))
     except ValidationError as error:
         problem = error.errors()[0]
-        path = "".join(f".{part}" for part in problem["loc"])
+        path = "".join(f".{key_part}" for key_part in problem["loc"])
         raise ConfigError(f"{key}{path}: {problem['msg']}, got {value!r:.200}") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}: {error}, got {value!r:.200}") from error

@@ -99,7 +99,7 @@ class RankStore:
             time.sleep(_POLL_SECONDS)
 
     def has_failures(self) -> bool:
-        """Whether a rank has reported a failed wait, as far as the store can be asked."""
+        """Return whether a rank has reported a failed wait, as far as the store can be asked."""
         try:
             return bool(self.store.check([_FAILED]))
         except (RuntimeError, dist.DistError):
@@ -112,7 +112,7 @@ class RankStore:
         ------
         ClusterError: not every rank told its step within ``limit`` seconds.
         """
-        return min(int(told) for told in self._exchange(_READY, str(step), limit))
+        return min(int(answer) for answer in self._exchange(_READY, str(step), limit))
 
     def leave_together(self, limit: float) -> None:
         """Return when every rank has called this, so that none of them needs the store any more.
@@ -137,7 +137,7 @@ class RankStore:
             ) from error
 
     def _exchange(self, kind: str, value: str, limit: float) -> list[str]:
-        """Every rank's value of a kind, in rank order."""
+        """Return every rank's value of a kind, in rank order."""
         try:
             names = self._report_and_wait(kind, value, limit)
             return [self.store.get(name).decode() for name in names]
@@ -165,7 +165,7 @@ class RankStore:
 
 
 def silence_of(rank: int, ranks: Sequence[int], operation: str, limit: float) -> RankSilent:
-    """The error of a rank's wait for other ranks."""
+    """Return the error of a rank's wait for other ranks."""
     return RankSilent(f"rank {rank}, waiting for {name_ranks(ranks)}", operation, limit)
 
 
@@ -175,7 +175,8 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def machine_key() -> int:
-    """A number that is equal on ranks with the same process ids: same kernel and pid namespace."""
+    """Return a number that is equal on ranks with the same process ids: same kernel and pid
+    namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     text = boot + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

@@ -63,7 +63,7 @@ def _start(ray: Any, options: dict[str, Any]) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """The class and the last line of an error of Ray."""
+    """Return the class and the last line of an error of Ray."""
     lines: list[str] = []
     with suppress(Exception):
         lines = str(error).strip().splitlines()

@@ -62,7 +62,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
     def get_backend(self) -> str:
-        """The name of the rendezvous."""
+        """Return the name of the rendezvous."""
         return BACKEND
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -76,7 +76,7 @@ class LoopbackRendezvous(RendezvousHandler):
         )
 
     def is_closed(self) -> bool:
-        """Whether the rendezvous has been closed."""
+        """Return whether the rendezvous has been closed."""
         return self._closed
 
     def set_closed(self) -> None:
@@ -84,7 +84,7 @@ class LoopbackRendezvous(RendezvousHandler):
         self._closed = True
 
     def num_nodes_waiting(self) -> int:
-        """The number of machines that want to join: always 0."""
+        """Return the number of machines that want to join: always 0."""
         return 0
 
     def get_run_id(self) -> str:

@@ -100,7 +100,7 @@ class RunLog:
         self._own.context = context
 
     @contextmanager
-    def noting(self, **fields: Any) -> Iterator[None]:
+    def note_fields(self, **fields: Any) -> Iterator[None]:
         """Add fields to this thread's lines while the context lasts."""
         before = self._own.context
         self._own.context = before | fields
@@ -142,7 +142,7 @@ class RunLog:
         self._write({"event": name, "start": self._clock() - self._opened, **fields})
 
     def take_stage_seconds(self) -> dict[Stage, float]:
-        """This thread's seconds by stage since its last call. The sums then restart from zero."""
+        """Return this thread's seconds by stage since its last call. The sums restart from zero."""
         taken = self._own.seconds
         self._own.seconds = dict.fromkeys(STAGES, 0.0)
         return taken
@@ -153,7 +153,7 @@ class RunLog:
             self._own.seconds[stage] += stage_seconds
 
     def total_seconds(self) -> dict[Stage, float]:
-        """All threads' seconds by stage since the log was made."""
+        """Return all threads' seconds by stage since the log was made."""
         with self._lock:
             return dict(self._totals)
 
@@ -194,7 +194,8 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _clock() -> str:
-    """An identifier of this machine's monotonic clock: that of the boot which it counts from.
+    """Return an identifier of this machine's monotonic clock: that of the boot which it counts
+    from.
 
     Containers and network namespaces of one machine share the clock and the identifier. "" if
     unknown.

@@ -16,12 +16,12 @@ Handler = Callable[[int, FrameType | None], None]
 @contextmanager
 def handle_signals(kinds: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
     """Install a handler of signals while the context lasts. The main thread must enter it."""
-    before = {kind: signal.signal(kind, handler) for kind in kinds}
+    before = {number: signal.signal(number, handler) for number in kinds}
     try:
         yield
     finally:
-        for kind, previous_handler in before.items():
-            signal.signal(kind, previous_handler)
+        for number, previous_handler in before.items():
+            signal.signal(number, previous_handler)
 
 
 @contextmanager

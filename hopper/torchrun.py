@@ -10,7 +10,8 @@ from typing import Any
 
 
 def loopback_rendezvous() -> Callable[[Any], Any]:
-    """The function that makes a :class:`hopper.rendezvous.LoopbackRendezvous` for torchrun."""
+    """Return the function that makes a :class:`hopper.rendezvous.LoopbackRendezvous` for
+    torchrun."""
     return _make_rendezvous
 
 

@@ -50,7 +50,7 @@ class Traffic:
         return sum(self.totals().values())
 
     def totals(self) -> dict[Cause, int]:
-        """By cause, all bytes ever counted here or by counters of :meth:`apart`."""
+        """Return all bytes ever counted here or by counters of :meth:`apart`, by cause."""
         with self._lock:
             return dict(self._totals)
 
@@ -61,7 +61,7 @@ class Traffic:
                 self._bytes[cause] += count
 
     def take(self) -> dict[Cause, int]:
-        """The bytes by cause since the last call. The counters then restart from zero."""
+        """Return the bytes by cause since the last call. The counters then restart from zero."""
         with self._lock:
             taken = self._bytes
             self._bytes = dict.fromkeys(CAUSES, 0)

@@ -172,7 +172,7 @@ def test_a_machine_without_a_boot_identifier(
 def test_fields_are_noted_for_a_while(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
     log.within(epoch=1)
-    with log.noting(model=2, step=0):
+    with log.note_fields(model=2, step=0):
         log.event("inside")
     log.event("outside")
     log.close()

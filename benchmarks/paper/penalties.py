@@ -21,7 +21,7 @@ from hopper.bench.contender import Contender
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
-from hopper.train.cache_sources import cached_tables
+from hopper.train.cache_sources import list_cacheable_tables
 from hopper.train.warm_cache import profile_key
 
 WIDTH: Final = 128
@@ -35,7 +35,7 @@ _MICROSECONDS: Final = 1e6
 
 
 def count_profiles(job: Job) -> int:
-    """Runs of a job."""
+    """Count the runs of a job."""
     return len(job.cells) * len(job.experiment.sides) * job.rounds
 
 
@@ -52,7 +52,7 @@ def run_profiles(job: Job) -> Iterator[dict[str, Any]]:
 
 
 def _take_profiles(side: Contender, config: Config, _summary: Any) -> dict[str, dict[str, Any]]:
-    """What a run of a side has kept beside its partitions."""
+    """Return what a run of a side has kept beside its partitions."""
     request = Request(side.configure(config), side.graph(config))
     key = profile_key(request)
     profiles = [
@@ -62,7 +62,8 @@ def _take_profiles(side: Contender, config: Config, _summary: Any) -> dict[str, 
 
 
 def describe_types(request: Request, profiles: Sequence[CacheProfile]) -> dict[str, dict[str, Any]]:
-    """By node type, what the profiles of all ranks say of it; types that none visited are left out.
+    """Return what the profiles of all ranks say, by node type. Types that no rank visited are left
+    out.
 
     Returns
     -------
@@ -71,7 +72,7 @@ def describe_types(request: Request, profiles: Sequence[CacheProfile]) -> dict[s
     rows: that an iteration reads, and penalties: seconds of a missing byte; of each rank that reads
     any.
     """
-    tables, profiles_by_type = cached_tables(request), {}
+    tables, profiles_by_type = list_cacheable_tables(request), {}
     for name, first in profiles[0].types.items():
         visited = [profile for profile in profiles if profile.types[name].ids.size]
         if visited:
@@ -95,17 +96,24 @@ def _width(request: Request, name: str, *, learned: bool) -> int:
 
 
 def penalty_table(result: Result) -> Table:
-    """What a missing byte and a missing row of every type cost."""
+    """Make a table of what a missing byte and a missing row of every type cost."""
     rows = []
     for cell, role, side in sides_of(result):
-        for name, own in _types(side).items():
-            penalties = [_MICROSECONDS * penalty for penalty in own["penalties"]]
+        for name, record in _types(side).items():
+            penalties = [_MICROSECONDS * penalty for penalty in record["penalties"]]
             rows.append(
                 [
-                    *(cell["name"], role, name, "learnable" if own["learned"] else "features"),
-                    *(f"{own['width']:,}", f"{own['row_bytes']:,}", number(fmean(own["rows"]))),
-                    *(number(each) for each in (median(penalties), min(penalties), max(penalties))),
-                    number(median(penalties) * own["row_bytes"]),
+                    *(cell["name"], role, name, "learnable" if record["learned"] else "features"),
+                    *(
+                        f"{record['width']:,}",
+                        f"{record['row_bytes']:,}",
+                        number(fmean(record["rows"])),
+                    ),
+                    *(
+                        number(penalty)
+                        for penalty in (median(penalties), min(penalties), max(penalties))
+                    ),
+                    number(median(penalties) * record["row_bytes"]),
                 ]
             )
     headings = (
@@ -121,17 +129,17 @@ def penalty_table(result: Result) -> Table:
 
 
 def learnable_penalty_table(result: Result) -> Table:
-    """Learnable rows against features of the same width, byte for byte and row for row."""
+    """Make a table of learnable rows against features of the same width, by byte and by row."""
     rows = []
     for cell, role, side in sides_of(result):
         types = _types(side).items()
-        for name, own in types:
+        for name, record in types:
             for other, base in types:
-                if own["learned"] and not base["learned"] and own["width"] == base["width"]:
-                    ratio = median(own["penalties"]) / median(base["penalties"])
-                    by_row = ratio * own["row_bytes"] / base["row_bytes"]
+                if record["learned"] and not base["learned"] and record["width"] == base["width"]:
+                    ratio = median(record["penalties"]) / median(base["penalties"])
+                    by_row = ratio * record["row_bytes"] / base["row_bytes"]
                     texts = [number(ratio), number(by_row)]
-                    rows.append([cell["name"], role, name, other, str(own["width"]), *texts])
+                    rows.append([cell["name"], role, name, other, str(record["width"]), *texts])
     headings = (
         *("cell", "side", "learnable", "features of", "width"),
         *("penalty of a byte, times", "of a row, times"),
@@ -141,24 +149,26 @@ def learnable_penalty_table(result: Result) -> Table:
 
 
 def draw_penalties(result: Result, path: Path) -> None:
-    """A line for each type, the narrowest on top: the median of every side, from the least to the
-    largest; squares are learnable rows."""
+    """Draw a line for each type, the narrowest on top: every side's median, from the least to the
+    largest. Squares are learnable rows."""
     cells = result["cells"]
     most = max(len(side["runs"][0]) for _, _, side in sides_of(result))
     figure, axes = canvas(len(cells), 6 * len(cells) + 1, 1.6 + 0.4 * most)
     for axis, cell in zip(axes, cells, strict=True):
-        shown = {name: own for side in cell["sides"].values() for name, own in _types(side).items()}
-        names = sorted(shown, key=lambda name: (shown[name]["width"], name))
+        records = {
+            name: record for side in cell["sides"].values() for name, record in _types(side).items()
+        }
+        names = sorted(records, key=lambda name: (records[name]["width"], name))
         for role, side in cell["sides"].items():
-            for name, own in _types(side).items():
-                penalties = [_MICROSECONDS * penalty for penalty in own["penalties"]]
+            for name, record in _types(side).items():
+                penalties = [_MICROSECONDS * penalty for penalty in record["penalties"]]
                 middle = median(penalties)
                 reach = [[middle - min(penalties)], [max(penalties) - middle]]
                 axis.errorbar(
                     [middle], [names.index(name)], xerr=reach, capsize=2, label=role,
-                    fmt="s" if own["learned"] else "o", color=colour_of(role, cell),
+                    fmt="s" if record["learned"] else "o", color=colour_of(role, cell),
                 )  # fmt: skip
-        axis.set_yticks(range(len(names)), [_label(name, shown[name]) for name in names])
+        axis.set_yticks(range(len(names)), [_label(name, records[name]) for name in names])
         axis.set_ylim(len(names) - 0.5, -0.5)
         axis.set_xscale("log")
         finish(axis, f"{cell['graph']}: microseconds a missing byte", "both")
@@ -166,12 +176,12 @@ def draw_penalties(result: Result, path: Path) -> None:
     save(figure, result, path)
 
 
-def _label(name: str, own: Mapping[str, Any]) -> str:
-    return f"{name}, {own['width']}" + (", learnable" if own["learned"] else "")
+def _label(name: str, record: Mapping[str, Any]) -> str:
+    return f"{name}, {record['width']}" + (", learnable" if record["learned"] else "")
 
 
 def _types(side: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By node type, the narrowest first, what all runs of a side say of it."""
+    """Return what all runs of a side say, by node type, the narrowest first."""
     first = side["runs"][0]
     names = sorted(first, key=lambda name: (first[name]["width"], name))
     keys = ("rows", "penalties")

@@ -64,9 +64,9 @@ def _answer_ctrl_c() -> Iterator[None]:
     def send_again(dropped: Any) -> None:
         """Send SIGINT again if Python drops KeyboardInterrupt in a place that cannot raise."""
         if issubclass(dropped.exc_type, KeyboardInterrupt):
-            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
-            again.daemon = True
-            again.start()
+            timer = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+            timer.daemon = True
+            timer.start()
         else:
             before(dropped)
 
@@ -85,7 +85,7 @@ def _answer_ctrl_c() -> Iterator[None]:
 
 
 def _imports_torch(frame: FrameType | None) -> bool:
-    """Whether a module of torch is being imported in this frame or in one that called it."""
+    """Return whether a module of torch is being imported in this frame or in one that called it."""
     names = set()
     while frame is not None:
         names.add(str(frame.f_globals.get("__name__")).partition(".")[0])
@@ -96,7 +96,7 @@ def _imports_torch(frame: FrameType | None) -> bool:
 
 
 def _is_output_closed() -> bool:
-    """Whether nobody reads stdout any more. What is left to print is then thrown away."""
+    """Return whether nobody reads stdout any more. What is left to print is then thrown away."""
     watch = select.poll()
     watch.register(sys.stdout.fileno(), 0)
     is_closed = any(event & select.POLLERR for _, event in watch.poll(0))

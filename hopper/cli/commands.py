@@ -65,7 +65,7 @@ class _PrintVersions(argparse.Action):
     """Prints the versions in a line and ends the command."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """See argparse."""
+        """Print the versions, and end the command."""
         from hopper.cli.versions import list_versions
 
         print(list_versions())

@@ -15,7 +15,7 @@ from rich.table import Table
 from hopper.console_tables import print_table
 from hopper.partition import PartitionedGraph
 from hopper.partition.memory import MemoryEstimate, format_bytes
-from hopper.partition.stored_forms import rounded_tables
+from hopper.partition.stored_forms import describe_rounded_tables
 
 
 def show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
@@ -98,7 +98,7 @@ def print_result(
         return
     show(result.description, arguments.out)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    for line in rounded_tables(result.schema):
+    for line in describe_rounded_tables(result.schema):
         console.print(line)
 
 

@@ -138,10 +138,10 @@ def _measure_locality(
     graph: PartitionedGraph,
 ) -> dict[str, Any] | None:
     """Measure R_micro and R_sub. None if they cannot be measured."""
-    needed = locality_bytes(graph.schema)
-    if limit is not None and limit < needed:
+    required = locality_bytes(graph.schema)
+    if limit is not None and limit < required:
         console.print(
-            f"locality not measured: it needs about {format_bytes(needed)} of memory, "
+            f"locality not measured: it needs about {format_bytes(required)} of memory, "
             f"{format_bytes(limit)} are allowed by --memory-limit"
         )
         return None
@@ -161,7 +161,7 @@ def _measure_locality(
 
 
 def _weights_fanouts(arguments: argparse.Namespace) -> list[int] | None:
-    """The fanouts that weights are sampled with. None = weights are counts."""
+    """Return the fanouts that weights are sampled with. None = weights are counts."""
     weights, fanouts = arguments.weights, arguments.weights_fanouts
     if weights not in (None, "counts", "sampled"):
         raise RequestError(f"--weights: expected counts or sampled, given {weights!r}")
@@ -175,7 +175,7 @@ def _weights_fanouts(arguments: argparse.Namespace) -> list[int] | None:
 
 
 def _refiner(arguments: argparse.Namespace) -> Refiner | None:
-    """The refiner that moves nodes after the method. None = no refiner."""
+    """Return the refiner that moves nodes after the method. None = no refiner."""
     fanouts, epochs = arguments.refine_fanouts, arguments.refine_epochs
     if arguments.refine is None:
         for option, value in (("fanouts", fanouts), ("epochs", epochs)):
@@ -192,7 +192,7 @@ def _refiner(arguments: argparse.Namespace) -> Refiner | None:
 
 def _fanouts(option: str, text: str) -> list[int]:
     try:
-        fanouts = [int(part) for part in text.split(",")]
+        fanouts = [int(word) for word in text.split(",")]
     except ValueError:
         fanouts = []
     if not fanouts or not all(map(is_fanout, fanouts)):

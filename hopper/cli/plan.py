@@ -197,8 +197,8 @@ def _bytes(trained: Sequence[Estimate]) -> Table:
     causes = [cause for cause in CAUSES if any((e.bytes or {}).get(cause) for e in trained)]
     table = _table("MiB between servers, an epoch", "all", *causes)
     for estimate in trained:
-        sent = estimate.bytes or {}
-        values = (estimate.total_bytes, *(sent[cause] for cause in causes))
+        nbytes = estimate.bytes or {}
+        values = (estimate.total_bytes, *(nbytes[cause] for cause in causes))
         table.add_row(_name(estimate), *(f"{value / _MIB:,.2f}" for value in values))
     return table
 

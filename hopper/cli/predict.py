@@ -73,8 +73,8 @@ def _time(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     with quick_imports():
         from hopper.predict.launch import predict_into, prepare_prediction
-        from hopper.predict.order import Asked
-    request = Asked(
+        from hopper.predict.order import PredictionRequest
+    request = PredictionRequest(
         *(options.what, options.nodes, options.format, options.memory),
         tuple(options.overrides),
         options.type,

@@ -14,7 +14,7 @@ SEEDS: Final = 2**63
 
 
 def is_fanout(number: int) -> bool:
-    """Whether a number is a valid fanout: positive and below 2**31, or -1 for all."""
+    """Return whether a number is a valid fanout: positive and below 2**31, or -1 for all."""
     return number == -1 or 0 < number < COUNTS
 
 

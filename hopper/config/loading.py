@@ -71,8 +71,8 @@ def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{path}: not a valid configuration: nested too deeply") from None
     except ValueError as error:
-        kind = "JSON" if is_json else "TOML"
-        raise ConfigError(f"{path}: not valid {kind}: {error}") from error
+        language = "JSON" if is_json else "TOML"
+        raise ConfigError(f"{path}: not valid {language}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected sections, found {type(values).__name__}")
     return values
@@ -170,7 +170,7 @@ def _explain(error: ValidationError) -> list[str]:
     """Write one line for each invalid key."""
     lines = []
     for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
+        key = ".".join(str(key_part) for key_part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             lines.append(f"{key}: unknown key")
         elif problem["type"] == "missing":

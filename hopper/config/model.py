@@ -103,7 +103,7 @@ TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn", *ONE_LAYER)
 
 @cache
 def _reads_types(name: str) -> bool:
-    """Whether a user's model class reads several node types.
+    """Return whether a user's model class reads several node types.
 
     Raises
     ------
@@ -194,11 +194,13 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
                 f"name_options: those of a class of one's own; {self.name!r} takes the keys of "
                 f"[model]; got {self.name_options}"
             )
-        known = {key for kind in MODEL_OPTIONS.values() for key in kind.model_fields}
+        keys = {key for options in MODEL_OPTIONS.values() for key in options.model_fields}
         allowed = MODEL_OPTIONS.get(self.name, Section).model_fields
-        for key in sorted(known - set(allowed)):
+        for key in sorted(keys - set(allowed)):
             if getattr(self, key) != type(self).model_fields[key].default:
-                takers = [name for name, kind in MODEL_OPTIONS.items() if key in kind.model_fields]
+                takers = [
+                    name for name, options in MODEL_OPTIONS.items() if key in options.model_fields
+                ]
                 raise ValueError(
                     f"{key}: an option of {', '.join(takers)}, not of {self.name!r}; got "
                     f"{getattr(self, key)!r}"

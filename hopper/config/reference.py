@@ -75,14 +75,14 @@ class Key:
 def list_keys() -> list[Key]:
     """List all keys, section by section, in the order of their definitions."""
     return [
-        _make_key(f"{name}.{key}", kind, key, field)
-        for name, kind in sections().items()
-        for key, field in kind.model_fields.items()
+        _make_key(f"{name}.{key}", section, key, field)
+        for name, section in sections().items()
+        for key, field in section.model_fields.items()
     ]
 
 
 def sections() -> dict[str, type[Section]]:
-    """The class of each section, by the section's name."""
+    """Return the class of each section, by the section's name."""
     classes = {}
     for name, field in Config.model_fields.items():
         assert isinstance(field.annotation, type)
@@ -91,9 +91,9 @@ def sections() -> dict[str, type[Section]]:
     return classes
 
 
-def describe_section(kind: type[Section]) -> str:
-    """The description of a section, in one line."""
-    return plain_text(inspect.getdoc(kind) or "").partition(": ")[2]
+def describe_section(section: type[Section]) -> str:
+    """Return the description of a section, in one line."""
+    return plain_text(inspect.getdoc(section) or "").partition(": ")[2]
 
 
 def make_schema() -> dict[str, Any]:
@@ -115,15 +115,15 @@ def make_schema() -> dict[str, Any]:
     return schema
 
 
-def _make_key(name: str, kind: type[Section], key: str, field: FieldInfo) -> Key:
+def _make_key(name: str, section: type[Section], key: str, field: FieldInfo) -> Key:
     is_required = field.is_required()
     default = None if is_required else field.get_default(call_default_factory=True)
     of_type, bounds = _explain_type(field.annotation, field.metadata)
-    return Key(name, of_type, bounds, default, is_required, _description(kind, key))
+    return Key(name, of_type, bounds, default, is_required, _description(section, key))
 
 
 def _explain_type(
-    kind: Any, metadata: Sequence[Any] = (), several: bool = False
+    annotation: Any, metadata: Sequence[Any] = (), several: bool = False
 ) -> tuple[str, str]:
     """Describe a type in words, and its bounds and those of its parts.
 
@@ -132,7 +132,7 @@ def _explain_type(
     metadata: what pydantic stores about the whole type.
     several: whether the words are for several values.
     """
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner = get_origin(annotation), get_args(annotation)
     bounds = _explain_bounds(metadata)
     if origin is Annotated:
         lists = [item.metadata if isinstance(item, FieldInfo) else [item] for item in inner[1:]]
@@ -149,7 +149,7 @@ def _explain_type(
     if origin is dict:
         noun, of_entries = _explain_type(inner[1], (), True)
         return f"{'tables' if several else 'table'} of {noun}", _join(bounds, of_entries)
-    return _NOUNS[kind][several], bounds
+    return _NOUNS[annotation][several], bounds
 
 
 def _explain_bounds(metadata: Sequence[Any]) -> str:
@@ -168,18 +168,18 @@ def _join(*bounds: str) -> str:
     return ", ".join(filter(None, bounds))
 
 
-def _description(kind: type[Section], key: str) -> str:
-    """The text below a key, in its section or in the first base class that has one."""
-    for base in kind.__mro__:
+def _description(section: type[Section], key: str) -> str:
+    """Return the text below a key, in its section or in the first base class that has one."""
+    for base in section.__mro__:
         if base is not Section and issubclass(base, Section) and key in _texts(base):
             return _texts(base)[key]
     return ""
 
 
 @cache
-def _texts(kind: type[Section]) -> dict[str, str]:
-    """The texts below the keys in a class's source, by key."""
-    [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+def _texts(section: type[Section]) -> dict[str, str]:
+    """Return the texts below the keys in a class's source, by key."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(definition, ast.ClassDef)
     texts = {}
     for key, text in itertools.pairwise(definition.body):

@@ -46,5 +46,5 @@ def examine(
 
 
 def worst_of(findings: Sequence[Finding]) -> State:
-    """The worst state of some findings."""
+    """Return the worst state of some findings."""
     return max((finding.state for finding in findings), key=STATES.index, default="fine")

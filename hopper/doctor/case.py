@@ -52,7 +52,7 @@ class Case:
 
 
 def is_elsewhere(config: Config, limit: float) -> bool:
-    """Whether a feature server's address is not on this machine's loopback.
+    """Return whether a feature server's address is not on this machine's loopback.
 
     A name that is not resolved within ``limit`` seconds counts as elsewhere.
     """
@@ -64,6 +64,6 @@ def is_elsewhere(config: Config, limit: float) -> bool:
 
 
 def folders_here(graph: PartitionedGraph) -> list[int]:
-    """The servers whose folders this machine has."""
+    """Return the servers whose folders this machine has."""
     servers = range(graph.book.servers)
     return [server for server in servers if server_folder(graph.path, server).is_dir()]

@@ -40,13 +40,13 @@ def check_certificates(case: Case) -> Iterator[Finding]:
 
 
 def _judge_no_files(case: Case) -> Finding:
-    """The finding for a cluster without any of the files."""
+    """Return the finding for a cluster without any of the files."""
     subject = "certificates and token"
     if not case.elsewhere:
         return fine(subject, "none are named: connections stay on this machine's loopback")
     if case.config.cluster.insecure:
-        found = "cluster.insecure: rows travel in the open, to anybody who reaches a server"
-        return warning(subject, found, "right only where nobody else can reach the network")
+        text = "cluster.insecure: rows travel in the open, to anybody who reaches a server"
+        return warning(subject, text, "right only where nobody else can reach the network")
     # The check of the configuration refuses this too.
     return warning(subject, "none are named, and servers are on other machines")
 
@@ -69,12 +69,12 @@ def _check_certificate(cluster: Cluster, has_servers_here: bool) -> Iterator[Fin
     subject = "cluster.tls_certificate"
     file, key = cluster.tls_certificate, cluster.tls_key
     try:
-        found = _judge(subject, file, read_validity(file, key))
+        finding = _judge(subject, file, read_validity(file, key))
     except ssl.SSLError as error:
         yield warning(subject, f"{file}: when it expires cannot be told: {error.reason}")
         return
-    yield found
-    if found.state == "wrong" or not cluster.tls_ca:
+    yield finding
+    if finding.state == "wrong" or not cluster.tls_ca:
         return
     try:
         # Clients connect to servers that are started here under this name.
@@ -89,17 +89,17 @@ def _check_certificate(cluster: Cluster, has_servers_here: bool) -> Iterator[Fin
 
 
 def _judge(subject: str, file: str, validity: Validity) -> Finding:
-    found = f"{file}: {validity}"
+    text = f"{file}: {validity}"
     if validity.days < 0:
-        return wrong(subject, found, _RENEW)
+        return wrong(subject, text, _RENEW)
     if validity.days < SOON_DAYS:
-        return warning(subject, found, _RENEW)
-    return fine(subject, found)
+        return warning(subject, text, _RENEW)
+    return fine(subject, text)
 
 
 def _check_secret(subject: str, file: Path) -> Finding:
     mode = file.stat().st_mode
     if mode & stat.S_IROTH:
-        found = f"{file}: every user of this machine can read it (mode {stat.S_IMODE(mode):o})"
-        return warning(subject, found, f"chmod 600 {file}")
+        text = f"{file}: every user of this machine can read it (mode {stat.S_IMODE(mode):o})"
+        return warning(subject, text, f"chmod 600 {file}")
     return fine(subject, f"{file}: closed to other users (mode {stat.S_IMODE(mode):o})")

@@ -43,7 +43,7 @@ def check_plug_ins(config: Config) -> Iterator[Finding]:
 
 
 def _find_classes(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """The keys and values of the form "package.module:Class"."""
+    """Yield the keys and values of the form "package.module:Class"."""
     if isinstance(value, Mapping):
         for name, entry in value.items():
             if name not in _PLACES and not name.endswith("_options"):
@@ -100,9 +100,9 @@ def check_run_folder(case: Case) -> Iterator[Finding]:
     if files.have_whole_model(messages.append):
         yield fine("train.run_dir", f"{folder}: goes on from {files.newest}")
         return
-    found = messages[-1] if messages else f"{files.folder}: no checkpoint to resume from"
+    text = messages[-1] if messages else f"{files.folder}: no checkpoint to resume from"
     advice = 'begin anew with train.resume = false, or "auto"'
     if case.elsewhere:
-        yield warning("train.resume", f"{found}; they lie where rank 0 ran", advice)
+        yield warning("train.resume", f"{text}; they lie where rank 0 ran", advice)
     else:
-        yield wrong("train.resume", found, advice)
+        yield wrong("train.resume", text, advice)

@@ -59,9 +59,9 @@ def _check_folders(case: Case, here: list[int]) -> Iterator[Finding]:
     if not missing:
         return
     names = ", ".join(f"server-{server}" for server in missing)
-    found = f"{graph.path} has no {names}"
+    text = f"{graph.path} has no {names}"
     if not here or not case.elsewhere:
         advice = "copy them here, or name their feature servers in cluster.servers"
-        yield wrong(_SUBJECT, f"{found}, which ranks of this machine read", advice)
+        yield wrong(_SUBJECT, f"{text}, which ranks of this machine read", advice)
     else:
-        yield fine(_SUBJECT, f"{found}: ranks of these servers run elsewhere")
+        yield fine(_SUBJECT, f"{text}: ranks of these servers run elsewhere")

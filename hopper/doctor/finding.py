@@ -37,25 +37,25 @@ class Finding:
     advice: str = ""
 
 
-def fine(subject: str, found: str) -> Finding:
+def fine(subject: str, text: str) -> Finding:
     """Make a finding that needs no action."""
-    return Finding(subject, "fine", found)
+    return Finding(subject, "fine", text)
 
 
-def warning(subject: str, found: str, advice: str = "") -> Finding:
+def warning(subject: str, text: str, advice: str = "") -> Finding:
     """Make a finding of something that may be wrong."""
-    return Finding(subject, "warning", found, advice)
+    return Finding(subject, "warning", text, advice)
 
 
-def wrong(subject: str, found: object, advice: str = "") -> Finding:
+def wrong(subject: str, problem: object, advice: str = "") -> Finding:
     """Make a finding of something that is wrong.
 
     Parameters
     ----------
-    found: a text or an error.
+    problem: a text or an error.
     """
-    text = explain_os_error(found, subject) if isinstance(found, OSError) else None
-    return Finding(subject, "wrong", " ".join((text or str(found)).split()), advice)
+    text = explain_os_error(problem, subject) if isinstance(problem, OSError) else None
+    return Finding(subject, "wrong", " ".join((text or str(problem)).split()), advice)
 
 
 def find_refusal(subject: str, look: Callable[[], object], advice: str = "") -> Finding | None:

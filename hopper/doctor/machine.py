@@ -41,8 +41,8 @@ def check_device(case: Case) -> Iterator[Finding]:
     name = torch.cuda.get_device_name(device)
     yield fine(subject, f"{torch.cuda.device_count()} × {name}, for {case.ranks_text}")
     if find_spec("triton") is None:
-        found = "Triton is not installed: message passing takes torch's kernels"
-        yield warning("Triton", found, "pip install 'hopper-gnn[gpu]' for faster ones")
+        text = "Triton is not installed: message passing takes torch's kernels"
+        yield warning("Triton", text, "pip install 'hopper-gnn[gpu]' for faster ones")
 
 
 def check_threads(case: Case) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def check_threads(case: Case) -> Iterator[Finding]:
     subject, ranks, count = "threads", case.ranks_here, count_cores()
     threads = threads_of_a_rank(case.config.train.threads, ranks)
     from_environment = os.environ.get("OMP_NUM_THREADS", "")
-    found = f"{case.ranks_text} × {threads} threads on {count} usable cores"
+    text = f"{case.ranks_text} × {threads} threads on {count} usable cores"
     if from_environment and from_environment != str(threads):
         advice = f"unset it, or set it and train.threads to {max(1, count // ranks)}"
         mismatch = (
@@ -59,9 +59,9 @@ def check_threads(case: Case) -> Iterator[Finding]:
         yield warning(subject, mismatch, advice)
     if ranks * threads > count:
         advice = "fewer ranks or train.threads, or 0, which divides the cores among the ranks"
-        yield warning(subject, found, advice)
+        yield warning(subject, text, advice)
     else:
-        yield fine(subject, found)
+        yield fine(subject, text)
 
 
 def check_open_files(case: Case) -> Iterator[Finding]:
@@ -74,14 +74,14 @@ def check_open_files(case: Case) -> Iterator[Finding]:
         # check_files reports this error.
         return
     servers = len(case.config.cluster.servers) or graph.book.servers
-    needed = mapped + servers + 2 * case.graph_request.ranks + _OTHER_FILES
-    found = f"a process may have {limit:,}; a rank takes about {needed:,} at most"
+    required = mapped + servers + 2 * case.graph_request.ranks + _OTHER_FILES
+    text = f"a process may have {limit:,}; a rank takes about {required:,} at most"
     if limit == resource.RLIM_INFINITY:
         yield fine(subject, "no limit")
-    elif limit < needed:
-        yield warning(subject, found, f"ulimit -n {max(4096, 2 * needed)}, before the run starts")
+    elif limit < required:
+        yield warning(subject, text, f"ulimit -n {max(4096, 2 * required)}, before the run starts")
     else:
-        yield fine(subject, found)
+        yield fine(subject, text)
 
 
 def check_shared_memory(case: Case) -> Iterator[Finding]:
@@ -97,7 +97,7 @@ def check_shared_memory(case: Case) -> Iterator[Finding]:
     if not may_use_gpus or case.ranks_here == 1 or case.config.cluster.share_gpus:
         yield fine(subject, f"{size}; only NCCL uses it, between GPUs of a machine")
     elif usage is None or usage.free < _LEAST_SHARED:
-        found = f"{size}; NCCL's messages between {case.ranks_here} GPUs go through it"
-        yield warning(subject, found, "make it larger: docker run --shm-size=4g")
+        text = f"{size}; NCCL's messages between {case.ranks_here} GPUs go through it"
+        yield warning(subject, text, "make it larger: docker run --shm-size=4g")
     else:
         yield fine(subject, size)

@@ -60,21 +60,21 @@ class Answer:
     ----------
     refusal: why ranks could not use it; None = they can.
     warnings: findings that deserve a warning.
-    told: the facts that are fine, as a text.
+    text: the facts that are fine, as a text.
     description: the server's description of its tables.
     """
 
     refusal: Finding | None
     warnings: tuple[Finding, ...] = ()
-    told: str = ""
+    text: str = ""
     description: ServerDescription | None = None
 
 
 class _Refused(Exception):
     """Ranks could not use the server. The text says why."""
 
-    def __init__(self, found: str, advice: str = _ADVICE) -> None:
-        super().__init__(found)
+    def __init__(self, text: str, advice: str = _ADVICE) -> None:
+        super().__init__(text)
         self.advice = advice
 
 
@@ -84,18 +84,18 @@ def ask_server(expected: Expected, limit: float) -> Answer:
     try:
         host, port = _split(expected.address)
         with _connect(host, port, deadline) as connection:
-            told = list(_check_certificate(connection, host, expected.security, warnings))
+            texts = list(_check_certificate(connection, host, expected.security, warnings))
         description, seconds = _describe(expected, deadline)
     except _Refused as error:
         return Answer(wrong("", error, error.advice), tuple(warnings))
     warnings += _compare_versions(description)
-    told = [
+    texts = [
         f"serves part {expected.server} of {expected.servers}, {len(description.tables)} tables",
         f"at most {description.ids_per_request:,} ids a request",
-        *told,
+        *texts,
         f"round trip {1e3 * seconds:.2f} ms",
     ]
-    return Answer(None, tuple(warnings), "; ".join(told), description)
+    return Answer(None, tuple(warnings), "; ".join(texts), description)
 
 
 def measure_rate(expected: Expected, description: ServerDescription, seconds: float) -> str:
@@ -123,8 +123,8 @@ def measure_rate(expected: Expected, description: ServerDescription, seconds: fl
     ) as client:
         for _ in range(2):
             begun = time.perf_counter()
-            left = deadline.remaining()
-            client.fetch_rows(table.kind, table.type, {0: ids}, out, {0: slice(None)}, left)
+            remaining = deadline.remaining()
+            client.fetch_rows(table.kind, table.type, {0: ids}, out, {0: slice(None)}, remaining)
             took = time.perf_counter() - begun
     rate = out.nbytes / took
     return (
@@ -186,7 +186,7 @@ def _check_certificate(
 
 
 def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription, float]:
-    """The server's description of itself, and the median seconds of a round trip."""
+    """Return the server's description of itself, and the median seconds of a round trip."""
     try:
         with FeatureClient(
             [expected.address], deadline=deadline.limit_seconds, security=expected.security
@@ -214,20 +214,21 @@ def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription
 
 
 def _compare_versions(description: ServerDescription) -> Iterator[Finding]:
-    here = {"python": platform.python_version()} | {
+    client_versions = {"python": platform.python_version()} | {
         package: version(package) for package in ("numpy", "grpcio")
     }
     differ = [
-        f"{name} {there} there, {here[name]} here"
-        for name, there in description.versions.items()
-        if name in here and numbers(there)[:2] != numbers(here[name])[:2]
+        f"{name} {server_version} there, {client_versions[name]} here"
+        for name, server_version in description.versions.items()
+        if name in client_versions
+        and numbers(server_version)[:2] != numbers(client_versions[name])[:2]
     ]
     if differ:
         yield warning("", ", ".join(differ), "what is sent is the same; install equal versions")
 
 
 def _widest(description: ServerDescription) -> TableDescription | None:
-    """The table with the widest rows. Tables of features come before all others."""
+    """Return the table with the widest rows. Tables of features come before all others."""
     usable = [
         table
         for table in description.tables

@@ -32,18 +32,18 @@ def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
     }
     rank_bytes, waiting = sum(parts.values()), _waiting_bytes(config)
     parts_text = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
-    found = (
+    text = (
         f"{format_bytes(free)} free; an estimate for {case.ranks_text}: {format_bytes(rank_bytes)} "
         f"each ({parts_text}), and up to {format_bytes(waiting)} each that waits in [pipeline]; "
         "not counted: what an iteration computes with, and pages of the graph's files"
     )
     advice = "`hopper plan` rehearses a few iterations to tell a rank's memory"
     if ranks * rank_bytes > free:
-        yield warning("memory", found, f"fewer ranks, or a smaller cache; {advice}")
+        yield warning("memory", text, f"fewer ranks, or a smaller cache; {advice}")
     elif ranks * (rank_bytes + waiting) > free:
-        yield warning("memory", found, f"a smaller pipeline.memory; {advice}")
+        yield warning("memory", text, f"a smaller pipeline.memory; {advice}")
     else:
-        yield fine("memory", found)
+        yield fine("memory", text)
 
 
 def _records_in_memory(case: Case, sizes: Sizes) -> int:
@@ -51,7 +51,8 @@ def _records_in_memory(case: Case, sizes: Sizes) -> int:
 
 
 def _cache_bytes(config: Config) -> int:
-    """Bytes of a rank's cache in host memory; 0 if its size is a share of an unknown number."""
+    """Return the bytes of a rank's cache in host memory; 0 if its size is a share of an unknown
+    number."""
     if config.cache.policy == "none" or config.cache.memory == "device":
         return 0
     size = parse_cache_size(config.cache.size)
@@ -59,7 +60,7 @@ def _cache_bytes(config: Config) -> int:
 
 
 def _waiting_bytes(config: Config) -> int:
-    """The most bytes that the pipeline holds ahead: plans, and as many bytes of rows."""
+    """Return the most bytes that the pipeline holds ahead: plans, and as many bytes of rows."""
     pipeline = config.pipeline
     if not pipeline.depth:
         return 0
@@ -73,35 +74,35 @@ def check_disk(case: Case, sizes: Sizes) -> Iterator[Finding]:
     checkpoint_bytes = sizes.models * (sizes.parameters + sizes.state) + sizes.records
     result_bytes = sizes.models * sizes.parameters + sizes.rows
     run_bytes = checkpoints * checkpoint_bytes + result_bytes
-    wanted = {Path(train.run_dir or "runs"): ("train.run_dir", run_bytes)}
+    folders = {Path(train.run_dir or "runs"): ("train.run_dir", run_bytes)}
     if config.learnable.storage == "mmap" and sizes.records:
         share = sizes.records * case.ranks_here // case.graph_request.ranks
         folder = Path(config.learnable.folder or train.run_dir or "runs")
-        before = wanted.get(folder, ("", 0))[1]
-        wanted[folder] = ("learnable.folder", before + share)
-    for folder, (key, size) in wanted.items():
+        before = folders.get(folder, ("", 0))[1]
+        folders[folder] = ("learnable.folder", before + share)
+    for folder, (key, size) in folders.items():
         yield _check_folder(key, folder, size)
 
 
-def _check_folder(key: str, folder: Path, needed: int) -> Finding:
+def _check_folder(key: str, folder: Path, required: int) -> Finding:
     subject = f"disk of {key}"
     existing = _find_existing(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         advice = f"name another folder in {key}"
         return wrong(subject, f"{folder}: {existing} cannot be written to", advice)
     free = shutil.disk_usage(existing).free
-    found = (
-        f"{folder}: {format_bytes(free)} free; a run writes about {format_bytes(needed)} (an "
+    text = (
+        f"{folder}: {format_bytes(free)} free; a run writes about {format_bytes(required)} (an "
         "estimate) besides its logs"
     )
-    if free < needed:
-        return wrong(subject, found, f"make room, or name another folder in {key}")
-    if free < needed + _SPARE:
-        return warning(subject, found, "make room: a full disk ends a run")
-    return fine(subject, found)
+    if free < required:
+        return wrong(subject, text, f"make room, or name another folder in {key}")
+    if free < required + _SPARE:
+        return warning(subject, text, "make room: a full disk ends a run")
+    return fine(subject, text)
 
 
 def _find_existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists."""
     folder = folder.absolute()
     return next(candidate for candidate in (folder, *folder.parents) if candidate.exists())

@@ -31,8 +31,8 @@ def check_servers(case: Case) -> Iterator[Finding]:
     """Check each address of ``cluster.servers``."""
     servers = case.config.cluster.servers
     if not servers:
-        found = "empty: `hopper train` starts a server for each part here, so none is asked"
-        yield fine(_SUBJECT, found)
+        text = "empty: `hopper train` starts a server for each part here, so none is asked"
+        yield fine(_SUBJECT, text)
         return
     division = ""
     if case.request is not None:
@@ -40,8 +40,8 @@ def check_servers(case: Case) -> Iterator[Finding]:
         division = _division_of(case.request)
         if len(servers) != graph.book.servers:
             advice = "one address for each part, in their order; the graph's, or the list's, is old"
-            found = f"{len(servers)} addresses; {graph.path} has {graph.book.servers} parts"
-            yield wrong(_SUBJECT, found, advice)
+            text = f"{len(servers)} addresses; {graph.path} has {graph.book.servers} parts"
+            yield wrong(_SUBJECT, text, advice)
     security = security_of(case.config)
     expected = [
         Expected(number, len(servers), division, address, security)
@@ -55,7 +55,7 @@ def check_servers(case: Case) -> Iterator[Finding]:
 
 
 def _division_of(request: Request) -> str:
-    """The graph's fingerprint; "" if it cannot be read, which check_files reports."""
+    """Return the graph's fingerprint; "" if it cannot be read, which check_files reports."""
     try:
         return read_division(request.graph.path)
     except GraphError:
@@ -84,20 +84,20 @@ def _ask_all(expected: Sequence[Expected], limit: float) -> list[Answer]:
 
 
 def _judge(expected: Expected, answer: Answer, deadline: Deadline) -> Iterator[Finding]:
-    """The findings about a server, with its rate if ranks can use it."""
+    """Yield the findings about a server, with its rate if ranks can use it."""
     subject = f"server {expected.server}, {expected.address}"
     for finding in answer.warnings:
         yield replace(finding, subject=subject)
     if answer.refusal is not None:
         yield replace(answer.refusal, subject=subject)
         return
-    left = deadline.remaining()
-    if answer.description is None or left < _LEAST_SECONDS:
-        yield warning(subject, f"{answer.told}; rows were not asked for: the others took the time")
+    remaining = deadline.remaining()
+    if answer.description is None or remaining < _LEAST_SECONDS:
+        yield warning(subject, f"{answer.text}; rows were not asked for: the others took the time")
         return
     try:
-        rate = measure_rate(expected, answer.description, left)
+        rate = measure_rate(expected, answer.description, remaining)
     except CacheServerError as error:
         yield wrong(subject, error, "see what the server prints, and what is between it and here")
         return
-    yield fine(subject, f"{answer.told}; {rate}")
+    yield fine(subject, f"{answer.text}; {rate}")

@@ -32,26 +32,26 @@ class Validity:
 
     def __str__(self) -> str:
         day = time.strftime("%Y-%m-%d", time.gmtime(self.end))
-        left = self.days
-        if left < 0:
-            return f"expired on {day}, {-left:.0f} days ago"
-        return f"valid until {day}, {left:.0f} days from now"
+        days = self.days
+        if days < 0:
+            return f"expired on {day}, {-days:.0f} days ago"
+        return f"valid until {day}, {days:.0f} days from now"
 
 
 def validity_of(certificate: dict[str, Any]) -> Validity:
-    """The validity of a certificate that ``ssl.SSLSocket.getpeercert`` returned."""
+    """Return the validity of a certificate that ``ssl.SSLSocket.getpeercert`` returned."""
     return Validity(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
 
 
 def authorities_of(file: str) -> list[Validity]:
-    """The validity of each authority's certificate in a PEM file."""
+    """Return the validity of each authority's certificate in a PEM file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(file)
     return [validity_of(certificate) for certificate in context.get_ca_certs()]
 
 
 def read_validity(certificate: str, key: str) -> Validity:
-    """The validity of the first certificate in a PEM file, expired or not.
+    """Return the validity of the first certificate in a PEM file, expired or not.
 
     Raises
     ------

@@ -30,18 +30,20 @@ def check_versions() -> list[Finding]:
         findings.append(wrong(_SUBJECT, f"Python {python}; expected {least} or newer"))
     for package, least in NEEDED.items():
         try:
-            found = version(package)
+            installed = version(package)
         except PackageNotFoundError:
-            found = "not installed"
-        if found != "not installed" and numbers(found) >= numbers(least):
-            texts.append(f"{package} {found}")
+            installed = "not installed"
+        if installed != "not installed" and numbers(installed) >= numbers(least):
+            texts.append(f"{package} {installed}")
             continue
         advice = f"pip install '{package}>={least}'"
-        findings.append(wrong(_SUBJECT, f"{package}: {found}; expected {least} or newer", advice))
+        findings.append(
+            wrong(_SUBJECT, f"{package}: {installed}; expected {least} or newer", advice)
+        )
     return findings or [fine(_SUBJECT, ", ".join(texts))]
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The comparable part of a version: (2, 13, 0) for "2.13.0+cpu"."""
+    """Return the comparable part of a version: (2, 13, 0) for "2.13.0+cpu"."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(map(int, match[0].split("."))) if match else ()

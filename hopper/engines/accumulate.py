@@ -233,20 +233,20 @@ class GroupTrainer:
         if cache is not None and cache.evicts:
             return rows
         with self._log.stage("gather", operation="pregather"):
-            wanted: dict[str, list[NDArray[np.int64]]] = {}
+            ids_by_type: dict[str, list[NDArray[np.int64]]] = {}
             for name, inputs in self.reads.inputs.items():
                 if inputs.features:
                     table = inputs.node_type
                     groups = [subgraph.nodes[name] for subgraph in subgraphs]
                     if cache is not None:
                         groups = [cache.absent(table, ids) for ids in groups]
-                    wanted.setdefault(table, []).extend(groups)
+                    ids_by_type.setdefault(table, []).extend(groups)
             for subgraph in subgraphs:
                 for table, groups in subgraph.edge_tables().items():
                     if cache is not None:
                         groups = [cache.absent(table, ids) for ids in groups]
-                    wanted.setdefault(table, []).extend(groups)
-            return PregatheredRows(rows, wanted)
+                    ids_by_type.setdefault(table, []).extend(groups)
+            return PregatheredRows(rows, ids_by_type)
 
     def accumulate(
         self,

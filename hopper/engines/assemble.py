@@ -48,15 +48,15 @@ def make_sampler(
     config = request.config
     plug_in = find_sampler(config.sampler.kind, config.sampler.kind_options)
     sampler_class: Callable[..., NeighborSampler] = plug_in.kind
-    kind: Callable[..., NeighborSampler] = partial(sampler_class, **plug_in.options)
+    make_sampler: Callable[..., NeighborSampler] = partial(sampler_class, **plug_in.options)
     if config.sampler.device == "cuda":
-        kind = partial(ArraySampler, module=array_module("cuda"))
+        make_sampler = partial(ArraySampler, module=array_module("cuda"))
     hops = None
     # With learnable rows every engine must draw alike, since it updates the rows that it draws.
     if not request.reads.tables:
         hops = _root_hops(request, model)
     sizes, seed = config.sampler.sizes, config.train.seed
-    return _make_sampler(request, server, kind, sizes, seed, config.train.own_seed, hops)
+    return _make_sampler(request, server, make_sampler, sizes, seed, config.train.own_seed, hops)
 
 
 def make_full_sampler(
@@ -79,8 +79,8 @@ def make_full_sampler(
     if plug_in.options.get("pick") == "recent":
         sizes = list(config.sizes)
     sampler_class: Callable[..., NeighborSampler] = plug_in.kind
-    kind = partial(sampler_class, **plug_in.options)
-    return _make_sampler(request, server, kind, sizes, 0, 0, hops, at)
+    make_sampler = partial(sampler_class, **plug_in.options)
+    return _make_sampler(request, server, make_sampler, sizes, 0, 0, hops, at)
 
 
 def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int] | None:
@@ -94,7 +94,7 @@ def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int
 def _make_sampler(
     request: Request,
     server: int | None,
-    kind: Callable[..., NeighborSampler],
+    make_sampler: Callable[..., NeighborSampler],
     sizes: Sequence[int],
     seed: int,
     dropout_seed: int,
@@ -105,7 +105,7 @@ def _make_sampler(
     names = StoredNames(reads.relations, reads.types)
     if reads.holdings and server is not None:
         sampler = make_rooted_sampler(
-            *(kind, graph, server, reads.holdings[server], names, sizes, seed),
+            *(make_sampler, graph, server, reads.holdings[server], names, sizes, seed),
             dropout_seed=dropout_seed,
             root_hops=root_hops,
             whole_lists=not request.config.sampler.is_node_wise,
@@ -115,7 +115,7 @@ def _make_sampler(
         topologies = {
             stored: graph.topology(stored, server) for stored in set(reads.relations.values())
         }
-        sampler = kind(
+        sampler = make_sampler(
             {relation: topologies[stored] for relation, stored in reads.relations.items()},
             {name: graph.original_ids(stored) for name, stored in reads.types.items()},
             reads.target,

@@ -192,9 +192,11 @@ def _check_cache(request: Request) -> None:
 def _check_sampler(request: Request) -> None:
     """Refuse a sampler that does not fit the model, the layout or the device."""
     config, layout = request.config, request.graph.layout
-    kind = find_sampler(config.sampler.kind, config.sampler.kind_options).kind
-    kind.check(typed=config.model.typed, draws_alone=layout.draws_alone, where=request.where)
-    if kind.reads_weights:
+    sampler_class = find_sampler(config.sampler.kind, config.sampler.kind_options).kind
+    sampler_class.check(
+        typed=config.model.typed, draws_alone=layout.draws_alone, where=request.where
+    )
+    if sampler_class.reads_weights:
         relations = request.reads.relations.values()
         if not any(request.schema.relations[relation].weighted for relation in relations):
             raise RequestError(

@@ -117,7 +117,8 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
     @classmethod
     def rounds(cls, config: Config) -> bool:
-        """Whether values are rounded on purpose, under autocast or on the way between ranks."""
+        """Return whether values are rounded on purpose, under autocast or on the way between
+        ranks."""
         return super().rounds(config) or wire_dtype(config) is not None
 
     def plan(self, batch: GlobalBatch) -> CooperativePlan:

@@ -189,12 +189,12 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     @classmethod
     def is_exact(cls, config: Config) -> bool:
-        """Whether the engine is exact under a configuration."""
+        """Return whether the engine is exact under a configuration."""
         return cls.exact and not cls.rounds(config)
 
     @classmethod
     def rounds(cls, config: Config) -> bool:
-        """Whether the engine rounds values on purpose, which makes gradients approximate."""
+        """Return whether the engine rounds values on purpose, which makes gradients approximate."""
         return config.train.autocast != "off" or config.cluster.feature_wire != "stored"
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
@@ -266,18 +266,19 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """Add the gradient and the loss of this rank's part to the packed model."""
 
     def has_one_backward(self, plan: PlanT) -> bool:
-        """Whether :meth:`compute` makes all gradients of learnable rows in one backward pass.
+        """Return whether :meth:`compute` makes all gradients of learnable rows in one backward
+        pass.
 
         They can then be sent during that pass.
         """
         return False
 
     def can_plan_ahead(self, epoch: int) -> bool:
-        """Whether an epoch can be planned before the previous epoch has ended."""
+        """Return whether an epoch can be planned before the previous epoch has ended."""
         return True
 
     def compares_iterations(self, epoch: int) -> bool:
-        """Whether the engine compares the times of single iterations in an epoch.
+        """Return whether the engine compares the times of single iterations in an epoch.
 
         At most one iteration is then read ahead, so that each time measures its own iteration.
         """

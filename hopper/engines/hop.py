@@ -125,11 +125,12 @@ class Hop(Engine[HopPlan, InputRows]):
         self._dock.unload()
 
     def can_plan_ahead(self, epoch: int) -> bool:
-        """Whether the number of merged time steps is known, which earlier epochs may decide."""
+        """Return whether the number of merged time steps is known, which earlier epochs may
+        decide."""
         return not self._replays and self._number.knows(epoch)
 
     def compares_iterations(self, epoch: int) -> bool:
-        """Whether the epoch compares two numbers of merged time steps."""
+        """Return whether the epoch compares two numbers of merged time steps."""
         return not self._replays and not self._number.knows(epoch)
 
     def decisions(self, epoch: int) -> dict[str, Any]:
@@ -168,7 +169,7 @@ class Hop(Engine[HopPlan, InputRows]):
         groups: Groups = {}
         for visit in schedule:
             for model in visit.models:
-                with self.state.log.noting(step=visit.step, model=model):
+                with self.state.log.note_fields(step=visit.step, model=model):
                     roots = steps.groups[model][visit.step]
                     groups[visit.step, model] = self.state.trainer.sample(
                         roots, batch.epoch, batch.iteration
@@ -184,11 +185,11 @@ class Hop(Engine[HopPlan, InputRows]):
         model: int,
     ) -> None:
         state = self.state
-        with state.log.noting(step=step, model=model), self._dock.aboard(model) as packed:
+        with state.log.note_fields(step=step, model=model), self._dock.aboard(model) as packed:
             state.trainer.accumulate(packed, subgraphs, rows, batch.size)
 
     def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
         """Send on the models of the previous time step, and receive those of this one."""
         moment = (batch.epoch, batch.iteration, now.step)
-        with self.state.log.noting(step=now.step):
+        with self.state.log.note_fields(step=now.step):
             move_models(self._transport, self._docks, moment, before, now)

@@ -149,7 +149,7 @@ def find_reads(
     model, target = config.model, schema.target_type()
     others = schema.root_types[1:]
     tree = make_metatree(make_metagraph(schema), target, model.layers, model.metapaths, others)
-    reached = tree.reached
+    reached = tree.reached_types
     hops = list(reversed(range(model.layers)))
     unrolling = _name_places(config, schema, tree)
     if unrolling is None:
@@ -205,7 +205,7 @@ def _edge_widths(
 
 def _name_places(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:
     """Name the places of the metatree that the model distinguishes; None if it does not."""
-    reached, by_depth = tree.reached, bool(config.model.metapaths)
+    reached, by_depth = tree.reached_types, bool(config.model.metapaths)
     is_learned = any(_learned_width(config, schema, node_type) for node_type in reached)
     by = _TOLD_APART_BY[config.learnable.tables] if is_learned else None
     if by is None and not by_depth:

@@ -151,8 +151,8 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             if visit.step > 0:
                 self._move(plan.batch, self._visits[visit.step - 1], visit, trips)
             for model in visit.models:
-                noting = self.state.log.noting(step=visit.step, model=model)
-                with noting, self._dock.aboard(model):
+                note_fields = self.state.log.note_fields(step=visit.step, model=model)
+                with note_fields, self._dock.aboard(model):
                     self._visit(visit.step, cluster.world, trips[model])
         self._dock.unload()
 
@@ -171,7 +171,7 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     ) -> None:
         """Send on the previous time step's models and their luggage, and receive this step's."""
         moment = (batch.epoch, batch.iteration, now.step)
-        with self.state.log.noting(step=now.step):
+        with self.state.log.note_fields(step=now.step):
             move_models(self._models, self._docks, moment, before, now)
             if now.step == self._visits[-1].step:
                 # The model is home again and carries nothing but gradients.

@@ -123,7 +123,8 @@ class NeutronStar(Cooperative):
         return self._inputs(plan, fetched)
 
     def can_plan_ahead(self, epoch: int) -> bool:
-        """Whether nothing is replayed: a replayed run's times arrive when the epoch begins."""
+        """Return whether nothing is replayed: a replayed run's times arrive when the epoch
+        begins."""
         return self._costs is None or not self.state.config.train.replay
 
     def decisions(self, epoch: int) -> dict[str, Any]:
@@ -163,11 +164,11 @@ class NeutronStar(Cooperative):
         is_owned[placement.owned(self._target, cluster.rank)] = True
         hops = len(sampler.fanouts)
         if costs is None:
-            kept = keep_all_or_none(is_owned, hops, keep=self._dependencies == "recompute")
+            masks = keep_all_or_none(is_owned, hops, keep=self._dependencies == "recompute")
         else:
             (topology,) = sampler.topologies.values()
-            kept = choose_kept(topology, is_owned, costs)
-        self._planner.kept = [{self._target: mask} for mask in kept]
+            masks = choose_kept(topology, is_owned, costs)
+        self._planner.kept = [{self._target: mask} for mask in masks]
         self._fetched = None
 
     def _measure(self) -> Costs:
@@ -252,14 +253,14 @@ def _seconds(model: GNN, index: int, width: int, *, destinations: int, edges: in
         *(torch.zeros_like(indices), nodes, nodes.first(destinations)),
         edge_features=rows.new_zeros(edges, model.layer(index).edge_dim),
     )
-    wanted: list[torch.Tensor] = [p for p in model.layer(index).parameters() if p.requires_grad]
+    parameters: list[torch.Tensor] = [p for p in model.layer(index).parameters() if p.requires_grad]
     if index:
-        wanted.append(rows)
+        parameters.append(rows)
     best = float("inf")
     for _ in range(_REPEATS):
         start = _now(device)
         out = model.step(index, block, rows)
-        torch.autograd.grad(out.sum(), wanted, allow_unused=True)
+        torch.autograd.grad(out.sum(), parameters, allow_unused=True)
         best = min(best, _now(device) - start)
     return best
 

@@ -66,8 +66,8 @@ def servers_of_parameters(
             layer = model.relation_layer(index)
             # The last layer computes rows of roots only.
             is_last = index + 1 == len(model.layers)
-            read = set(holding.roots) if is_last else holding.relations
-            for relation in read.intersection(layer.relations):
+            relations = set(holding.roots) if is_last else holding.relations
+            for relation in relations.intersection(layer.relations):
                 note(layer.aggregation(relation), server)
             for node_type in (set(roots) if is_last else types).intersection(layer.types):
                 note(layer.update(node_type), server)
@@ -101,7 +101,7 @@ class ParameterHomes:
         """how many numbers of the model only one server computes with"""
         if not homes or cluster.servers == 1:
             return
-        apart, mine, together = [], [], []
+        apart, owned, together = [], [], []
         offset = 0
         self._names: list[tuple[int, str]] = []
         """the offset and the name of each parameter"""
@@ -114,7 +114,7 @@ class ParameterHomes:
             if name in homes:
                 apart.append(indices)
                 home = np.broadcast_to(homes[name], tuple(parameter.shape))
-                mine.append(home.ravel() == cluster.server)
+                owned.append(home.ravel() == cluster.server)
             else:
                 together.append(indices)
         # The loss follows the gradients in the packed buffer.
@@ -123,7 +123,7 @@ class ParameterHomes:
         self._together = torch.from_numpy(np.concatenate(together)).to(device)
         none = np.empty(0, np.int64)
         self._apart = torch.from_numpy(np.concatenate([none, *apart])).to(device)
-        self._mine = torch.from_numpy(np.concatenate([none, *mine]).astype(np.bool_)).to(device)
+        self._mine = torch.from_numpy(np.concatenate([none, *owned]).astype(np.bool_)).to(device)
         self._others = self._apart[~self._mine]
         self._summed = torch.cat((self._together, self._apart[self._mine]))
         """the indices that this server's ranks sum; those that all servers sum come first"""

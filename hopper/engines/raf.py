@@ -26,7 +26,7 @@ from hopper.features import PartitionedRows
 from hopper.graph.schema import Relation
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootPlan, RootShares
-from hopper.hetero.rooted import nodes_below, nodes_read, root_name
+from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
@@ -148,7 +148,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             subgraph = subgraph.with_edges(trainer.reads.edges)
         nodes = {name: sampler.nodes_of(root_name(name), ids) for name, ids in roots.items()}
         plan = RafPlan(batch, {}, nodes, shares, subgraph, shared)
-        return replace(plan, reads=nodes_read(subgraph, plan.roots_read))
+        return replace(plan, reads=find_read_nodes(subgraph, plan.roots_read))
 
     def _finishers(
         self, roots: Mapping[str, NDArray[np.int64]]

@@ -140,8 +140,8 @@ class Reference:
         RequestError: the given rows are not those that the iteration reads.
         """
         leaves, tables = {}, self._trainer.reads.tables
-        read = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
-        for table, wanted in distinct_by_table(read, tables).items():
+        nodes = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
+        for table, wanted in distinct_by_table(nodes, tables).items():
             key = f"{PREFIX}{table}"
             if key not in parameters or f"{key}{IDS}" not in parameters:
                 raise RequestError(f"parameters: expected {key} and {key}{IDS} too")

@@ -65,7 +65,7 @@ def engines_of(request: Request) -> list[type[Engine]]:
 
 
 def can_draw(engine: type[Engine], request: Request) -> bool:
-    """Whether an engine's ranks, or servers on their behalf, can draw what they read."""
+    """Return whether an engine's ranks, or servers on their behalf, can draw what they read."""
     if request.graph.layout.draws_alone or engine.draws_own_nodes:
         return True
     config = request.config.sampler
@@ -74,7 +74,8 @@ def can_draw(engine: type[Engine], request: Request) -> bool:
 
 
 def is_fetching(request: Request) -> bool:
-    """Whether the engine of a request, or one of those to try, reads rows of other servers."""
+    """Return whether the engine of a request, or one of those to try, reads rows of other
+    servers."""
     return any(engine.reads_remote_rows for engine in engines_of(request))
 
 

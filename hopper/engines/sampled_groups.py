@@ -75,7 +75,7 @@ class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
         return (trainer.read(subgraph, source) for subgraph in plan.subgraphs)
 
     def has_one_backward(self, plan: GroupPlan) -> bool:
-        """Whether the group is one pass."""
+        """Return whether the group is one pass."""
         return len(plan.subgraphs) == 1
 
     def compute(self, plan: GroupPlan, inputs: Iterable[Pass]) -> None:

@@ -100,11 +100,11 @@ def share_roots(
     come_from = np.concatenate(owners[rank])
     order = np.empty(come_from.size, np.int64)
     order[np.argsort(come_from, kind="stable")] = np.arange(come_from.size)
-    mine = pairs[rank]
+    rank_pairs = pairs[rank]
     return SharedRoots(
         versions=owned,
         going=np.concatenate([np.empty(0, np.int64), *going]),
         lengths=[sum(roots.size for roots in asked_by_rank.values()) for asked_by_rank in asked],
         counts=np.bincount(come_from, minlength=len(pairs)).tolist(),
-        pairs=replace(mine, heads=order[mine.heads], tails=order[mine.tails]),
+        pairs=replace(rank_pairs, heads=order[rank_pairs.heads], tails=order[rank_pairs.tails]),
     )

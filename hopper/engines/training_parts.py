@@ -156,11 +156,11 @@ def _find_metrics(config: Config, kind: TargetKind) -> list[PlugIn[AnyMetric]]:
     """Find all metrics. The first one selects the best model."""
     train, built_ins = config.train, LINK_METRICS if kind == "link" else METRICS
     name = DEFAULT_METRICS[kind] if train.metric == "auto" else train.metric
-    wanted = [("train.metric", name, train.metric_options)]
-    wanted += [("train.more_metrics", metric, {}) for metric in train.more_metrics]
+    settings = [("train.metric", name, train.metric_options)]
+    settings += [("train.more_metrics", metric, {}) for metric in train.more_metrics]
     return [
         _for_labels(find_plug_in(key, metric, Metric, built_ins, options, ["classes"]), kind)
-        for key, metric, options in wanted
+        for key, metric, options in settings
     ]
 
 

@@ -56,7 +56,7 @@ def trial_name(number: int) -> str:
 
 
 def is_trials(config: Config) -> bool:
-    """Whether a configuration trains several models at once."""
+    """Return whether a configuration trains several models at once."""
     return config.hop.replicas == "independent"
 
 

@@ -94,7 +94,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         groups = {}
         for trial in self.training:
             trial_batch = self._schedules[trial].batch(batch.epoch, batch.iteration)
-            with self.state.log.noting(model=trial):
+            with self.state.log.note_fields(model=trial):
                 groups[trial] = self._sample(trial, trial_batch)
         return TrialsPlan(batch, list_reads([*chain(*groups.values())]), groups)
 
@@ -127,12 +127,12 @@ class Trials(Engine[TrialsPlan, Passes]):
             if visit.step > 0:
                 self._move(plan.batch, timeline[visit.step - 1], visit)
             for trial in visit.models:
-                with state.log.noting(step=visit.step, model=trial):
+                with state.log.note_fields(step=visit.step, model=trial):
                     self._train(trial, plan.batch, inputs[trial])
         self._move(plan.batch, timeline[-1], homecoming, homeward=True)
 
     def can_plan_ahead(self, epoch: int) -> bool:
-        """Whether no trial may stop early, which would change what the next epoch trains."""
+        """Return whether no trial may stop early, which would change what the next epoch trains."""
         return not any(trial.config.train.patience for trial in self.models)
 
     def update(self, batch: GlobalBatch) -> StepReport:
@@ -155,10 +155,10 @@ class Trials(Engine[TrialsPlan, Passes]):
 
     def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
         """Replace each trial's losses with those that its home knows."""
-        known = torch.tensor(list(losses.values()), dtype=torch.float64)
-        known[[not self._is_home(trial) for trial in losses]] = 0.0
-        self.state.cluster.all_reduce(known, "control", "adding up losses")
-        return dict(zip(losses, known.tolist(), strict=True))
+        known_losses = torch.tensor(list(losses.values()), dtype=torch.float64)
+        known_losses[[not self._is_home(trial) for trial in losses]] = 0.0
+        self.state.cluster.all_reduce(known_losses, "control", "adding up losses")
+        return dict(zip(losses, known_losses.tolist(), strict=True))
 
     @property
     def _shares(self) -> bool:
@@ -196,7 +196,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         self, batch: GlobalBatch, before: Visit, now: Visit, *, homeward: bool = False
     ) -> None:
         moment = (batch.epoch, batch.iteration, now.step)
-        with self.state.log.noting(step=now.step):
+        with self.state.log.note_fields(step=now.step):
             move_models(self._transport, self._docks, moment, before, now, homeward=homeward)
 
     def _update(self, trial: int, batch: GlobalBatch) -> float:

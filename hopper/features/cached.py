@@ -36,7 +36,7 @@ class HeldRows(Protocol):
     def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: NDArray[np.int64]) -> None:
         """Copy the rows in ``slots`` to ``out[places]``."""
 
-    def missed(
+    def take_missed(
         self, ids: NDArray[np.int64], table: NDArray[Any], places: NDArray[np.int64]
     ) -> None:
         """Tell the cache which ids it lacked; their fetched rows are in ``table[places]``."""
@@ -74,7 +74,7 @@ def look_up(
     missing_ids, missing_places = ids[~is_hit], places[~is_hit]
     if missing_ids.size:
         fetch(missing_ids, out, missing_places)
-        cache.missed(missing_ids, out, missing_places)
+        cache.take_missed(missing_ids, out, missing_places)
     return Lookups(ids.size - missing_ids.size, missing_ids.size)
 
 

@@ -126,8 +126,8 @@ class LocalRows:
         """Return the memory map of this server's rows: [rows, dim]."""
         table = self._tables.get((kind, node_type))
         if table is None:
-            read = self._graph.features if kind == "features" else self._graph.labels
-            stored = read(node_type, self._server)
+            read_table = self._graph.features if kind == "features" else self._graph.labels
+            stored = read_table(node_type, self._server)
             if stored is None:
                 raise GraphError(f"{self._graph.path}: node type {node_type!r} has no {kind}")
             if read_rows_alone(stored):

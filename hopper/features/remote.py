@@ -87,7 +87,7 @@ class RemoteRows:
         ------
         ServerLost, DeadlineExceeded: a server did not answer; names it and the limit.
         """
-        with _mapped_errors():
+        with _map_errors():
             self._client.wait_until_serving(limit)
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
@@ -97,8 +97,8 @@ class RemoteRows:
         if (homes[1:] >= homes[:-1]).all():
             # Ids are in order of their homes already, so each reply fills one slice.
             slices = self._slice_by_server(homes)
-            wanted = {server: ids[part] for server, part in slices}
-            self._fetch(kind, node_type, wanted, out, dict(slices))
+            ids_by_server = {server: ids[part] for server, part in slices}
+            self._fetch(kind, node_type, ids_by_server, out, dict(slices))
         else:
             self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
@@ -123,11 +123,11 @@ class RemoteRows:
         def count(_server: int, sent: int, received: int) -> None:
             traffic.count("topology", sent + received)
 
-        with _mapped_errors():
+        with _map_errors():
             finish = self._client.begin_sampling(draws, count)
 
         def wait() -> None:
-            with _mapped_errors():
+            with _map_errors():
                 finish()
 
         return wait
@@ -151,8 +151,10 @@ class RemoteRows:
         homes = self._graph.book.home(node_type, ids)
         order = np.argsort(homes, kind="stable")
         parts = [(server, order[part]) for server, part in self._slice_by_server(homes[order])]
-        wanted = {server: ids[part] for server, part in parts}
-        self._fetch(kind, node_type, wanted, out, {server: places[part] for server, part in parts})
+        ids_by_server = {server: ids[part] for server, part in parts}
+        self._fetch(
+            kind, node_type, ids_by_server, out, {server: places[part] for server, part in parts}
+        )
 
     def _slice_by_server(self, homes: NDArray[np.int64]) -> list[tuple[int, slice]]:
         """Return the servers that occur in ascending ``homes``, each with its slice of them."""
@@ -167,18 +169,18 @@ class RemoteRows:
         self,
         kind: RowKind,
         node_type: str,
-        wanted: Mapping[int, NDArray[np.int64]],
+        ids_by_server: Mapping[int, NDArray[np.int64]],
         out: NDArray[Any],
         places: Mapping[int, slice | NDArray[np.int64]],
     ) -> None:
         begun = time.monotonic()
         try:
-            with _mapped_errors():
+            with _map_errors():
                 limit = self._deadline - (self._spent or 0.0)
                 # Rows that are stored in fewer bits travel as they are.
                 is_rounded = kind == "features" and out.dtype == np.float32
                 form = self._wire if is_rounded else ""
-                self._client.fetch_rows(kind, node_type, wanted, out, places, limit, form)
+                self._client.fetch_rows(kind, node_type, ids_by_server, out, places, limit, form)
         finally:
             if self._spent is not None:
                 self._spent += time.monotonic() - begun
@@ -217,7 +219,7 @@ class RemoteRows:
 
 
 @contextmanager
-def _mapped_errors() -> Iterator[None]:
+def _map_errors() -> Iterator[None]:
     """Raise the feature service's errors as Hopper's own, with the same texts."""
     try:
         yield

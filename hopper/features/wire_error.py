@@ -68,7 +68,7 @@ def tell_wire_error(errors: dict[str, RoundingError], wire: str) -> list[str]:
 
 
 def _round_rows(rows: PartitionedRows, table: str, form: RowForm) -> RoundingError:
-    """How far rows of this rank's server are off."""
+    """Return how much the form rounds rows of this rank's server."""
     stored = rows.graph.stored(table, rows.server)
     places = np.unique(np.linspace(0, stored.count - 1, SAMPLED_ROWS).astype(np.int64))
     if not stored.count:

@@ -106,7 +106,7 @@ def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
         np.save(file, empty, allow_pickle=False)
         return empty
     array = npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
-    with named_in_errors(file), file.open("r+b") as stream:
+    with name_in_errors(file), file.open("r+b") as stream:
         # A hole that the disk cannot fill later would kill the process.
         os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
     return array
@@ -123,7 +123,7 @@ def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None
     ------
     OSError: the file cannot be written. The error names it.
     """
-    with named_in_errors(file), file.open("r+b", buffering=0) as stream:
+    with name_in_errors(file), file.open("r+b", buffering=0) as stream:
 
         def write(first: int, values: NDArray[Any]) -> None:
             remaining = memoryview(np.ascontiguousarray(values).view(np.uint8).data)
@@ -138,7 +138,7 @@ def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None
 def save_array(file: Path, array: NDArray[Any]) -> None:
     """Write an array in C order, a piece at a time; create the folder if it is missing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with named_in_errors(file), file.open("wb") as stream:
+    with name_in_errors(file), file.open("wb") as stream:
         header = npy_format.header_data_from_array_1_0(np.empty((0,), array.dtype))
         npy_format.write_array_header_1_0(stream, header | {"shape": array.shape})
         for _, rows in iter_pieces(array):
@@ -183,7 +183,7 @@ def release_pages(*arrays: NDArray[Any]) -> None:
 
 
 @contextmanager
-def named_in_errors(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path) -> Iterator[None]:
     """Add ``path`` to an ``OSError`` without a file name, such as that of a failed write."""
     try:
         yield
@@ -194,5 +194,5 @@ def named_in_errors(path: Path) -> Iterator[None]:
 
 
 def array_bytes(dtype: DTypeLike, shape: tuple[int, ...]) -> int:
-    """Bytes on disk of a .npy file with this dtype and shape."""
+    """Return the bytes on disk of a .npy file with this dtype and shape."""
     return HEADER_BYTES + np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))

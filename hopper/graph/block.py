@@ -54,7 +54,7 @@ class Edges:
         return self.indptr.device
 
     def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """``indptr`` and ``indices`` if they are in host memory, else None."""
+        """Return ``indptr`` and ``indices`` if they are in host memory, else None."""
         if self.device.type != "cpu":
             return None
         return self.indptr.numpy(), self.indices.numpy()
@@ -65,19 +65,20 @@ class Edges:
         return int(self.indices.numel())
 
     def edges_per_destination(self) -> Tensor:
-        """[num_dst] int64: number of each destination's edges."""
+        """Return [num_dst] int64: number of each destination's edges."""
         return self.indptr[1:] - self.indptr[:-1]
 
     def destinations(self) -> Tensor:
-        """[edges] int64: the destination row of each edge."""
+        """Return [edges] int64: the destination row of each edge."""
         return self.to_edges(torch.arange(self.num_dst, device=self.indptr.device))
 
     def sampled_degree(self) -> Tensor:
-        """[num_dst] int64: number of each destination's sampled in-edges, on all ranks together."""
+        """Return [num_dst] int64: number of each destination's sampled in-edges, on all ranks
+        together."""
         return self.edges_per_destination()
 
     def to_edges(self, by_destination: Tensor) -> Tensor:
-        """[edges]: copy values of destinations, [num_dst], to their edges."""
+        """Copy values of destinations, [num_dst], to their edges: [edges]."""
         return by_destination.repeat_interleave(
             self.edges_per_destination(), output_size=self.num_edges
         )
@@ -114,24 +115,24 @@ class Nodes:
         return int(self.original.numel())
 
     def first(self, count: int) -> Nodes:
-        """The first ``count`` nodes."""
+        """Return the first ``count`` nodes."""
         degree = None if self.degree is None else self.degree[:count]
         return Nodes(self.node_type, self.original[:count], degree, self.iteration_key)
 
     def pick(self, rows: Tensor) -> Nodes:
-        """The nodes in some rows, [n] int64, in that order."""
+        """Return the nodes in some rows, [n] int64, in that order."""
         degree = None if self.degree is None else self.degree.index_select(0, rows)
         original = self.original.index_select(0, rows)
         return Nodes(self.node_type, original, degree, self.iteration_key)
 
     def with_dropout_key(self, iteration_key: int) -> Self:
-        """The same nodes with another key of dropout masks."""
+        """Return the same nodes with another key of dropout masks."""
         nodes = copy.copy(self)
         nodes.iteration_key = iteration_key
         return nodes
 
     def with_columns_from(self, first: int) -> Self:
-        """The same nodes, for rows that leave out the columns before ``first``."""
+        """Return the same nodes, for rows that leave out the columns before ``first``."""
         nodes = copy.copy(self)
         nodes.first_column = first
         return nodes
@@ -180,21 +181,22 @@ class Block(Edges):
         return self.drawn_inverse is None
 
     def out_degree(self) -> Tensor:
-        """[num_src] int64: full-graph out-degrees of the sources under this relation."""
+        """Return [num_src] int64: full-graph out-degrees of the sources under this relation."""
         assert self.src.degree is not None
         return self.src.degree
 
     def in_degree(self) -> Tensor:
-        """[num_dst] int64: full-graph in-degrees of the destinations under this relation."""
+        """Return [num_dst] int64: full-graph in-degrees of the destinations under this relation."""
         assert self.dst.degree is not None
         return self.dst.degree
 
     def sampled_degree(self) -> Tensor:
-        """[num_dst] int64: number of each destination's sampled in-edges, on all ranks together."""
+        """Return [num_dst] int64: number of each destination's sampled in-edges, on all ranks
+        together."""
         return self.edges_per_destination() if self.drawn is None else self.drawn
 
     def inverse_probability(self, dtype: torch.dtype) -> Tensor:
-        """[edges]: one over the probability with which the sampler draws each edge.
+        """Return [edges]: one over the probability with which the sampler draws each edge.
 
         Weighted by this, the sum over the sampled in-edges of a destination has the sum over all of
         its in-edges as its expectation (Horvitz and Thompson, JASA 47(260), 1952). Where a fixed
@@ -208,7 +210,8 @@ class Block(Edges):
         return self.to_edges(by_destination).to(dtype)
 
     def mean_weights(self, dtype: torch.dtype) -> Tensor:
-        """[edges]: the inverse probabilities, scaled to add up to 1 over each destination's edges.
+        """Return [edges]: the inverse probabilities, scaled to add up to 1 over each destination's
+        edges.
 
         The mean weighted by these estimates the mean over all in-edges (Hajek's ratio estimator).
         Where edges were equally likely it is the plain mean over the sampled edges. The dtype is
@@ -225,7 +228,7 @@ class Block(Edges):
         return (weights / self.to_edges(totals)).to(dtype)
 
     def to_pyg(self) -> Tensor:
-        """[2, edges] int64: PyG's ``edge_index``, sources first.
+        """Return [2, edges] int64: PyG's ``edge_index``, sources first.
 
         Give it to a PyG convolution together with the rows ``(x, x[:block.num_dst])``.
         """
@@ -250,7 +253,7 @@ class Block(Edges):
         return block.to(self.device)
 
     def with_dropout_key(self, iteration_key: int) -> Self:
-        """The same block with another key of dropout masks; both share what was prepared."""
+        """Return the same block with another key of dropout masks; both share what was prepared."""
         block = copy.copy(self)
         block.src, block.dst = (
             self.src.with_dropout_key(iteration_key),
@@ -287,7 +290,7 @@ def _copy_to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """``dtype``, or float32 if ``dtype`` has fewer bits."""
+    """Return ``dtype``, or float32 if ``dtype`` has fewer bits."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -312,7 +315,7 @@ class TypedBlocks:
     prepared: dict[Any, Any] = field(default_factory=dict)
 
     def with_dropout_key(self, iteration_key: int) -> TypedBlocks:
-        """The same hop with another key of dropout masks; both share what was prepared."""
+        """Return the same hop with another key of dropout masks; both share what was prepared."""
         return TypedBlocks(
             {
                 relation: block.with_dropout_key(iteration_key)

@@ -64,7 +64,8 @@ def fill_topology(
     *,
     where: str = "edges",
 ) -> None:
-    """Like :func:`build_topology`, but write into the arrays of ``out``, which may be maps."""
+    """Do what :func:`build_topology` does, but write into the arrays of ``out``, which may be
+    maps."""
     edges = _check_edges(src, dst, where)
     _check_ends(src, dst, out, where)
     _count(src, out.out_degrees)
@@ -84,7 +85,7 @@ def fill_sorted_topology(
     *,
     where: str = "edges",
 ) -> None:
-    """Like :func:`fill_topology`, but let ``sort`` put the edges in order.
+    """Do what :func:`fill_topology` does, but let ``sort`` put the edges in order.
 
     Memory is one piece of sorted edges, and 8 bytes a source node.
     """

@@ -40,8 +40,8 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
     release_pages(topology.indptr)
     edge = _first_outside(topology.indices, sources)
     if edge >= 0:
-        given = int(topology.indices[edge])
-        raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", given)
+        value = int(topology.indices[edge])
+        raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", value)
 
 
 def check_lists(topology: Topology, relation: Relation, root: Path, first: int, stop: int) -> None:
@@ -58,8 +58,8 @@ def check_lists(topology: Topology, relation: Relation, root: Path, first: int, 
     if row >= 0:
         degree, is_local = int(topology.in_degrees[row]), first <= row < stop
         expected = f"{degree} edges" if is_local else f"{degree} edges, or none"
-        given = int(topology.indptr[row + 1] - topology.indptr[row])
-        raise _refusal(root, relation, "indptr", f"of node {row}", expected, given)
+        length = int(topology.indptr[row + 1] - topology.indptr[row])
+        raise _refusal(root, relation, "indptr", f"of node {row}", expected, length)
 
 
 def _refusal(
@@ -91,8 +91,8 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
     refuse, edges = partial(_refusal, root, relation), topology.indices.size
     edge = _first_outside(topology.edge_ids, edges)
     if edge >= 0:
-        given = int(topology.edge_ids[edge])
-        raise refuse("edge_ids", f"at {edge}", f"an id in [0, {edges})", given)
+        value = int(topology.edge_ids[edge])
+        raise refuse("edge_ids", f"at {edge}", f"an id in [0, {edges})", value)
     edge = _first_repeated(topology.edge_ids)
     if edge >= 0:
         repeated = f"{int(topology.edge_ids[edge])} twice"
@@ -114,7 +114,7 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
 
 
 def _first_outside(values: NDArray[np.int64], high: int) -> int:
-    """The first index whose value is not in [0, high), or -1."""
+    """Return the first index whose value is not in [0, high), or -1."""
     for start, piece in iter_pieces(values):
         index = find_outside(piece, 0, high)
         if index >= 0:
@@ -123,7 +123,7 @@ def _first_outside(values: NDArray[np.int64], high: int) -> int:
 
 
 def _first_repeated(edge_ids: NDArray[np.int64]) -> int:
-    """The first index whose value occurs before it, or -1; values must be in [0, edges)."""
+    """Return the first index whose value occurs before it, or -1; values must be in [0, edges)."""
     repeated = -1
     for low, high in _ranges(edge_ids.size, 8 * piece_size().whole):
         seen = np.zeros((high - low + 7) // 8, np.uint8)
@@ -136,7 +136,7 @@ def _first_repeated(edge_ids: NDArray[np.int64]) -> int:
 
 
 def _first_unsorted(topology: Topology) -> int:
-    """The first edge that does not follow its predecessor by (source id, edge id), or -1."""
+    """Return the first edge that does not follow its predecessor by (source id, edge id), or -1."""
     indptr, indices, edge_ids = topology.indptr, topology.indices, topology.edge_ids
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
         edge = _find_unsorted(first, last, indptr, indices, edge_ids)
@@ -147,7 +147,7 @@ def _first_unsorted(topology: Topology) -> int:
 
 
 def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
-    """The first node whose out-degree is wrong, and its right one; or (-1, 0)."""
+    """Return the first node whose out-degree is wrong, and its right one; or (-1, 0)."""
     for low, high in _ranges(topology.out_degrees.size, max(1, piece_size().whole // 8)):
         degrees = np.zeros(high - low, np.int64)
         for _, piece in iter_pieces(topology.indices):
@@ -168,7 +168,8 @@ def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:
 
 @kernel
 def _find_bad_indptr(indptr: NDArray[np.int64], edges: int) -> int:
-    """The first index where ``indptr`` does not start at 0, falls, or misses the end; or -1."""
+    """Return the first index where ``indptr`` does not start at 0, falls, or misses the end; or
+    -1."""
     if indptr[0] != 0:
         return 0
     for row in range(1, indptr.size):
@@ -187,7 +188,7 @@ def _find_unsorted(
     indices: NDArray[np.int64],
     edge_ids: NDArray[np.int64],
 ) -> int:
-    """Like :func:`_first_unsorted`, among the edges of rows [``first``, ``last``)."""
+    """Do what :func:`_first_unsorted` does among the edges of rows [``first``, ``last``)."""
     for row in range(first, last):
         for edge in range(indptr[row] + 1, indptr[row + 1]):
             if indices[edge] < indices[edge - 1] or (
@@ -201,7 +202,7 @@ def _find_unsorted(
 def _find_repeated(
     edge_ids: NDArray[np.int64], low: int, high: int, seen: NDArray[np.uint8]
 ) -> int:
-    """Like :func:`_first_repeated`, among values in [``low``, ``high``).
+    """Do what :func:`_first_repeated` does among values in [``low``, ``high``).
 
     ``seen`` has a bit for each value that occurred in an earlier piece, and is updated.
     """

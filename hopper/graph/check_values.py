@@ -14,7 +14,7 @@ from hopper.graph.schema import Labels
 
 
 def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
-    """The dtype and the admissible shapes of the labels of ``count`` nodes."""
+    """Return the dtype and the admissible shapes of the labels of ``count`` nodes."""
     table, dtype = (count, labels.columns), np.dtype(labels.dtype)
     if labels.kind == "class":
         return dtype, [(count,)]
@@ -23,7 +23,7 @@ def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[
 
 
 def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
-    """[n] bool: whether each node has a label.
+    """Return [n] bool: whether each node has a label.
 
     A multi-hot row always counts, a float row if it has no NaN. Where there are several tasks, a
     label of any task counts.
@@ -81,7 +81,7 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 
 
 
 def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
-    """[n] or [n, classes]: convert labels of one of several tasks to the form they have alone.
+    """Convert labels of one of several tasks to the form they have alone: [n] or [n, classes].
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
 
 @kernel
 def find_outside(values: NDArray[Any], low: int, high: int) -> int:
-    """The index of the first value outside [low, high), or -1."""
+    """Return the index of the first value outside [low, high), or -1."""
     for index in range(values.size):
         if values[index] < low or values[index] >= high:
             return index
@@ -139,7 +139,7 @@ def find_outside(values: NDArray[Any], low: int, high: int) -> int:
 
 @kernel
 def find_not_ascending(ids: NDArray[Any]) -> int:
-    """The first index whose id does not exceed the id before it, or -1."""
+    """Return the first index whose id does not exceed the id before it, or -1."""
     for index in range(1, ids.size):
         if ids[index] <= ids[index - 1]:
             return index
@@ -148,7 +148,7 @@ def find_not_ascending(ids: NDArray[Any]) -> int:
 
 @kernel
 def find_no_weight(weights: NDArray[np.float32]) -> int:
-    """The index of the first weight that is not positive and finite, or -1."""
+    """Return the index of the first weight that is not positive and finite, or -1."""
     for index in range(weights.size):
         if not 0 < weights[index] < np.inf:
             return index
@@ -157,7 +157,7 @@ def find_no_weight(weights: NDArray[np.float32]) -> int:
 
 @kernel
 def find_infinite(values: NDArray[np.float32]) -> int:
-    """The index of the first infinite value, or -1."""
+    """Return the index of the first infinite value, or -1."""
     for index in range(values.size):
         if np.isinf(values[index]):
             return index

@@ -49,7 +49,7 @@ class Hierarchy(NamedTuple):
 def level_thresholds(
     count: int, leaf: int, shares: tuple[float, ...], local_level: int
 ) -> NDArray[np.uint64]:
-    """[depth + 1] uint64: cumulative share of edges by level, times 2**64.
+    """Return [depth + 1] uint64: cumulative share of edges by level, times 2**64.
 
     The depth is the last level whose communities have ``leaf`` nodes. ``shares[l]`` of the edges
     are drawn at level l. The remaining edges are spread evenly over the levels from
@@ -74,7 +74,7 @@ def community(position: int, level: int, count: int) -> int:
 
 @kernel(parallel=True)
 def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
-    """[count] float64 >= 1: weights whose tail falls as w ** -exponent.
+    """Return [count] float64 >= 1: weights whose tail falls as w ** -exponent.
 
     This is Pareto's quantile function, with logarithm and power interpolated linearly between
     powers of two. It adds and multiplies only, so every processor computes the same bits.
@@ -103,7 +103,7 @@ def cap_weights(weights: NDArray[np.float64], largest: float) -> NDArray[np.floa
 
 
 def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """[count + 1] uint64: running sum of the weights in steps of 2**-16, from 0."""
+    """Return [count + 1] uint64: running sum of the weights in steps of 2**-16, from 0."""
     sums = np.empty(weights.size + 1, np.uint64)
     sums[0] = 0
     np.cumsum((weights * 65536.0).astype(np.uint64), out=sums[1:])
@@ -111,7 +111,7 @@ def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.uint64]:
 
 
 def apportion(sums: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
-    """[count] int64: divide ``total`` in proportion to weights, each within one of its exact share.
+    """Divide ``total`` in proportion to weights, each within one of its exact share: [count] int64.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def apportion(sums: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
 
 @kernel
 def search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
-    """The p in [low, high) with ``sums[p] <= x < sums[p + 1]``."""
+    """Return the p in [low, high) with ``sums[p] <= x < sums[p + 1]``."""
     while high - low > 1:
         centre = (low + high) >> 1
         if sums[centre] <= x:
@@ -136,7 +136,7 @@ def search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
 
 @kernel
 def _may_draw(p: int, q: int, undirected: bool) -> bool:
-    """Whether p may draw the edge {p, q}.
+    """Return whether p may draw the edge {p, q}.
 
     Only one end of an undirected pair may: the lower position if their sum is even, else the higher
     one. So every node may draw half of its pairs, and no pair comes up twice.

@@ -105,16 +105,16 @@ def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:
     counts = np.zeros(labels.classes, np.int64)
     low, high, total = np.inf, -np.inf, 0.0
     for start in range(0, values.shape[0], _LABEL_ROWS):
-        part = np.asarray(values[start : start + _LABEL_ROWS])
-        known = part[is_labelled(labels, part)]
-        summary["labelled"] += int(known.shape[0])
+        chunk = np.asarray(values[start : start + _LABEL_ROWS])
+        known_labels = chunk[is_labelled(labels, chunk)]
+        summary["labelled"] += int(known_labels.shape[0])
         if labels.kind == "class":
-            counts += np.bincount(known, minlength=labels.classes)
+            counts += np.bincount(known_labels, minlength=labels.classes)
         elif labels.kind == "multi_hot":
-            counts += known.sum(axis=0, dtype=np.int64)
-        elif known.size:
-            low, high = min(low, float(known.min())), max(high, float(known.max()))
-            total += float(known.sum(dtype=np.float64))
+            counts += known_labels.sum(axis=0, dtype=np.int64)
+        elif known_labels.size:
+            low, high = min(low, float(known_labels.min())), max(high, float(known_labels.max()))
+            total += float(known_labels.sum(dtype=np.float64))
     if labels.kind == "float":
         entries = summary["labelled"] * labels.classes
         spread = (low, total / entries, high) if entries else (None, None, None)

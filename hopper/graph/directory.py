@@ -184,18 +184,18 @@ class GraphDirectory:
 
     def topology(self, relation: Relation) -> Topology:
         """Map the CSC of a relation, with original ids."""
-        root, relation = self.path, self._known_relation(relation)
+        root, relation = self.path, self._find_relation(relation)
         edges = self.schema.relations[relation].count
         sources = self.schema.node_types[relation.src].count
         destinations = self.schema.node_types[relation.dst].count
         return open_topology(root, relation, edges, sources, destinations)
 
     def topology_folder(self, relation: Relation) -> Path:
-        """The folder that has a relation's topology, in the layout of a graph directory."""
+        """Return the folder that has a relation's topology, in the layout of a graph directory."""
         return self.path
 
     def features(self, node_type: str) -> NDArray[Any]:
-        """[count, columns]: map the features of a node type in their stored form.
+        """Map the features of a node type in their stored form: [count, columns].
 
         Raises
         ------
@@ -209,12 +209,12 @@ class GraphDirectory:
         return open_array(file, f"features of {node_type}", stored.dtype, shape)
 
     def features_file(self, node_type: str) -> Path:
-        """The file of a node type's features."""
+        """Return the file of a node type's features."""
         return layout.features_file(self.path, node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """[edges, columns]: map a relation's edge features in their stored form, by edge id."""
-        kind = self.schema.relations[self._known_relation(relation)]
+        """Map a relation's edge features in their stored form, by edge id: [edges, columns]."""
+        kind = self.schema.relations[self._find_relation(relation)]
         stored = stored_features(kind)
         if stored is None:
             raise GraphError(f"{self.path}: relation {relation} has no edge features")
@@ -222,19 +222,19 @@ class GraphDirectory:
         return open_array(file, f"edge features of {relation}", stored.dtype, shape)
 
     def edge_features_file(self, relation: Relation) -> Path:
-        """The file of a relation's edge features."""
+        """Return the file of a relation's edge features."""
         return layout.edge_features_file(self.path, relation)
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
-        """[edges] float32: map the weights of a relation's edges, by edge id; all are positive."""
-        kind = self.schema.relations[self._known_relation(relation)]
+        """Map the weights of a relation's edges, by edge id: [edges] float32; all are positive."""
+        kind = self.schema.relations[self._find_relation(relation)]
         if not kind.weighted:
             raise GraphError(f"{self.path}: relation {relation} has no weights")
         file = layout.edge_weights_file(self.path, relation)
         return open_array(file, f"weights of {relation}", np.float32, (kind.count,))
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
-        """[count] int64: map the times of a type's nodes, or of a relation's edges by edge id."""
+        """Map the times of a type's nodes, or of a relation's edges by edge id: [count] int64."""
         if owner not in self.schema.timed:
             raise GraphError(f"{self.path}: {owner} has no times")
         file = layout.times_file(self.path, owner)
@@ -262,7 +262,7 @@ class GraphDirectory:
         return open_array(file, f"labels of {owner}", dtype, *shapes)
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """[n] int64, ascending: map a split's ids of target nodes, or of target edges."""
+        """Map a split's ids of target nodes, or of target edges: [n] int64, ascending."""
         if name not in self.schema.splits:
             raise GraphError(
                 f"{self.path}: split {name!r}: expected one of {sorted(self.schema.splits)}"
@@ -284,7 +284,7 @@ class GraphDirectory:
         ids = np.asarray(self.split(split))
         return find_links(self.schema, self.topology, self.labels, self.times, ids)
 
-    def _known_relation(self, relation: Relation) -> Relation:
+    def _find_relation(self, relation: Relation) -> Relation:
         if relation not in self.schema.relations:
             raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
         return Relation(*relation)

@@ -60,14 +60,15 @@ def safe_name(text: str) -> str:
 
 
 def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
-    """The file of one array of a relation's CSC."""
+    """Return the file of one array of a relation's CSC."""
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
 
 
 def draw_arrays(
     schema: GraphSchema, relation: Relation
 ) -> dict[StoredArray, np.dtype[np.int64] | np.dtype[np.uint32]]:
-    """The arrays, [edges] each, that draws by weight and in time read besides the CSC; by name.
+    """Return the arrays, [edges] each, that draws by weight and in time read besides the CSC; by
+    name.
 
     They are in partitioned directories only. Their values here are the dtypes.
     """
@@ -80,66 +81,66 @@ def draw_arrays(
 
 
 def stored_dtype(array: StoredArray) -> np.dtype[np.int64] | np.dtype[np.uint32]:
-    """The dtype of an array of a relation's topology."""
+    """Return the dtype of an array of a relation's topology."""
     return np.dtype(np.uint32) if array == "alias_table" else np.dtype(np.int64)
 
 
 def draw_bytes(schema: GraphSchema, relation: Relation) -> int:
-    """Bytes that :func:`draw_arrays` take for an edge."""
+    """Return the bytes that :func:`draw_arrays` take for an edge."""
     return sum(dtype.itemsize for dtype in draw_arrays(schema, relation).values())
 
 
 def features_file(root: Path, node_type: str) -> Path:
-    """The file of a node type's features."""
+    """Return the file of a node type's features."""
     return root / "features" / f"{node_type}.npy"
 
 
 def edge_features_file(root: Path, relation: Relation) -> Path:
-    """The file of a relation's edge features."""
+    """Return the file of a relation's edge features."""
     return root / "edge_features" / relation.src / relation.rel / f"{relation.dst}.npy"
 
 
 def edge_weights_file(root: Path, relation: Relation) -> Path:
-    """The file of the weights of a relation's edges."""
+    """Return the file of the weights of a relation's edges."""
     return root / "edge_weights" / relation.src / relation.rel / f"{relation.dst}.npy"
 
 
 def times_file(root: Path, owner: Labelled) -> Path:
-    """The file of the times of a node type's nodes, or of a relation's edges."""
+    """Return the file of the times of a node type's nodes, or of a relation's edges."""
     if isinstance(owner, Relation):
         return root / "edge_times" / owner.src / owner.rel / f"{owner.dst}.npy"
     return root / "times" / f"{owner}.npy"
 
 
 def labels_file(root: Path, owner: Labelled) -> Path:
-    """The file of the labels of a node type, or of a relation's edges."""
+    """Return the file of the labels of a node type, or of a relation's edges."""
     if isinstance(owner, Relation):
         return root / "edge_labels" / owner.src / owner.rel / f"{owner.dst}.npy"
     return root / "labels" / f"{owner}.npy"
 
 
 def split_file(root: Path, name: str) -> Path:
-    """The file of a split's ids."""
+    """Return the file of a split's ids."""
     return root / "splits" / f"{name}.npy"
 
 
 def links_file(root: Path, name: str) -> Path:
-    """The file of a split's links, in a partitioned directory."""
+    """Return the file of a split's links, in a partitioned directory."""
     return root / "links" / f"{name}.npy"
 
 
 def link_times_file(root: Path, name: str) -> Path:
-    """The file of the times of a split's links, in a partitioned directory."""
+    """Return the file of the times of a split's links, in a partitioned directory."""
     return root / "links" / f"{name}_times.npy"
 
 
 def link_labels_file(root: Path, name: str) -> Path:
-    """The file of the labels of a split's links, in a partitioned directory."""
+    """Return the file of the labels of a split's links, in a partitioned directory."""
     return root / "links" / f"{name}_labels.npy"
 
 
 def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
-    """The optional file of the source's names of classes, one line a class.
+    """Return the optional file of the source's names of classes, one line a class.
 
     Parameters
     ----------
@@ -150,12 +151,13 @@ def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
 
 
 def column_names_file(root: Path, owner: Labelled) -> Path:
-    """The optional file of the source's names of the features' columns, one line a column."""
+    """Return the optional file of the source's names of the features' columns, one line a
+    column."""
     if isinstance(owner, Relation):
         return edge_features_file(root / "names", owner).with_suffix(".txt")
     return features_file(root / "names", owner).with_suffix(".txt")
 
 
 def names_file(root: Path, node_type: str) -> Path:
-    """The optional file of the source's names of a type's nodes, one line a node."""
+    """Return the optional file of the source's names of a type's nodes, one line a node."""
     return root / "names" / f"{node_type}.txt"

@@ -62,7 +62,8 @@ class Ends(Protocol):
 def select_ends(
     links: Ends, targets: Sequence[Relation], node_type: str, places: Ids | None = None
 ) -> Ids:
-    """[m] int64: ids of the links' ends of one node type, relation by relation, sources first.
+    """Return [m] int64: ids of the links' ends of one node type, relation by relation, sources
+    first.
 
     Parameters
     ----------
@@ -80,7 +81,8 @@ def select_ends(
 
 
 def link_offsets(schema: GraphSchema) -> Ids:
-    """[target relations + 1] int64: the id of each target relation's first edge in splits."""
+    """Return [target relations + 1] int64: the id of each target relation's first edge in
+    splits."""
     counts = [schema.relations[relation].count for relation in schema.target_relations]
     return np.cumsum([0, *counts])
 

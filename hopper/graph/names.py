@@ -46,6 +46,6 @@ class Names:
         return self._bounds.size - 1
 
     def of(self, ids: NDArray[np.int64]) -> list[str]:
-        """The names of the nodes or classes with these numbers."""
+        """Return the names of the nodes or classes with these numbers."""
         bounds = zip(self._bounds[ids].tolist(), self._bounds[ids + 1].tolist(), strict=True)
         return [bytes(self._text[first : last - 1]).decode() for first, last in bounds]

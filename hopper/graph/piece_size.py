@@ -30,7 +30,7 @@ _SIZE: Final = ContextVar("piece size", default=_UNLIMITED)
 
 
 def piece_size() -> PieceSize:
-    """The limits in force: those of :func:`limit_pieces`, or else none on ``whole``."""
+    """Return the limits in force: those of :func:`limit_pieces`, or else none on ``whole``."""
     return _SIZE.get()
 
 

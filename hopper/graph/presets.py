@@ -53,7 +53,7 @@ class Preset:
         return self.edges * (2 if self.undirected else 1) / self.nodes
 
     def smallest_count(self) -> int:
-        """The fewest nodes for which levels and degrees still make sense."""
+        """Return the fewest nodes for which levels and degrees still make sense."""
         return max(self.leaf << len(self.shares), 16 * int(self.mean_degree()), 8 * self.classes)
 
 
@@ -189,6 +189,6 @@ def find_preset(name: str) -> Preset:
     RequestError: there is none of this name. The text lists all presets, typed ones too.
     """
     if name not in PRESETS:
-        known = ", ".join([*PRESETS, *TYPED_PRESETS])
-        raise RequestError(f"preset: expected one of {known}, given {name!r}")
+        names = ", ".join([*PRESETS, *TYPED_PRESETS])
+        raise RequestError(f"preset: expected one of {names}, given {name!r}")
     return PRESETS[name]

@@ -47,7 +47,7 @@ def remove_unfinished(out: Path) -> None:
         remove_abandoned(_unfinished_prefix(out), parent)
 
 
-def require_space(directory: Path, needed: int) -> None:
+def require_space(directory: Path, nbytes: int) -> None:
     """Refuse a write that the disk of an existing directory cannot hold.
 
     Raises
@@ -55,9 +55,9 @@ def require_space(directory: Path, needed: int) -> None:
     RequestError: there is too little space. The text has the bytes needed and available.
     """
     available = shutil.disk_usage(directory).free
-    if needed > available:
+    if nbytes > available:
         raise RequestError(
-            f"{directory}: too little disk space: {needed / 2**30:.2f} GiB ({needed} bytes) "
+            f"{directory}: too little disk space: {nbytes / 2**30:.2f} GiB ({nbytes} bytes) "
             f"needed, {available / 2**30:.2f} GiB ({available} bytes) available"
         )
 

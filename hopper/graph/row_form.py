@@ -80,7 +80,7 @@ class StoredFeatures(NamedTuple):
 
 
 def stored_features(kind: _Rows, dim: int | None = None) -> StoredFeatures | None:
-    """How the features of a node type or relation are stored; None without features.
+    """Return how the features of a node type or relation are stored; None without features.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ _BYTES_AN_EDGE: Final = 32
 
 
 def edges_at_once() -> int:
-    """Most edges of a range that has more than one row."""
+    """Return the most edges of a range that has more than one row."""
     return max(1, min(EDGES_AT_ONCE, piece_size().piece // _BYTES_AN_EDGE))
 
 

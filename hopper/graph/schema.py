@@ -33,7 +33,8 @@ class Relation(NamedTuple):
         return f"{self.src}/{self.rel}/{self.dst}"
 
     def draw_key(self) -> int:
-        """The 64-bit key of this relation in the counter-based draw (docs/inside/draws.md)."""
+        """Return the 64-bit key of this relation in the counter-based draw
+        (docs/inside/draws.md)."""
         text = "\0".join(self).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
@@ -119,7 +120,8 @@ class Labels:
         return {"class": "int64", "multi_hot": "uint8"}.get(self.kind, "float32")
 
     def task_slices(self) -> dict[str, tuple[Labels, slice, slice]]:
-        """Each task's labels, slice of the logits and slice of the columns, by the task's name."""
+        """Return each task's labels, slice of the logits and slice of the columns, by the task's
+        name."""
         slices, logit, column = {}, 0, 0
         for name, labels in self.tasks:
             logits = slice(logit, logit + labels.classes)
@@ -157,7 +159,7 @@ class GraphSchema:
         return () if isinstance(self.target, str) else (self.target, *self.also)
 
     def table(self, name: str) -> NodeType | EdgeType:
-        """The node type or relation whose features a table holds.
+        """Return the node type or relation whose features a table holds.
 
         Parameters
         ----------
@@ -192,11 +194,12 @@ class GraphSchema:
         return bool(kinds) and all(kind.timed for kind in kinds)
 
     def is_timed(self, relation: Relation) -> bool:
-        """Whether there is a time from which an edge may be seen: its own, or its source's."""
+        """Return whether there is a time from which an edge may be seen: its own, or its
+        source's."""
         return self.relations[relation].timed or self.node_types[relation.src].timed
 
     def count_of(self, owner: Labelled) -> int:
-        """Number of nodes of a type, or of edges of a relation."""
+        """Return the number of nodes of a type, or of edges of a relation."""
         if isinstance(owner, Relation):
             return self.relations[owner].count
         return self.node_types[owner].count
@@ -230,7 +233,7 @@ class GraphSchema:
         return tuple(dict.fromkeys([self.target_type(), *ends]))
 
     def target_type(self) -> str:
-        """The target node type; for an edge target, the relation's destination type."""
+        """Return the target node type; for an edge target, the relation's destination type."""
         return self.target if isinstance(self.target, str) else self.target.dst
 
     def ordered_relations(self) -> list[Relation]:

@@ -75,7 +75,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
 
 
 def schema_fingerprint(schema: GraphSchema) -> str:
-    """A checksum of the content of ``graph.json``, in hexadecimal."""
+    """Return a checksum of the content of ``graph.json``, in hexadecimal."""
     return xxhash.xxh3_64_hexdigest(json.dumps(schema_to_json(schema), sort_keys=True).encode())
 
 

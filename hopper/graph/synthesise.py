@@ -135,7 +135,7 @@ def make(
 
 
 def _set_feature_dim(preset: Preset, feature_dim: int | None) -> Preset:
-    """The preset with another width of features, unless that is None."""
+    """Return the preset with another width of features, unless that is None."""
     if feature_dim is None:
         return preset
     if feature_dim < 1:
@@ -144,7 +144,7 @@ def _set_feature_dim(preset: Preset, feature_dim: int | None) -> Preset:
 
 
 def _count_drawn(name: str, preset: Preset, scale: float) -> tuple[int, int]:
-    """Number of nodes and of drawn edges at a scale."""
+    """Return the number of nodes and of drawn edges at a scale."""
     count = round(preset.nodes * scale)
     smallest = preset.smallest_count()
     if count < smallest:
@@ -158,15 +158,15 @@ def _count_drawn(name: str, preset: Preset, scale: float) -> tuple[int, int]:
 def required_memory(preset: Preset, count: int, edges: int) -> int:
     """Estimate the peak memory, in bytes, of making such a graph; features take none."""
     stored = edges * (2 if preset.undirected else 1)
-    drawn = edges if preset.undirected else 0
-    return 8 * (2 * stored + drawn + 10 * count)
+    drawn_edges = edges if preset.undirected else 0
+    return 8 * (2 * stored + drawn_edges + 10 * count)
 
 
 def _require_memory(preset: Preset, count: int, edges: int) -> None:
-    needed, available = required_memory(preset, count, edges), psutil.virtual_memory().available
-    if needed > available:
+    required, available = required_memory(preset, count, edges), psutil.virtual_memory().available
+    if required > available:
         raise RequestError(
-            f"too little memory: about {needed / 2**30:.1f} GiB needed for the topology, "
+            f"too little memory: about {required / 2**30:.1f} GiB needed for the topology, "
             f"{available / 2**30:.1f} GiB available; choose a smaller --scale"
         )
 
@@ -220,7 +220,7 @@ def _draw_topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Pro
 
 
 def _draw_weights(key: int, preset: Preset, count: int, exponent: float) -> NDArray[np.uint64]:
-    """[count + 1] uint64: running sum of power-law weights by position."""
+    """Return [count + 1] uint64: running sum of power-law weights by position."""
     # A hub of a small graph has edges to at most a sixteenth of it.
     largest = min(preset.max_degree, count // 16) / preset.mean_degree()
     weights = power_law_weights(np.uint64(key), count, exponent)

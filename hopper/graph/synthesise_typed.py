@@ -134,12 +134,14 @@ def _is_symmetrised(preset: TypedPreset, edges: TypedEdges) -> bool:
 
 
 def _parts_per_structure(classes: int) -> int:
-    """Number of parts of a class in either structure; a part of each makes up a class."""
+    """Return the number of parts of a class in either structure; a part of each makes up a
+    class."""
     return max(2, math.isqrt(classes - 1) + 1)
 
 
 def _combine_parts(a: NDArray[np.int64], b: NDArray[np.int64], parts: int, classes: int) -> Any:
-    """[n] int64: the class that two parts make up; of two classes, too, both parts decide."""
+    """Return [n] int64: the class that two parts make up; of two classes, too, both parts
+    decide."""
     return (a + b) % 2 if classes == 2 else (a * parts + b) % classes
 
 
@@ -175,7 +177,7 @@ def _schema(name: str, preset: TypedPreset, scale: float, source: str) -> GraphS
 
 
 def _split_counts(count: int, preset: TypedPreset) -> dict[str, int]:
-    """Number of nodes of each split, with a few nodes a class at least.
+    """Return the number of nodes of each split, with a few nodes a class at least.
 
     Published splits of some graphs are so small that a scaled one would be empty. The largest split
     gives up the nodes that the others gain.
@@ -190,16 +192,16 @@ def _split_counts(count: int, preset: TypedPreset) -> dict[str, int]:
 def _require_memory(schema: GraphSchema) -> None:
     largest = max(kind.count for kind in schema.relations.values())
     nodes = sum(kind.count for kind in schema.node_types.values())
-    needed, available = 8 * (6 * largest + 10 * nodes), psutil.virtual_memory().available
-    if needed > available:
+    required, available = 8 * (6 * largest + 10 * nodes), psutil.virtual_memory().available
+    if required > available:
         raise RequestError(
-            f"too little memory: about {needed / 2**30:.1f} GiB needed for the largest relation, "
+            f"too little memory: about {required / 2**30:.1f} GiB needed for the largest relation, "
             f"{available / 2**30:.1f} GiB available; choose a smaller --scale"
         )
 
 
 def _label_level(preset: TypedPreset, schema: GraphSchema) -> int:
-    """The level of the communities that have one part of a class."""
+    """Return the level of the communities that have one part of a class."""
     room = [
         schema.node_types[edges.src].count
         * schema.node_types[edges.dst].count
@@ -238,13 +240,14 @@ def _make_type(
 def _community_parts(
     key: int, structure: int, positions: NDArray[np.int64], parts: int, level: int
 ) -> NDArray[np.int64]:
-    """[count] int64: the part of a class that each node's community has, the same for all types."""
+    """Return [count] int64: the part of a class that each node's community has, the same for all
+    types."""
     communities = community_classes(key_of(key, _CLASSES, structure), 1 << level, parts)
     return communities[_communities(positions, level)]
 
 
 def _communities(positions: NDArray[np.int64], level: int) -> NDArray[np.int64]:
-    """[count] int64: each position's community at a level."""
+    """Return [count] int64: each position's community at a level."""
     return (((positions + 1) << level) - 1) // positions.size
 
 
@@ -254,7 +257,8 @@ def _draw_labels(key: int, preset: TypedPreset, target: _Type, parts: int) -> ND
 
 
 def _draw_weights(key: int, count: int, mean: float, most: int) -> NDArray[np.uint64]:
-    """[count + 1] uint64: running sum of power-law weights, none worth more than ``most`` edges."""
+    """Return [count + 1] uint64: running sum of power-law weights, none worth more than ``most``
+    edges."""
     largest = max(1.0, min(_MOST_TIMES_MEAN, most / max(mean, 1e-9)))
     return cumulative_weights(
         cap_weights(power_law_weights(np.uint64(key), count, _EXPONENT), largest)
@@ -358,12 +362,12 @@ def _write_features(
     if name == preset.target:
         second = np.zeros_like(second)
     centroids = (first[:, None] + second[None]).reshape(parts * parts, dim)
-    both = nodes.classes[0] * parts + nodes.classes[1]
-    task = bar.add_task(f"features of {name}", total=both.size)
+    classes = nodes.classes[0] * parts + nodes.classes[1]
+    task = bar.add_task(f"features of {name}", total=classes.size)
     rows = max(1, _CHUNK_VALUES // dim)
     feature_key = np.uint64(key_of(type_key, _FEATURES))
-    for start in range(0, both.size, rows):
-        chunk = both[start : start + rows]
+    for start in range(0, classes.size, rows):
+        chunk = classes[start : start + rows]
         values = np.empty((chunk.size, dim), np.float32)
         fill_features(feature_key, start, chunk, centroids, values)
         out[start : start + rows] = values

@@ -45,7 +45,7 @@ def write_splits(key: int, writer: GraphWriter, count: int) -> None:
 
 
 def community_classes(key: int, communities: int, classes: int) -> NDArray[np.int64]:
-    """[communities] int64: draw each community's class; low classes have more than high ones.
+    """Draw each community's class: [communities] int64; low classes have more than high ones.
 
     Every class has a community if there are enough of them.
     """
@@ -69,7 +69,7 @@ def _add_noise(key: np.uint64, i: int, clean: np.int64, classes: int, noise: flo
 def noisy_classes(
     key: np.uint64, clean: NDArray[np.int64], classes: int, noise: float
 ) -> NDArray[np.int64]:
-    """[count] int64: each node's class, or with probability ``noise`` any class."""
+    """Return [count] int64: each node's class, or with probability ``noise`` any class."""
     out = np.empty(clean.size, np.int64)
     for i in numba.prange(clean.size):
         out[i] = _add_noise(key, i, clean[i], classes, noise)
@@ -85,7 +85,8 @@ def node_classes(
     classes: int,
     noise: float,
 ) -> NDArray[np.int64]:
-    """[count] int64: the class of each node's community, or with probability ``noise`` any class.
+    """Return [count] int64: the class of each node's community, or with probability ``noise`` any
+    class.
 
     Parameters
     ----------
@@ -101,14 +102,15 @@ def node_classes(
 
 @kernel
 def _bell(x: np.uint64) -> np.float32:
-    """A number of mean 0 and variance 1, nearly normal: the sum of a variate's 16-bit words."""
+    """Return a number of mean 0 and variance 1, nearly normal: the sum of a variate's 16-bit
+    words."""
     low = np.uint64(0xFFFF)
     words = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low)
     return np.float32((np.float64(words + (x >> np.uint64(48))) - 131070.0) / _SPREAD)
 
 
 def class_centroids(key: int, classes: int, dim: int, signal: float) -> NDArray[np.float32]:
-    """[classes, dim] float32: draw vectors of length ``signal`` in random directions."""
+    """Draw vectors of length ``signal`` in random directions: [classes, dim] float32."""
     signs = (_variates(np.uint64(key), classes * dim) >> np.uint64(63)).astype(np.float32) * 2 - 1
     return (signs * np.float32(signal / math.sqrt(dim))).reshape(classes, dim)
 
@@ -136,7 +138,7 @@ def fill_features(
 
 
 def split_counts(count: int, shares: Mapping[str, float]) -> dict[str, int]:
-    """Number of nodes of each split, of ``count`` in all; shares are rounded."""
+    """Return the number of nodes of each split, of ``count`` in all; shares are rounded."""
     edges, reached = [0], 0.0
     for share in shares.values():
         reached += share

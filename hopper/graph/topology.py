@@ -49,7 +49,7 @@ class Topology:
     here; None: all are here, or edges have no features"""
 
     def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] bool: whether all in-edges of each destination are here.
+        """Return [n] bool: whether all in-edges of each destination are here.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class Topology:
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """[edges] int64: indices of edges in the CSC of all servers.
+        """Return [edges] int64: indices of edges in the CSC of all servers.
 
         Features of edges are stored in its order.
 
@@ -84,7 +84,7 @@ class Topology:
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """[edges] bool: whether each edge is here, where there are gaps.
+        """Return [edges] bool: whether each edge is here, where there are gaps.
 
         The parameters are those of :meth:`edge_indices`.
         """

@@ -97,7 +97,7 @@ def _make_many(
         pairs.append((src, dst))
     pairs = pairs[:relations]
     weights = [(size[src] * size[dst]) ** 0.5 for src, dst in pairs]
-    made = [
+    relations_made = [
         TypedEdges(
             src,
             f"r{number}",
@@ -107,13 +107,13 @@ def _make_many(
         )
         for number, ((src, dst), weight) in enumerate(zip(pairs, weights, strict=True))
     ]
-    missing = edges - sum(relation.count for relation in made)
-    made[0] = replace(made[0], count=made[0].count + missing)
-    return {name: TypedNodes(count) for name, count in size.items()}, made
+    missing = edges - sum(relation.count for relation in relations_made)
+    relations_made[0] = replace(relations_made[0], count=relations_made[0].count + missing)
+    return {name: TypedNodes(count) for name, count in size.items()}, relations_made
 
 
 def _choose_structure(number: int) -> Literal[0, 1]:
-    """The structure that a relation follows; relations take turns."""
+    """Return the structure that a relation follows; relations take turns."""
     return 1 if number % 2 else 0
 
 

@@ -58,12 +58,12 @@ class GraphWriter:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            self._publication.__exit__(kind, error, traceback)
+        if error_type is not None:
+            self._publication.__exit__(error_type, error, traceback)
             return
         with self._publication:
             if self._missing:
@@ -108,7 +108,7 @@ class GraphWriter:
         self._missing.discard(("topology", str(relation)))
 
     def features(self, node_type: str) -> NDArray[Any]:
-        """[count, feature_dim]: create the features of a node type, zeros to be filled."""
+        """Create the features of a node type, zeros to be filled: [count, feature_dim]."""
         kind = self.schema.node_types.get(node_type)
         if kind is None:
             raise GraphError(f"{self.out}: features: the schema has no node type {node_type!r}")
@@ -116,7 +116,7 @@ class GraphWriter:
         return self._create_table(file, kind, "features", node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """[edges, feature_dim]: create a relation's edge features by edge id, to be filled."""
+        """Create a relation's edge features by edge id, to be filled: [edges, feature_dim]."""
         kind = self.schema.relations.get(relation)
         if kind is None:
             raise GraphError(f"{self.out}: edge features: the schema has no {relation}")
@@ -281,7 +281,7 @@ class GraphWriter:
 
 
 def required_bytes(schema: GraphSchema) -> int:
-    """Bytes on disk of a graph directory with this schema, without ``graph.json``."""
+    """Return the bytes on disk of a graph directory with this schema, without ``graph.json``."""
     total = 0
     for relation, edges in schema.relations.items():
         sources = schema.node_types[relation.src].count

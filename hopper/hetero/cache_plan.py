@@ -161,15 +161,15 @@ def share_out(size: int, weights: Mapping[str, float], needs: Mapping[str, int])
     """
     shares = dict.fromkeys(weights, 0)
     open_types = [name for name, weight in weights.items() if weight > 0 and needs[name]]
-    left = size
+    remaining = size
     while open_types:
         total = sum(weights[name] for name in open_types)
-        full = [name for name in open_types if left * weights[name] >= needs[name] * total]
+        full = [name for name in open_types if remaining * weights[name] >= needs[name] * total]
         if not full:
-            return shares | {name: int(left * weights[name] / total) for name in open_types}
+            return shares | {name: int(remaining * weights[name] / total) for name in open_types}
         for name in full:
             shares[name] = needs[name]
-            left -= needs[name]
+            remaining -= needs[name]
         open_types = [name for name in open_types if name not in full]
     return shares
 
@@ -179,12 +179,12 @@ def _whole_rows(
 ) -> dict[str, int]:
     """Convert shares of bytes to rows; spare bytes go to the types with the largest shares."""
     rows = {name: shares[name] // visited.row_bytes for name, visited in profile.items()}
-    left = size - sum(rows[name] * visited.row_bytes for name, visited in profile.items())
+    remaining = size - sum(rows[name] * visited.row_bytes for name, visited in profile.items())
     for name in sorted(profile, key=lambda name: (-shares[name], name)):
-        more = min(left // profile[name].row_bytes, most[name] - rows[name])
+        more = min(remaining // profile[name].row_bytes, most[name] - rows[name])
         if shares[name] and more > 0:
             rows[name] += more
-            left -= more * profile[name].row_bytes
+            remaining -= more * profile[name].row_bytes
     return rows
 
 
@@ -199,15 +199,15 @@ def _most_valuable(profile: Profile, size: int) -> dict[str, int]:
     fits = int(np.searchsorted(np.cumsum(widths[kinds[order]]), size, side="right"))
     counts = np.bincount(kinds[order[:fits]], minlength=len(names))
     rows = {name: int(count) for name, count in zip(names, counts, strict=True)}
-    left = size - sum(rows[name] * profile[name].row_bytes for name in names)
+    remaining = size - sum(rows[name] * profile[name].row_bytes for name in names)
     for kind in kinds[order[fits:]]:
         # Rows that are narrower than the first that did not fit may still fit.
         name = names[kind]
-        if left < widths.min():
+        if remaining < widths.min():
             break
-        if profile[name].row_bytes <= left:
+        if profile[name].row_bytes <= remaining:
             rows[name] += 1
-            left -= profile[name].row_bytes
+            remaining -= profile[name].row_bytes
     return rows
 
 

@@ -154,8 +154,8 @@ def divide(
         for root, parts in cuts.items()
         for part in range(parts)
     ]
-    read = {relation for share in shares for relation in share.relations}
-    unread = sorted(key for _, _, key in metagraph.edges(keys=True) if key not in read)
+    read_relations = {relation for share in shares for relation in share.relations}
+    unread = sorted(key for _, _, key in metagraph.edges(keys=True) if key not in read_relations)
     types = {node_type for share in shares for node_type in share.node_types}
     return MetaPartition(
         tree,

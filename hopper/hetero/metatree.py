@@ -50,7 +50,7 @@ class Metatree:
     others: tuple[str, ...] = ()
 
     @property
-    def reached(self) -> list[str]:
+    def reached_types(self) -> list[str]:
         """The distinct node types that hops from any root reach, with the types of roots."""
         relations = [relation for children in self.children.values() for relation in children]
         return sorted({self.target, *self.others, *(relation.src for relation in relations)})
@@ -71,7 +71,7 @@ class Metatree:
         by_type = (self.children[Vertex(node_type, 0)] for node_type in self.root_types)
         return tuple(sorted(relation for relations in by_type for relation in relations))
 
-    def followed_from(self, relations: Sequence[Relation]) -> Iterator[tuple[Relation, int]]:
+    def follow_from(self, relations: Sequence[Relation]) -> Iterator[tuple[Relation, int]]:
         """Yield every (relation, depth of its destination) of some sub-metatrees once, hop by hop.
 
         Parameters
@@ -117,7 +117,7 @@ class Metatree:
 
     def relations_of(self, relations: Sequence[Relation]) -> list[Relation]:
         """Return the relations of the sub-metatrees of root relations, in canonical order."""
-        return sorted({relation for relation, _ in self.followed_from(relations)})
+        return sorted({relation for relation, _ in self.follow_from(relations)})
 
     def types_of(self, relations: Sequence[Relation]) -> list[str]:
         """Return the node types of the sub-metatrees of root relations, those of roots included.

@@ -79,7 +79,7 @@ class VisitRefiner:
         with phases.phase("count visits"):
             visits = reads.visits()
         topologies = {relation: graph.topology(relation) for relation in schema.relations}
-        weights = np.column_stack([balance.held(schema, topologies), visits])
+        weights = np.column_stack([balance.balanced_weights(schema, topologies), visits])
         start = best = np.concatenate([homes[name] for name in schema.node_types])
         with phases.phase("move nodes to where they are read") as progress:
             pull, before = reads.run(start, servers, progress)

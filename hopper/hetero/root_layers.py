@@ -66,7 +66,7 @@ class RootLayers:
         self,
         layer: RelationLayer,
         under_way: RowExchange | None,
-        own: Tensor,
+        own_rows: Tensor,
         plan: RootPlan,
         where: str,
         *,
@@ -79,7 +79,7 @@ class RootLayers:
         The rows of the roots that this rank finishes, in the last layer, or otherwise of those that
         it reads. And a zero that depends on all received rows.
         """
-        rows = own.index_select(0, plan.finishing_in_rows)
+        rows = own_rows.index_select(0, plan.finishing_in_rows)
         if under_way is None:
             combined = rows.new_zeros(len(rows), *layer.nothing)
             return layer.update(self._type)(rows, combined), rows.new_zeros(())
@@ -95,7 +95,7 @@ class RootLayers:
         layer: RelationLayer,
         hop: TypedBlocks,
         h: Mapping[str, Tensor],
-        own: Tensor,
+        own_rows: Tensor,
         plan: RootPlan,
         where: str,
     ) -> RowExchange | None:
@@ -110,11 +110,11 @@ class RootLayers:
         apart = layer.combination.algebra == "other"
         with self._log.stage("compute", operation="root relations"):
             if plan.mine_in_rows is None:
-                h_dst = own.new_empty(len(plan.mine), 0)
+                h_dst = own_rows.new_empty(len(plan.mine), 0)
             else:
-                h_dst = own.index_select(0, plan.mine_in_rows)
+                h_dst = own_rows.index_select(0, plan.mine_in_rows)
             if self._group is None:
-                partials = self._partials_of_nothing(layer, hop, own[:0])
+                partials = self._partials_of_nothing(layer, hop, own_rows[:0])
             else:
                 partials = self._partials(self._group, layer, hop, h, h_dst)
             merged = self._stack(partials) if apart else layer.combination.merge(partials)

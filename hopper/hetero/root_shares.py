@@ -142,17 +142,17 @@ class RootShares:
         ranks, finisher = self.deal(count)
         finishing = np.flatnonzero(finisher == rank)
 
-        def aggregated_by(other: int) -> NDArray[np.bool_]:
+        def find_aggregated(other: int) -> NDArray[np.bool_]:
             group = self.group_of(other)
             return np.zeros(count, np.bool_) if group is None else ranks[group] == other
 
         def rows_of(other: int) -> Places:
             is_read = finisher == other
             if reads:
-                is_read = is_read | aggregated_by(other)
+                is_read = is_read | find_aggregated(other)
             return np.flatnonzero(is_read)
 
-        mine = np.flatnonzero(aggregated_by(rank))
+        mine = np.flatnonzero(find_aggregated(rank))
 
         rows = rows_of(rank)
         # Partials arrive rank by rank, each rank's in the order of roots.

@@ -36,10 +36,10 @@ def root_relation(relation: Relation) -> Relation:
 
 
 def make_rooted_sampler(
-    kind: Callable[..., NeighborSampler],
+    make_sampler: Callable[..., NeighborSampler],
     graph: PartitionedGraph,
     server: int,
-    held: Holding,
+    holding: Holding,
     names: StoredNames,
     sizes: Sequence[int],
     seed: int,
@@ -52,16 +52,16 @@ def make_rooted_sampler(
 
     Parameters
     ----------
-    kind: the sampler's class. It takes ``sizes``, ``seed`` and ``dropout_seed``.
-    held: what the server stores, under the model's names.
+    make_sampler: the sampler's class. It takes ``sizes``, ``seed`` and ``dropout_seed``.
+    holding: what the server stores, under the model's names.
     names: the stored types and relations of these names.
     root_hops: by type, at how many of the first hops roots are drawn for; None = at all hops.
     whole_lists: whether draws depend on all edges of a neighbour list, also on those that other
         servers store.
     """
-    relations = {relation: names.relation(relation) for relation in held.relations}
-    relations |= {root_relation(root): names.relation(root) for root in held.roots}
-    types = {name: names.node_type(name) for name in held.node_types}
+    relations = {relation: names.relation(relation) for relation in holding.relations}
+    relations |= {root_relation(root): names.relation(root) for root in holding.roots}
+    types = {name: names.node_type(name) for name in holding.node_types}
     # Several names may share a stored relation, whose topology is opened once.
     below = {
         stored: graph.topology(stored, server)
@@ -80,8 +80,8 @@ def make_rooted_sampler(
     # Negatives of links may be of types of which the server stores nothing.
     types |= {name: name for name in roots.values()} | roots
     originals = {name: graph.original_ids(types[name]) for name in sorted(types)}
-    hops = {root_relation(root): root_hops[root.dst] for root in held.roots} if root_hops else {}
-    return kind(
+    hops = {root_relation(root): root_hops[root.dst] for root in holding.roots} if root_hops else {}
+    return make_sampler(
         topologies,
         originals,
         next(iter(roots)),
@@ -107,7 +107,7 @@ def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:
     return {name: ids for name, ids in subgraph.nodes.items() if not _is_root(name) and ids.size}
 
 
-def nodes_read(
+def find_read_nodes(
     subgraph: Subgraph, roots: Mapping[str, NDArray[np.int64]]
 ) -> dict[str, list[NDArray[np.int64]]]:
     """Return the nodes whose input rows a pass reads, by type, in groups.

@@ -51,13 +51,13 @@ class RowCache:
         return np.dtype(self._rows.dtype)
 
     @property
-    def held(self) -> Array:
+    def cached_ids(self) -> Array:
         """The ids [n], int64, whose rows are cached."""
         return self._id_in[: self._used]
 
     @property
     def rows(self) -> Array:
-        """The cached rows [n, dim], in the order of :attr:`held`. They may be changed in place."""
+        """The cached rows [n, dim], in the order of :attr:`cached_ids`. May be changed."""
         return self._rows[: self._used]
 
     def find(self, ids: Array) -> Array:
@@ -108,7 +108,7 @@ class RowCache:
         self._place(self._np.arange(first, last), ids, rows)
         self._used = last
 
-    def missed(self, ids: Array, table: Array, places: Array) -> None:
+    def take_missed(self, ids: Array, table: Array, places: Array) -> None:
         """Report ids [n], int64, that :meth:`find` missed, and whose rows are ``table[places]``.
 
         A fixed set of rows ignores them.
@@ -151,7 +151,7 @@ class RecentRows(RowCache):
         self._asked_at[slots] = self._moment
         super().copy(slots, out, places)
 
-    def missed(self, ids: Array, table: Array, places: Array) -> None:
+    def take_missed(self, ids: Array, table: Array, places: Array) -> None:
         """Cache missed rows, or as many of them as there is room for."""
         ids, first = self._np.unique(ids, return_index=True)
         ids, places = ids[: self._room], places[first][: self._room]

@@ -73,21 +73,21 @@ class LentRecords:
     records: Tensor
     in_table: bool
 
-    def gather(self, which: Ids | None, out: Tensor) -> None:
+    def gather(self, indices: Ids | None, out: Tensor) -> None:
         """Copy rows to ``out`` [m, dim].
 
         Parameters
         ----------
-        which: [m] int64, indices into :attr:`places`; None = all, in order.
+        indices: [m] int64, indices into :attr:`places`; None = all, in order.
         """
         if self.in_table:
-            gather_rows(self.records, self.places if which is None else self.places[which], out)
-        elif which is None:
+            gather_rows(self.records, self.places if indices is None else self.places[indices], out)
+        elif indices is None:
             out.copy_(self.records[:, 0])
         else:
-            gather_rows(self.records, which, out)
+            gather_rows(self.records, indices, out)
 
-    def copied(self) -> LentRecords:
+    def copy(self) -> LentRecords:
         """Return a copy of the records, which later updates do not change."""
         if not self.in_table:
             return replace(self, records=self.records.clone())
@@ -246,14 +246,14 @@ class HeldRecords(RowRecords):
 
     def write_back(self) -> None:
         """Write all cached records to the stored table."""
-        self._put_back(self._cache.held, self._cache.rows)
+        self._put_back(self._cache.cached_ids, self._cache.rows)
 
     def read_again(self) -> None:
         """Read all cached records again from the stored table."""
-        ids, rows = self._cache.held, self._cache.rows
+        ids, rows = self._cache.cached_ids, self._cache.rows
         for first in range(0, len(ids), _ROWS_AT_ONCE):
-            part = slice(first, first + _ROWS_AT_ONCE)
-            rows[part] = self._read_stored(on_host(ids[part]))
+            chunk = slice(first, first + _ROWS_AT_ONCE)
+            rows[chunk] = self._read_stored(on_host(ids[chunk]))
 
     def take_lookups(self) -> Lookups | None:
         """Return the cache lookups since the last call."""

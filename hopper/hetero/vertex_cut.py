@@ -121,10 +121,10 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
         sources = schema.node_types[relation.src].count
         destinations = schema.node_types[relation.dst].count
         numbers += sources + 2 * destinations + 1 + 2 * count
-    drawn = 0
+    nbytes = 0
     for relation, count in [*part.edges.items(), (part.root, part.list_edges)]:
-        drawn += count * draw_bytes(schema, relation)
-    return rows, _NUMBER_BYTES * numbers + drawn
+        nbytes += count * draw_bytes(schema, relation)
+    return rows, _NUMBER_BYTES * numbers + nbytes
 
 
 def _feature_bytes(kind: NodeType | EdgeType) -> int:

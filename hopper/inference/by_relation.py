@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootShares
-from hopper.hetero.rooted import nodes_below, nodes_read, root_name
+from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name
 from hopper.inference.inference import (
     ROOTS_PER_PASS,
     ROWS_PER_PASS,
@@ -70,11 +70,11 @@ class ByRelation(Inference):
             if chunk.size > 1 and self._is_too_large(subgraph):
                 todo = [*np.array_split(chunk, 2), *todo]
                 continue
-            read = chunk[plan.rows]
+            versions = chunk[plan.rows]
             if self._are_versions:
-                read = self._sampler.nodes_of(target, read)
-            x, x_roots = self._inputs_of(subgraph, target, read)
-            original = self.graph.original_ids(target)[read]
+                versions = self._sampler.nodes_of(target, versions)
+            x, x_roots = self._inputs_of(subgraph, target, versions)
+            original = self.graph.original_ids(target)[versions]
             subgraph = subgraph.with_edges(self._reads.edges)
             edges, roots = self._edge_features(subgraph), {target: Roots(plan, original, x_roots)}
             rows, _ = forward.rows(roots, subgraph, edges, x, "evaluation")
@@ -100,7 +100,7 @@ class ByRelation(Inference):
 
         The latter are None if there are no roots.
         """
-        self._read_learned(nodes_read(subgraph, {target: roots}))
+        self._read_learned(find_read_nodes(subgraph, {target: roots}))
         below = nodes_below(subgraph).items()
         x = {node_type: self._inputs(node_type, nodes) for node_type, nodes in below}
         # A server that computes nothing for roots may not store their rows.

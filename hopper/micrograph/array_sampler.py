@@ -125,11 +125,13 @@ class ArraySampler(NeighborSampler):
         """Draw one hop of every relation, and add new sources to the frontiers."""
         xp = self._np
         destinations = dict(frontiers)
-        drawn = [relation for relation in self.topologies if self.is_drawn(relation, hop)]
+        drawn_relations = [relation for relation in self.topologies if self.is_drawn(relation, hop)]
         none = xp.empty(0, np.int64)
-        rows = [destinations[relation.dst] + self._first_row[relation] for relation in drawn]
+        rows = [
+            destinations[relation.dst] + self._first_row[relation] for relation in drawn_relations
+        ]
         counts = np.array([len(relation_rows) for relation_rows in rows], np.int64)
-        keys = [self.hop_key(NEIGHBOURS, moment, hop, relation) for relation in drawn]
+        keys = [self.hop_key(NEIGHBOURS, moment, hop, relation) for relation in drawn_relations]
         offsets, sources, positions = self._draw(
             xp.concatenate([*rows, none]),
             xp.asarray(np.repeat(np.array(keys, np.uint64), counts)),
@@ -137,8 +139,8 @@ class ArraySampler(NeighborSampler):
         )
         firsts = np.concatenate(([0], np.cumsum(counts)))
         bounds = on_host(offsets[xp.asarray(firsts)])
-        index_of = {relation: index for index, relation in enumerate(drawn)}
-        source_rows = self._discover(drawn, bounds, sources, frontiers, tables)
+        index_of = {relation: index for index, relation in enumerate(drawn_relations)}
+        source_rows = self._discover(drawn_relations, bounds, sources, frontiers, tables)
         edges = {}
         for relation in self.topologies:
             if relation not in index_of:

@@ -47,17 +47,17 @@ def draw_hop_of_part(
     for i in range(size):
         degree = degrees[frontier[i]]
         starts[i + 1] = starts[i] + (degree if fanout < 0 else min(degree, fanout))
-    drawn = np.empty(starts[size], np.int64)
+    numbers = np.empty(starts[size], np.int64)
     edges = np.empty(starts[size], np.int64)
     offsets = np.zeros(size + 1, np.int64)
     for i in numba.prange(size):
         node, start, stop = frontier[i], starts[i], starts[i + 1]
         node_key = absorb(key, np.uint64(original_ids[node]))
-        draw_positions(node_key, degrees[node], stop - start, drawn[start:stop])
+        draw_positions(node_key, degrees[node], stop - start, numbers[start:stop])
         first, last = indptr[node], indptr[node + 1]
         for j in range(start, stop):
-            edge = first + np.searchsorted(stored[first:last], drawn[j])
-            is_here = edge < last and stored[edge] == drawn[j]
+            edge = first + np.searchsorted(stored[first:last], numbers[j])
+            is_here = edge < last and stored[edge] == numbers[j]
             edges[j] = edge if is_here else -1
             offsets[i + 1] += is_here
     for i in range(size):
@@ -69,7 +69,7 @@ def draw_hop_of_part(
         for j in range(starts[i], starts[i + 1]):
             if edges[j] >= 0:
                 sources[at] = indices[edges[j]]
-                positions[at] = drawn[j]
+                positions[at] = numbers[j]
                 at += 1
     return offsets, sources, positions
 

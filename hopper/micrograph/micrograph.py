@@ -80,7 +80,7 @@ class Micrograph:
         """Return, per node type, [n] int64: the server that stores each of :attr:`nodes`."""
         return {t: book.home(t, ids) for t, ids in self.subgraph.nodes.items()}
 
-    def colocated(self, book: PartitionBook) -> float:
+    def colocated_share(self, book: PartitionBook) -> float:
         """Return the share of vertices stored with the root, which counts in the denominator only.
 
         R_micro is the mean of this over roots (:mod:`hopper.micrograph.locality`).

@@ -34,7 +34,7 @@ def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBoo
     _paint_nodes(axes, micrograph, spots, homes)
     axes.set_title(
         f"Micrograph of {micrograph.target} {micrograph.root}: {len(spots)} vertices, "
-        f"{micrograph.colocated(book):.0%} stored with the root"
+        f"{micrograph.colocated_share(book):.0%} stored with the root"
     )
     axes.legend(loc="upper left", fontsize=10)
     axes.set_aspect("equal")

@@ -72,7 +72,7 @@ class Dock:
             parameters, accumulated = buffer[:count], buffer[count:]
         else:
             parameters, accumulated = self._packed.parameters, buffer
-        with self._packed.standing_in(parameters, accumulated):
+        with self._packed.swap_in(parameters, accumulated):
             yield self._packed
 
     def unload(self) -> None:

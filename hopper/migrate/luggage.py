@@ -54,32 +54,32 @@ class Luggage:
         """Return the elements that travel to a time step in one dimension, and keep no rows."""
         rows, self.rows = self.rows, {}
         parts = [
-            rows[kind] if chosen is None else rows[kind].index_select(0, chosen)
-            for kind, chosen in self._travelling(step).items()
+            rows[kind] if places is None else rows[kind].index_select(0, places)
+            for kind, places in self._find_travelling_rows(step).items()
         ]
         return torch.cat([part.reshape(-1) for part in parts])
 
     def room(self, step: int) -> Tensor:
         """Return an uninitialised buffer for the elements that travel to a time step."""
         size = 0
-        for kind, chosen in self._travelling(step).items():
+        for kind, places in self._find_travelling_rows(step).items():
             count, width = self._shapes[kind]
-            size += width * (count if chosen is None else len(chosen))
+            size += width * (count if places is None else len(places))
         return torch.empty(size, dtype=self._dtype, device=self._device)
 
     def unpack(self, step: int, buffer: Tensor) -> None:
         """Set the rows from a received buffer; rows that did not travel become zeros."""
         offset = 0
-        for kind, chosen in self._travelling(step).items():
+        for kind, places in self._find_travelling_rows(step).items():
             count, width = self._shapes[kind]
-            size = width * (count if chosen is None else len(chosen))
+            size = width * (count if places is None else len(places))
             rows = buffer[offset : offset + size].view(-1, width)
             offset += size
-            if chosen is not None:
-                rows = rows.new_zeros(count, width).index_copy_(0, chosen, rows)
+            if places is not None:
+                rows = rows.new_zeros(count, width).index_copy_(0, places, rows)
             self.rows[kind] = rows
 
-    def _travelling(self, step: int) -> dict[str, Tensor | None]:
+    def _find_travelling_rows(self, step: int) -> dict[str, Tensor | None]:
         """Return, by kind, the indices of the rows that travel to a time step; None = all."""
         if step <= self._places:
             first, stop = 0, step
@@ -90,6 +90,6 @@ class Luggage:
             travelling[kind] = None
             if kind not in self._dense:
                 made_at = self._made_at[:count]
-                chosen = np.flatnonzero((made_at >= first) & (made_at < stop))
-                travelling[kind] = torch.from_numpy(chosen).to(self._device)
+                places = np.flatnonzero((made_at >= first) & (made_at < stop))
+                travelling[kind] = torch.from_numpy(places).to(self._device)
         return travelling

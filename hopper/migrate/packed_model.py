@@ -53,7 +53,7 @@ class PackedModel:
             offset = part.stop
 
     @contextmanager
-    def standing_in(self, parameters: Tensor, accumulated: Tensor) -> Iterator[None]:
+    def swap_in(self, parameters: Tensor, accumulated: Tensor) -> Iterator[None]:
         """Let the module be another model during the block, with its parameters and gradients.
 
         Parameters

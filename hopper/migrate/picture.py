@@ -99,7 +99,7 @@ def _draw_visit(
 
 
 def _label(model: int, roots: int, width: float) -> str:
-    """What there is room for in a block of a width, a column being 1 wide."""
+    """Return what there is room for in a block of a width, a column being 1 wide."""
     if width >= _ROOM_FOR_WORDS:
         return f"model {model}\n{roots} roots"
     return f"m{model}\n{roots}" if width >= _ROOM_FOR_NUMBERS else ""

@@ -89,7 +89,7 @@ class Transport:
 
     def _with_outgoing_buffer(self, cargo: Cargo) -> Cargo:
         """Replace the buffer by one that messages can be sent from."""
-        return cargo._replace(buffer=self._cluster.outgoing(cargo.buffer))
+        return cargo._replace(buffer=self._cluster.copy_for_sending(cargo.buffer))
 
     def _check(self, header: Tensor, due: tuple[int, int, int, int], rank: int) -> None:
         if tuple(header.tolist()) != due:

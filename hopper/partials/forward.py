@@ -71,7 +71,7 @@ class Forward:
     def _compute_layer(
         self, index: int, plan: LayerPlan, rows: Rows, raw: Mapping[str, Tensor], where: str
     ) -> dict[str, Tensor]:
-        """By type, [destinations, width]: the new rows of this rank's destinations.
+        """Compute the new rows of this rank's destinations: by type, [destinations, width].
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class Forward:
     def _select(
         self, plan: LayerPlan, kinds: Sequence[Kind], rows: Mapping[Any, Tensor]
     ) -> dict[Kind, Tensor]:
-        """By kind, [n, ...]: the rows to send, without partial sums."""
+        """Select the rows to send, without partial sums: by kind, [n, ...]."""
         if self._cluster.world == 1:
             return {}
         return {
@@ -122,7 +122,7 @@ class Forward:
     def _add_up(
         self, index: int, plan: LayerPlan, kinds: Sequence[Kind], awaited: OwnRows
     ) -> dict[Kind, Tensor]:
-        """By kind, [n, ...]: the partial sums to send."""
+        """Compute the partial sums to send: by kind, [n, ...]."""
         wanted = {kind: plan.outgoing[kind] for kind in kinds if isinstance(kind, Sums)}
         if self._cluster.world == 1 or not wanted:
             return {}
@@ -148,7 +148,7 @@ class Forward:
     def _add_up_at_once(
         self, index: int, wanted: Mapping[Sums, Outgoing], ready: Rows
     ) -> dict[Kind, Tensor]:
-        """The partial sums of a layer that takes all of its relations at once.
+        """Return the partial sums of a layer that takes all of its relations at once.
 
         Types to which no relation contributes are absent.
         """
@@ -240,7 +240,7 @@ class Forward:
         others: Mapping[str, list[Tensor]],
         received: Mapping[Kind, list[Tensor]],
     ) -> LayerInputs:
-        """The inputs of a layer that takes all of its relations at once."""
+        """Return the inputs of a layer that takes all of its relations at once."""
         sources = {
             name: join_parts([rows, *others[name]]) for name, rows in own_layer.ready.items()
         }

@@ -23,14 +23,14 @@ class OwnFrontier:
         self.size = 0
 
     def enter(self, versions: Ids) -> Ids:
-        """[n] int64: the rows of some versions. Unseen versions get a row first."""
+        """Return [n] int64: the rows of some versions. Unseen versions get a row first."""
         rows, fresh = self._table.discover(versions, self.size)
         self._parts.append(fresh)
         self.size += fresh.size
         return rows
 
     def rows(self, versions: Ids) -> Ids:
-        """[n] int64: the rows of versions that have been entered."""
+        """Return [n] int64: the rows of versions that have been entered."""
         return self._table.rows(versions)
 
     @property
@@ -59,11 +59,11 @@ class Sources:
     owners: NDArray[np.int16]
 
     def counts(self) -> Ids:
-        """[ranks] int64: how many sources each rank owns."""
+        """Return [ranks] int64: how many sources each rank owns."""
         return np.diff(self.bounds)
 
     def part(self, rank: int) -> slice:
-        """The part of ``versions`` that a rank owns."""
+        """Return the part of ``versions`` that a rank owns."""
         return slice(self.bounds[rank], self.bounds[rank + 1])
 
 
@@ -104,11 +104,11 @@ class Wanted:
 
     @property
     def counts(self) -> list[int]:
-        """By rank, how many sources it is asked for."""
+        """Return how many sources each rank is asked for."""
         return [versions.size for versions in self.versions]
 
     def all_versions(self) -> Ids:
-        """[n] int64: the versions of all ranks, those of rank 0 first."""
+        """Return [n] int64: the versions of all ranks, those of rank 0 first."""
         return np.concatenate(self.versions)
 
     def number(self, columns: NDArray[Any], first: int) -> None:

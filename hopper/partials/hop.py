@@ -74,41 +74,41 @@ class Hop:
         self.folded = self._choose_sums(row_bytes)
 
     def encode_versions(self, versions: Ids) -> NDArray[np.int32]:
-        """The words in which a request names versions."""
+        """Return the words in which a request names versions."""
         return versions.astype(self.version_dtype).view(np.int32)
 
     def into(self, node_type: str) -> list[Relation]:
-        """The relations that end in a type."""
+        """Return the relations that end in a type."""
         return [relation for relation in self.relations if relation.dst == node_type]
 
     def readers(self, node_type: str) -> list[Relation]:
-        """The relations that begin in a type."""
+        """Return the relations that begin in a type."""
         return [relation for relation in self.relations if relation.src == node_type]
 
     def reads_once(self, node_type: str) -> bool:
-        """Whether exactly one relation begins in a type."""
+        """Return whether exactly one relation begins in a type."""
         return len(self.readers(node_type)) == 1
 
     def places(self, relation: Relation) -> Ids:
-        """[edges]: the index of each edge's source among the sources of its type."""
+        """Return [edges]: the index of each edge's source among the sources of its type."""
         return self.sources[relation.src].places[self._parts[relation]]
 
     def owners(self, relation: Relation) -> NDArray[np.int16]:
-        """[edges]: the rank that owns each edge's source."""
+        """Return [edges]: the rank that owns each edge's source."""
         return self.sources[relation.src].owners[self._parts[relation]]
 
     @cached_property
     def numbers(self) -> dict[str, NDArray[np.int32]]:
-        """By type of destinations, [destinations, ranks]: the number of each partial sum."""
+        """Return the number of each partial sum: by type of destinations, [destinations, ranks]."""
         return {name: number_sums(self.reached[name], ranks) for name, ranks in self.folded.items()}
 
     def ends_of_sums(self, node_type: str) -> Ids:
-        """[sums]: the destination of each sum, in the order in which sums arrive."""
+        """Return [sums]: the destination of each sum, in the order in which sums arrive."""
         _ranks, ends = np.nonzero(self.numbers[node_type].T >= 0)
         return ends
 
     def wanted(self, kind: RowKind) -> Wanted:
-        """The rows of a kind that this rank asks others for."""
+        """Return the rows of a kind that this rank asks others for."""
         if isinstance(kind, Relation):
             read_by, ranks = [kind], self.projected[kind.src]
         else:
@@ -152,7 +152,7 @@ class Hop:
         return np.minimum(projected_bytes, row_bytes)
 
     def _count_sources(self, relation: Relation) -> Ids:
-        """[ranks]: how many distinct sources of a relation each rank owns."""
+        """Return [ranks]: how many distinct sources of a relation each rank owns."""
         sources = self.sources[relation.src]
         if self.reads_once(relation.src):
             return sources.counts()
@@ -190,7 +190,8 @@ class Hop:
         return {name: (ranks | for_all_types) & self._others for name, ranks in gains_alone.items()}
 
     def _count_sums(self, kind: Sums) -> Ids:
-        """[ranks]: the bytes of each rank's partial sums for a type, and of the request for them.
+        """Return [ranks]: the bytes of each rank's partial sums for a type, and of the request for
+        them.
 
         It also fills ``reached``, ``sums`` and ``edges`` for the type.
         """
@@ -209,7 +210,8 @@ class Hop:
         return cost
 
     def _count_saved(self, types: Sequence[str]) -> dict[str, Ids]:
-        """By type of destinations, [ranks]: the bytes of the rows that no other type reads."""
+        """Count the bytes of the rows that no other type reads: by type of destinations,
+        [ranks]."""
         forms = self.wires.forms
         saved = {name: np.zeros(self._others.size, np.int64) for name in types}
         for name, sources in self.sources.items():

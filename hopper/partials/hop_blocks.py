@@ -44,7 +44,7 @@ class HopBlocks:
         self._inclusion = sampler.inclusions_at(moment)[number]
 
     def make_unfolded(self, destinations: Mapping[str, Ids]) -> Mapping[Relation, Block]:
-        """Blocks of all edges, before any partial sums replace some of them.
+        """Return blocks of all edges, before any partial sums replace some of them.
 
         Their sources are the destinations, followed by all sources of the hop.
 
@@ -107,7 +107,7 @@ class HopBlocks:
         return replace(typed, blocks=blocks)
 
     def nodes_of(self, node_type: str) -> Nodes:
-        """The nodes of a type whose rows this rank receives."""
+        """Return the nodes of a type whose rows this rank receives."""
         nodes = self._sampler.nodes_of(node_type, self._wanted[node_type].all_versions())
         original = self._sampler.original_ids[node_type][nodes]
         stored = self._sampler.stored_as.get(node_type, node_type)

@@ -32,8 +32,11 @@ def join_parts(parts: Sequence[Tensor], places: Sequence[Tensor] = ()) -> Tensor
 
 
 class _Join(torch.autograd.Function):
+    """Joins parts of a matrix of rows."""
+
     @staticmethod
     def forward(ctx: Any, places: tuple[Tensor, ...], *parts: Tensor) -> Tensor:
+        """Copy every part to its places; parts without places follow at the end."""
         ctx.places, ctx.sizes = places, [len(part) for part in parts]
         out = parts[0].new_empty(sum(ctx.sizes), *parts[0].shape[1:])
         for part, part_places in zip(parts, places, strict=False):
@@ -47,6 +50,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Divide the gradient among the parts."""
         scattered = [gradient.index_select(0, places) for places in ctx.places]
         sizes = ctx.sizes[len(scattered) :]
         appended = gradient[len(gradient) - sum(sizes) :].split(sizes) if sizes else ()

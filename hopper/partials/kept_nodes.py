@@ -55,18 +55,18 @@ def choose_kept(topology: Topology, owned: Mask, costs: Costs) -> list[Mask]:
     degrees, hops = np.diff(indptr), len(costs.fetch)
     near = owned.copy()
     _mark_sources(indptr, indices, np.flatnonzero(owned), near)
-    kept: list[Mask] = []
+    masks: list[Mask] = []
     # Start at the deepest hop, whose sources are input rows: there a row costs its projection.
     compute = np.full(owned.size, costs.project)
     for hop in reversed(range(hops)):
-        kept.insert(0, ~owned & (compute <= costs.fetch[hop]))
+        masks.insert(0, ~owned & (compute <= costs.fetch[hop]))
         cheapest = np.where(near, 0.0, np.minimum(compute, costs.fetch[hop]))
         sources = _sum_over_sources(indptr, indices, cheapest)
         compute = compute + costs.destination[hop] + degrees * costs.edge[hop] + sources
     # A node that is computed for one layer is computed for all layers below it.
     for hop in range(1, hops):
-        kept[hop] |= kept[hop - 1]
-    return kept
+        masks[hop] |= masks[hop - 1]
+    return masks
 
 
 def keep_all_or_none(owned: Mask, hops: int, *, keep: bool) -> list[Mask]:

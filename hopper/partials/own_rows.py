@@ -81,18 +81,18 @@ class OwnLayer:
         self._rest = self._make(chosen | {name: split.rest for name, split in splits.items()})
         before, ready = {}, {}
         for name in self._rows:
-            made = self._rest if name in self._unawaited else self._awaited
-            before[name], ready[name] = made.before[name], made.ready[name]
+            rows = self._rest if name in self._unawaited else self._awaited
+            before[name], ready[name] = rows.before[name], rows.ready[name]
             if name in splits:
                 before[name], ready[name] = self._join_split(name)
         self.before, self.ready = before, ready
 
     def is_projected(self, relation: Relation) -> bool:
-        """Whether a relation's own rows have been projected."""
+        """Return whether a relation's own rows have been projected."""
         return relation in self._awaited.projected
 
     def join_projected(self, relation: Relation, others: Sequence[Tensor]) -> Tensor:
-        """[n, ...]: a relation's projected rows, own ones first.
+        """Return [n, ...]: a relation's projected rows, own ones first.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class OwnLayer:
         return join_parts([awaited, self._rest.projected[relation], *others], split.places)
 
     def _join_split(self, name: str) -> tuple[Tensor, Tensor]:
-        """[own, ...]: all rows of a split type, before the layer and as it reads them."""
+        """Return [own, ...]: all rows of a split type, before the layer and as it reads them."""
         split = self._plan.splits[name]
         parts = [half.ready[name] for half in (self._awaited, self._rest)]
         if isinstance(parts[0], StoredRows):
@@ -153,7 +153,7 @@ class OwnLayer:
         return OwnRows(before, ready, projected)
 
     def _prepare(self, name: str, places: Tensor | None, rows: Tensor) -> Tensor:
-        """[n, ...]: rows of a type as the layer reads them.
+        """Return [n, ...]: rows of a type as the layer reads them.
 
         Parameters
         ----------
@@ -183,5 +183,6 @@ class OwnLayer:
 
 
 def _count_below(count: int, places: Tensor | None) -> int:
-    """How many of some ascending row numbers are below ``count``; ``places`` None = all rows."""
+    """Return how many of some ascending row numbers are below ``count``; ``places`` None = all
+    rows."""
     return count if places is None else int(torch.searchsorted(places, count))

@@ -43,7 +43,7 @@ class Split:
         return self.awaited, self.rest
 
     def to(self, device: torch.device) -> Split:
-        """The same on another device."""
+        """Return the same on another device."""
         return Split(to_device(self.awaited, device), to_device(self.rest, device))
 
 
@@ -65,7 +65,7 @@ class Outgoing:
     sums: Mapping[Relation, Weighted]
 
     def to(self, device: torch.device) -> Outgoing:
-        """The same on another device."""
+        """Return the same on another device."""
         sums = {
             relation: (edges.to(device), to_device(weights, device))
             for relation, (edges, weights) in self.sums.items()
@@ -142,7 +142,7 @@ class LayerPlan:
         return sum(block.num_edges for block in self.blocks.blocks.values())
 
     def describe(self, wires: Wires) -> dict[str, Any]:
-        """This rank's work and the rows that travel, as fields for the run's log.
+        """Describe this rank's work and the rows that travel, as fields for the run's log.
 
         ``received_bytes`` counts rows and the gradients that go back.
         """
@@ -160,7 +160,7 @@ class LayerPlan:
         }
 
     def to(self, device: torch.device) -> LayerPlan:
-        """The same plan on another device."""
+        """Return the same plan on another device."""
         blocks = {relation: block.to(device) for relation, block in self.blocks.blocks.items()}
         weights = None if self.weights is None else _to(self.weights, device)
         return LayerPlan(
@@ -225,7 +225,7 @@ class IterationPlan:
         return sum(ids.size for ids in self.nodes.values())
 
     def to(self, device: torch.device) -> IterationPlan:
-        """The same plan with its blocks on another device."""
+        """Return the same plan with its blocks on another device."""
         if device.type == "cpu":
             return self
         return replace(self, layers=[layer.to(device) for layer in self.layers])

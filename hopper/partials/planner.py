@@ -158,7 +158,7 @@ class Planner:
         destinations: Mapping[str, Ids],
         weights: Mapping[Relation, NDArray[Any]],
     ) -> dict[Relation, LayerEdges]:
-        """By relation whose edge features are read, the edges that this rank has drawn."""
+        """Return the edges that this rank has drawn, by relation whose edge features are read."""
         edges = {}
         for relation, (offsets, _, positions) in drawn.items():
             stored = self.sampler.drawn_as.get(relation, relation)
@@ -172,7 +172,7 @@ class Planner:
     def _sort_sources(
         self, number: int, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]
     ) -> dict[str, Sources]:
-        """By type, the distinct sources of all relations from it, ordered by owner."""
+        """Return the distinct sources of all relations from each type, ordered by owner."""
         kept = self.kept[number] if self.kept else {}
         parts: dict[str, list[Ids]] = {}
         for relation, (_, versions, _) in drawn.items():
@@ -189,7 +189,7 @@ class Planner:
     def _find_owners(
         self, name: str, kept: NDArray[np.bool_] | None, versions: Ids
     ) -> NDArray[np.int16]:
-        """[n]: the ranks that own versions of a type's nodes.
+        """Return [n]: the ranks that own versions of a type's nodes.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class Planner:
     def _edge_weights(
         self, index: int, hop: Hop, blocks: HopBlocks, destinations: Mapping[str, Ids]
     ) -> dict[Relation, NDArray[Any]]:
-        """By relation, [edges]: the weights of messages.
+        """Return the weights of messages by relation, [edges].
 
         Empty if no other rank adds messages up: the layer then computes the weights itself.
         """
@@ -300,5 +300,5 @@ class Planner:
 
 
 def _summable_relations(wires: Wires, relations: Sequence[Relation]) -> list[Relation]:
-    """The relations that other ranks may be asked to add up."""
+    """Return the relations that other ranks may be asked to add up."""
     return [relation for relation in relations if Sums(relation.dst) in wires.forms]

@@ -77,7 +77,7 @@ class SplitLayer(ABC):
         return {kind: in_full(part) for kind, part in parts.items()}
 
     def logits(self, blocks: Sequence[Block], parts: Parts) -> Tensor:
-        """[roots, out]: compute a mini-batch's logits.
+        """Compute a mini-batch's logits: [roots, out].
 
         Parameters
         ----------
@@ -86,8 +86,8 @@ class SplitLayer(ABC):
         """
         block, *later_blocks = blocks
         rows = self._finish(block, parts)
-        own = _make_absent_rows(block.num_dst, self._an_input_weight)
-        rows = self._model.finish(0, block.dst, own, rows)
+        own_rows = _make_absent_rows(block.num_dst, self._an_input_weight)
+        rows = self._model.finish(0, block.dst, own_rows, rows)
         for index, later_block in enumerate(later_blocks, 1):
             rows = self._model.step(index, later_block, rows)
         return rows
@@ -99,22 +99,22 @@ class SplitLayer(ABC):
 
     @abstractmethod
     def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """By kind, the number of rows of a part of a mini-batch."""
+        """Return the number of rows of a mini-batch's part, by kind."""
 
     @abstractmethod
     def widths(self) -> dict[str, int]:
-        """By kind, the width of a part's rows."""
+        """Return the width of a part's rows, by kind."""
 
     @abstractmethod
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
-        """:meth:`part` for rows that dropout has been applied to."""
+        """Do what :meth:`part` does, for rows that dropout has been applied to."""
 
     @abstractmethod
     def _finish(self, block: Block, parts: Parts) -> Tensor:
-        """[num_dst, out]: the layer's new rows, from the sums of all servers' parts."""
+        """Return [num_dst, out]: the layer's new rows, from the sums of all servers' parts."""
 
     def _width_of(self, name: str) -> int:
-        """The width of the product of a row and a weight."""
+        """Return the width of the product of a row and a weight."""
         axis = self.layer.input_weights()[name]
         return int(self.layer.get_parameter(name).shape[1 - axis])
 
@@ -136,11 +136,11 @@ class LinearSplit(SplitLayer):
         self._linear = _LayerOnSources(linear)
 
     def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """A part has one row for each destination."""
+        """Return the rows of a part: one for each destination."""
         return {"sums": num_dst}
 
     def widths(self) -> dict[str, int]:
-        """The rows are as wide as the layer's output."""
+        """Return the width of a part's rows: that of the layer's output."""
         return {"sums": self._width_of(next(iter(self.layer.input_weights())))}
 
     def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
@@ -174,11 +174,12 @@ class ProductSplit(SplitLayer):
         self._of_own = [name for name in names if id(parameters[name]) in own_weights]
 
     def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """A part has one row for each source, and one for each destination if it needs them."""
+        """Return the rows of a part: one for each source, and for each destination that needs
+        one."""
         return {"sources": num_src} | ({"own": num_dst} if self._of_own else {})
 
     def widths(self) -> dict[str, int]:
-        """A row holds the products with all weights of its kind."""
+        """Return the widths of a part's rows, which hold the products with all weights."""
         weights = {"sources": self._of_sources} | ({"own": self._of_own} if self._of_own else {})
         return {kind: sum(map(self._width_of, names)) for kind, names in weights.items()}
 
@@ -191,7 +192,7 @@ class ProductSplit(SplitLayer):
         return parts | ({"own": self._multiply(destinations, self._of_own)} if self._of_own else {})
 
     def _multiply(self, rows: Tensor, names: list[str]) -> Tensor:
-        """[n, width of all products]: rows times each of some weights, side by side."""
+        """Return [n, width of all products]: rows times each of some weights, side by side."""
         products = [functional.linear(rows, self._weights[name]) for name in names]
         return products[0] if len(products) == 1 else torch.cat(products, 1)
 
@@ -242,7 +243,7 @@ def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
 
 
 def _make_absent_rows(count: int, weight: Tensor) -> StoredRows:
-    """[count, dim]: rows that no server has in full. Reading them raises an error.
+    """Return [count, dim]: rows that no server has in full. Reading them raises an error.
 
     Parameters
     ----------
@@ -262,7 +263,7 @@ class _AbsentRows(RowPart):
         )
 
     def before(self, stop: int) -> int:
-        """All of the first ``stop`` rows are among these."""
+        """Return how many of the first ``stop`` rows are among these: all of them."""
         return stop
 
     def first(self, count: int) -> RowPart:

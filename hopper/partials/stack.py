@@ -86,26 +86,26 @@ class Stack(ABC):
 
     @abstractmethod
     def lone_rows(self) -> list[dict[str, Tensor]]:
-        """By layer and source type, [1, ...]: an example of a row as the layer reads it.
+        """Return an example of a row as each layer reads it: by layer and source type, [1, ...].
 
         It serves to learn the row's shape.
         """
 
     @abstractmethod
     def enter(self, node_type: str, x: Tensor) -> Tensor:
-        """[n, ...]: turn input rows, [n, width], into rows for the first :meth:`prepare`."""
+        """Turn input rows, [n, width], into rows for the first :meth:`prepare`: [n, ...]."""
 
     @abstractmethod
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
-        """The first ``count`` sources of a type, in the form that :meth:`prepare` takes."""
+        """Return the first ``count`` sources of a type, in the form that :meth:`prepare` takes."""
 
     @abstractmethod
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
-        """[n, ...]: make rows of some nodes ready to be read by layer ``index``."""
+        """Make rows of some nodes ready to be read by layer ``index``: [n, ...]."""
 
     @abstractmethod
     def new_rows(self, index: int, inputs: LayerInputs) -> dict[str, Tensor]:
-        """By type, [destinations, ...]: compute a layer."""
+        """Compute a layer: by type, [destinations, ...]."""
 
     def add_up(
         self,
@@ -115,7 +115,7 @@ class Stack(ABC):
         ready: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
-        """[sums of all types, ...]: compute a rank's partial sums for other ranks.
+        """Compute a rank's partial sums for other ranks: [sums of all types, ...].
 
         Only layers that take all relations at once, and add them up, can do so.
 
@@ -128,7 +128,7 @@ class Stack(ABC):
         raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
 
     def logits(self, rows: Tensor) -> Tensor:
-        """[roots, out]: turn the last layer's rows of one type into logits."""
+        """Turn the last layer's rows of one type into logits: [roots, out]."""
         return rows
 
 
@@ -167,7 +167,7 @@ class OneTypeStack(Stack):
         return x
 
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
-        """The first sources, with their degrees under the one relation."""
+        """Return the first sources, with their degrees under the one relation."""
         (block,) = blocks.blocks.values()
         return block.src.first(count)
 
@@ -207,7 +207,7 @@ class TypedStack(Stack):
             self.layers.append(StackLayer(aggregations, layer.types, adds_up, layer.merges()))
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
-        """All layers read rows of the hidden width."""
+        """Return one row of the hidden width, as all layers read it, by layer and source type."""
         row = next(self.model.parameters()).new_zeros(1, self.model.hidden)
         return [{relation.src: row for relation in layer.aggregations} for layer in self.layers]
 
@@ -216,7 +216,7 @@ class TypedStack(Stack):
         return self.model.first_rows(node_type, x, len(x))
 
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
-        """The first sources of the type."""
+        """Return the first sources of the type."""
         return blocks.nodes[node_type].first(count)
 
     def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
@@ -281,7 +281,7 @@ def make_stack(
 
 
 def _make_lone_node(device: torch.device) -> Block:
-    """A block with one node and no edges."""
-    none, one = (torch.zeros(n, dtype=torch.int64, device=device) for n in (0, 1))
-    node, starts = Nodes("node", one, one), torch.zeros(2, dtype=torch.int64, device=device)
+    """Return a block with one node and no edges."""
+    none, zero = (torch.zeros(n, dtype=torch.int64, device=device) for n in (0, 1))
+    node, starts = Nodes("node", zero, zero), torch.zeros(2, dtype=torch.int64, device=device)
     return Block(1, 1, starts, none, Relation("node", "none", "node"), none, node, node)

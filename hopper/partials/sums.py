@@ -142,7 +142,7 @@ class AskedSums:
         return cls(lengths, sizes, sources, weights)
 
     def pattern(self, relation: Relation, rows: Ids, num_src: int) -> Weighted:
-        """A relation's edges into the sums, with their weights.
+        """Return the edges from a relation's sources to its sums, with their weights.
 
         Parameters
         ----------
@@ -154,12 +154,13 @@ class AskedSums:
 
 
 def bounds_of(sizes: NDArray[np.integer[Any]]) -> Ids:
-    """[n + 1] int64: where each of n consecutive stretches begins, and where the last one ends."""
+    """Return [n + 1] int64: where each of n consecutive stretches begins, and where the last one
+    ends."""
     bounds = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
 
 
 def _count(ends: Words, edges: int) -> int:
-    """How many sums one relation's part of a request mentions."""
+    """Return how many sums one relation's part of a request mentions."""
     return int(ends.size if ends.size < edges else ends.max(initial=-1) + 1)

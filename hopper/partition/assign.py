@@ -142,14 +142,14 @@ def assign(
         return Assignment(
             _split_by_type(schema, stacked), method, "hopper", seed, seed_used=servers > 1
         )
-    chosen = choose_backend(backend)
+    chosen_backend = choose_backend(backend)
     with phases.phase("make the graph symmetric"):
         adjacency = symmetrise(schema, topologies)
-    with phases.phase(f"assign nodes (METIS, {chosen})"):
-        weights = balance.weights(schema, topologies, adjacency, chosen)
-        stacked = assign_metis(adjacency, weights, servers, seed, chosen, scratch)
+    with phases.phase(f"assign nodes (METIS, {chosen_backend})"):
+        weights = balance.weights(schema, topologies, adjacency, chosen_backend)
+        stacked = assign_metis(adjacency, weights, servers, seed, chosen_backend, scratch)
     homes = _split_by_type(schema, stacked)
-    return Assignment(homes, method, chosen, seed, seed_used=chosen == "pymetis")
+    return Assignment(homes, method, chosen_backend, seed, seed_used=chosen_backend == "pymetis")
 
 
 def _split_by_type(schema: GraphSchema, stacked: NDArray[np.int32]) -> dict[str, NDArray[np.int32]]:

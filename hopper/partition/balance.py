@@ -76,7 +76,7 @@ class Balance:
         return self.roots["train"]
 
     def at(self, ids: Ids) -> Balance:
-        """The same constraints for some nodes of the target type, by original id."""
+        """Return the same constraints for some nodes of the target type, by original id."""
         return replace(self, roots={split: counts[ids] for split, counts in self.roots.items()})
 
     def weights(
@@ -86,7 +86,7 @@ class Balance:
         adjacency: Adjacency,
         backend: Backend,
     ) -> Ids:
-        """[nodes, constraints] int64: the weights of each node for METIS, by stacked id.
+        """Return [nodes, constraints] int64: the weights of each node for METIS, by stacked id.
 
         Parameters
         ----------
@@ -104,8 +104,8 @@ class Balance:
             return np.stack([*in_class, *class_degrees], 1, dtype=np.int64)
         return self._chosen_columns(schema, topologies)
 
-    def held(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-        """[nodes, constraints] int64: the weights that moves of single nodes keep even.
+    def balanced_weights(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
+        """Return [nodes, constraints] int64: the weights that moves of single nodes keep even.
 
         They are the chosen constraints, or else nodes by class and in-edges; by stacked id.
         """
@@ -116,7 +116,8 @@ class Balance:
         return np.stack([*in_class, in_degrees(schema, topologies)], 1, dtype=np.int64)
 
     def _chosen_columns(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-        """[nodes, constraints] int64: the chosen constraints that some node has a weight of."""
+        """Return [nodes, constraints] int64: the chosen constraints that some node has a weight
+        of."""
         starts = type_starts(schema)
         columns = _type_columns(schema, self.chosen)
         for split in self.chosen:
@@ -141,10 +142,10 @@ def check_balance(
     """
     if not chosen:
         return
-    known = [*schema.splits, TYPES, EDGES]
-    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
+    choices = [*schema.splits, TYPES, EDGES]
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(choices):
         raise RequestError(
-            f"--balance: expected some of {', '.join(known)} between commas, each once, given "
+            f"--balance: expected some of {', '.join(choices)} between commas, each once, given "
             f"{','.join(chosen)!r:.100}"
         )
     if method != "metis":
@@ -158,7 +159,7 @@ def check_balance(
 
 
 def number_of_constraints(schema: GraphSchema, chosen: Sequence[str]) -> int:
-    """Largest number of weights a node that METIS gets."""
+    """Return the largest number of weights a node that METIS gets."""
     if not chosen:
         return 2 * min(len(schema.node_types) + 1, MOST_CLASSES)
     others = len(set(chosen) - {TYPES})
@@ -167,7 +168,7 @@ def number_of_constraints(schema: GraphSchema, chosen: Sequence[str]) -> int:
 
 
 def in_degrees(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-    """[nodes of all types] int64: number of in-edges of all relations, by stacked id."""
+    """Return [nodes of all types] int64: number of in-edges of all relations, by stacked id."""
     starts = type_starts(schema)
     degrees = np.zeros(sum(kind.count for kind in schema.node_types.values()), np.int64)
     for relation, edges in topologies.items():
@@ -177,7 +178,8 @@ def in_degrees(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> 
 
 
 def _type_columns(schema: GraphSchema, chosen: Sequence[str]) -> list[Ids]:
-    """A column [nodes] int64 with ones at each type's nodes; one of ones if types are not chosen.
+    """Return a column [nodes] int64 with ones at each type's nodes; one of ones if types are not
+    chosen.
 
     With more types than METIS has room for, the smallest types share the last column.
     """
@@ -201,7 +203,7 @@ def _by_size(schema: GraphSchema) -> list[str]:
 def balance_classes(
     schema: GraphSchema, roots: Ids, out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """[nodes of all types] int64, or the dtype of ``out``: each node's class, by stacked id.
+    """Return [nodes of all types] int64, or the dtype of ``out``: each node's class, by stacked id.
 
     The share of every class is balanced. Class 0 has the training nodes, and every other class the
     remaining nodes of a type. With more types than METIS has constraints for, the smallest types
@@ -226,7 +228,7 @@ def balance_classes(
 
 
 def combined_weight(degrees: Ids, classes: Ids) -> Ids:
-    """[nodes] int64: combine nodes, degrees and training nodes (class 0) in one weight.
+    """Combine nodes, degrees and training nodes (class 0) in one weight: [nodes] int64.
 
     Each gives a third of the total. If there are few training nodes, they give less, because a
     single node that is too heavy cannot be balanced.

@@ -46,7 +46,7 @@ class PartitionBook:
         self._where = where
 
     def home(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n] int64: the server that stores each node.
+        """Return [n] int64: the server that stores each node.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class PartitionBook:
         return np.searchsorted(offsets, ids, side="right") - 1
 
     def row(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n] int64: each node's local row on its home.
+        """Return [n] int64: each node's local row on its home.
 
         Raises
         ------
@@ -69,7 +69,7 @@ class PartitionBook:
         return ids - self._offsets(node_type)[self.home(node_type, ids)]
 
     def count(self, node_type: str, server: int) -> int:
-        """Number of nodes of a type that a server stores.
+        """Return the number of nodes of a type that a server stores.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class PartitionBook:
         return stop - first
 
     def range(self, node_type: str, server: int) -> tuple[int, int]:
-        """The range [first, stop) of global ids that a server stores.
+        """Return the range [first, stop) of global ids that a server stores.
 
         Raises
         ------
@@ -91,15 +91,15 @@ class PartitionBook:
         return int(offsets[server]), int(offsets[server + 1])
 
     def total(self, node_type: str) -> int:
-        """Number of nodes of a type that all servers store together."""
+        """Return the number of nodes of a type that all servers store together."""
         return int(self._offsets(node_type)[-1])
 
     def _offsets(self, node_type: str) -> NDArray[np.int64]:
         offsets = self.offsets.get(node_type)
         if offsets is None:
-            known = ", ".join(sorted(self.offsets))
+            names = ", ".join(sorted(self.offsets))
             raise GraphError(
-                f"{self._where}: unknown node type {node_type!r}, expected one of: {known}"
+                f"{self._where}: unknown node type {node_type!r}, expected one of: {names}"
             )
         return offsets
 

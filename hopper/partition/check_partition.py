@@ -88,7 +88,7 @@ def _check_maps(graph: PartitionedGraph, node_type: str) -> None:
 
 
 def _find_difference(originals: NDArray[np.int64], globals_: NDArray[np.int64]) -> int:
-    """The first global id that the two maps do not map to itself, or -1."""
+    """Return the first global id that the two maps do not map to itself, or -1."""
     step = 1 << 20
     for first in range(0, originals.size, step):
         piece = np.asarray(originals[first : first + step])

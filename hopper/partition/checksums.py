@@ -131,10 +131,10 @@ def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
     GraphError: a file is missing, or has another size. The text names it.
     """
     files = read_checksums(path).files
-    needed = {name: file for name, file in files.items() if _is_needed(name, path, servers)}
-    for name, expected in needed.items():
+    required = {name: file for name, file in files.items() if _is_needed(name, path, servers)}
+    for name, expected in required.items():
         _check_size(path / name, expected)
-    return needed
+    return required
 
 
 def check_structure(path: Path, servers: Sequence[int]) -> None:
@@ -197,12 +197,12 @@ def _canonical(content: Any) -> bytes:
 
 
 def _is_rows(name: str) -> bool:
-    """Whether a file holds features, of which there may be more than memory holds."""
+    """Return whether a file holds features, of which there may be more than memory holds."""
     return not _ROW_FOLDERS.isdisjoint(name.split("/")[:-1])
 
 
 def _is_needed(name: str, path: Path, servers: Sequence[int]) -> bool:
-    """Whether a file must be there; folders of other servers may be missing."""
+    """Return whether a file must be there; folders of other servers may be missing."""
     match = _SERVER.fullmatch(name.split("/", 1)[0])
     if match is None or int(match[1]) in servers:
         return True

@@ -131,8 +131,10 @@ def _write_lists(
         for name, array in whole.items()
     }
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
-        some = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :][: last - first]
-        _copy_lists(first, some.astype(np.bool_), indptr, whole, bounds, out)
+        is_listed = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :][
+            : last - first
+        ]
+        _copy_lists(first, is_listed.astype(np.bool_), indptr, whole, bounds, out)
         release_pages(indptr, bounds, *whole.values(), *out.values())
         progress.advance(int(bounds[last] - bounds[first]))
 
@@ -183,7 +185,7 @@ def _copy_lists(
 
 
 def _list_bytes(schema: GraphSchema, relation: Relation, edges: int) -> int:
-    """Bytes of a relation's lists with so many edges."""
+    """Return the bytes of a relation's lists with so many edges."""
     indptr_bytes = array_bytes(np.int64, (schema.node_types[relation.dst].count + 1,))
     dtypes: Sequence[Any] = [np.int64] * len(_BY_EDGE) + [
         *layout.draw_arrays(schema, relation).values()
@@ -194,7 +196,8 @@ def _list_bytes(schema: GraphSchema, relation: Relation, edges: int) -> int:
 def _server_bytes(
     schema: GraphSchema, edges: Mapping[Relation, NDArray[np.int64]]
 ) -> NDArray[np.int64]:
-    """[servers] int64: bytes of each server's lists, and of the whole indptr for edge features.
+    """Return [servers] int64: bytes of each server's lists, and of the whole indptr for edge
+    features.
 
     Parameters
     ----------
@@ -210,7 +213,8 @@ def _server_bytes(
 
 
 def _most_bytes(schema: GraphSchema, edges: Mapping[Relation, NDArray[np.int64]]) -> int:
-    """Most bytes of disk space that dividing takes at a time, besides the whole topology.
+    """Return the most bytes of disk space that dividing takes at a time, besides the whole
+    topology.
 
     A relation of the whole topology is removed when it has been divided.
     """

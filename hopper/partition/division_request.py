@@ -113,7 +113,7 @@ class DivisionRequest:
         return replace(estimate, disk=disk, seconds=seconds)
 
     def written_bytes(self, graph: GraphDirectory) -> int:
-        """Bytes on disk of the partitioned directory.
+        """Return the bytes on disk of the partitioned directory.
 
         Parameters
         ----------

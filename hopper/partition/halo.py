@@ -98,19 +98,21 @@ class StoredLists:
         self._by_type = reached
 
     def of_server(self, node_type: str, server: int) -> NDArray[np.uint8]:
-        """A bit for each global id (numpy.packbits): whether a server stores its in-edges."""
+        """Return a bit for each global id (numpy.packbits): whether a server stores its
+        in-edges."""
         byte = self._by_type[node_type][:, server // 8]
         return np.packbits(byte & 1 << server % 8)
 
     def count_nodes(self) -> NDArray[np.int64]:
-        """[servers] int64: number of nodes of all types whose in-edges each server stores."""
+        """Return [servers] int64: number of nodes of all types whose in-edges each server
+        stores."""
         counts = np.zeros(self.servers, np.int64)
         for stored in self._by_type.values():
             _count_stored(stored, np.ones(stored.shape[0], np.int64), counts)
         return counts
 
     def count_edges(self, relation: Relation, folder: Path) -> NDArray[np.int64]:
-        """[servers] int64: number of edges of a relation that each server stores.
+        """Return [servers] int64: number of edges of a relation that each server stores.
 
         Parameters
         ----------

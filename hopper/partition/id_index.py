@@ -34,7 +34,7 @@ class Index:
             self._starts = _first_indices(self._ids, self._shift)
 
     def find(self, wanted: Ids) -> Ids:
-        """[m] int64: the indices of some ids in the array.
+        """Return [m] int64: the indices of some ids in the array.
 
         Raises
         ------
@@ -50,7 +50,8 @@ class Index:
 
 @kernel
 def _first_indices(ids: Ids, shift: int) -> Ids:
-    """[m + 1] int64: the first index where ``(id - first id) >> shift`` is at least 0, 1, ..., m.
+    """Return [m + 1] int64: the first index where ``(id - first id) >> shift`` is at least 0, 1,
+    ..., m.
 
     Parameters
     ----------

@@ -22,16 +22,17 @@ from hopper.partition.metis_process import Backend
 from hopper.partition.refine import Refiner
 from hopper.partition.streaming import DENSE_BYTES, number_of_blocks
 
-# Bytes of any call, a node, a node and constraint, a stored end of an undirected edge.
+# Bytes that METIS takes for any call, for each node, for each node and constraint, and for each
+# stored end of an undirected edge.
 _METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
     "dgl": (128 << 20, 60, 16, 64),
     "pymetis": (64 << 20, 60, 16, 124),
 }
 _LIBRARIES: Final = 256 << 20
-# Of a limit's room beside libraries, pieces have a third, arrays of a number a node another.
+# Pieces get a third of the room that libraries leave below a limit. Arrays by node get another.
 _PIECES: Final = 8
 _SHARES: Final = 3
-# Of torch, which measures locality.
+# Bytes that torch takes, which measures locality.
 _LOCALITY: Final = 160 << 20
 _SAMPLE: Final = 2000
 
@@ -122,11 +123,11 @@ def estimate_memory(
         phases["divide the topology"] = phases["write"] + nodes * (1 + 2 * ((servers + 7) // 8))
     if schema.predicted == "link":
         phases["leave links out"] = _links_bytes(schema) + pieces
-    return MemoryEstimate({name: _LIBRARIES + needed for name, needed in phases.items()})
+    return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()})
 
 
 def check_bytes(schema: GraphSchema, size: PieceSize) -> int:
-    """Bytes of memory that the check of a graph directory takes.
+    """Return the bytes of memory that the check of a graph directory takes.
 
     They are a bit an edge, or the degrees of the sources, of one relation at a time.
     """
@@ -138,12 +139,14 @@ def check_bytes(schema: GraphSchema, size: PieceSize) -> int:
 
 
 def locality_bytes(schema: GraphSchema) -> int:
-    """Bytes of memory that measuring locality takes: libraries, and two numbers a target node."""
+    """Return the bytes of memory that measuring locality takes: libraries, and two numbers a target
+    node."""
     return _LIBRARIES + _LOCALITY + 16 * schema.node_types[schema.target_type()].count
 
 
 def _links_bytes(schema: GraphSchema) -> int:
-    """Bytes of memory that removing links takes: a flag for each edge, and the pairs to remove."""
+    """Return the bytes of memory that removing links takes: a flag for each edge, and the pairs to
+    remove."""
     most = max(kind.count for kind in schema.relations.values())
     return most + 24 * schema.target_count
 
@@ -172,7 +175,7 @@ def estimate_by_relation(
         nodes = sum(kind.count for kind in schema.node_types.values())
         longest = max(kind.count for kind in schema.node_types.values())
         phases["cut"] = 2 * nodes * servers + 24 * longest + pieces
-    return MemoryEstimate({name: _LIBRARIES + each for name, each in phases.items()})
+    return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()})
 
 
 def _metis_phases(
@@ -190,11 +193,11 @@ def _metis_phases(
 
 
 def reciprocity(graph: GraphDirectory) -> float:
-    """The share of edges whose reverse is stored too, from evenly spaced samples.
+    """Return the share of edges whose reverse is stored too, from evenly spaced samples.
 
     Decides how many distinct ends the undirected graph has without building it.
     """
-    total = found = 0.0
+    total = reversed_edges = 0.0
     for relation, kind in graph.schema.relations.items():
         if kind.count == 0:
             continue
@@ -204,8 +207,8 @@ def reciprocity(graph: GraphDirectory) -> float:
             if (other.src, other.dst) == (relation.dst, relation.src)
         ]
         total += kind.count
-        found += kind.count * _reversed_share(graph, relation, reverse)
-    return found / total if total else 0.0
+        reversed_edges += kind.count * _reversed_share(graph, relation, reverse)
+    return reversed_edges / total if total else 0.0
 
 
 def require_memory(
@@ -240,7 +243,7 @@ def require_memory(
 
 
 def format_bytes(count: int) -> str:
-    """A size for people, in powers of 1024."""
+    """Return a size for people, in powers of 1024."""
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:

@@ -77,7 +77,8 @@ def merge_densest(clusters: Clusters, most_nodes: float) -> NDArray[np.int64]:
 
 @kernel
 def _density(clusters: Clusters, a: int, b: int, most_nodes: float) -> float:
-    """Density between two clusters; 0 if they are the same, have no edge or are too large."""
+    """Return the density between two clusters; 0 if they are the same, have no edge or are too
+    large."""
     if a == b or clusters.into[b] != b or clusters.nodes[a] + clusters.nodes[b] > most_nodes:
         return 0.0
     return clusters.edges[a, b] / (clusters.degrees[a] * clusters.degrees[b])

@@ -57,12 +57,12 @@ class MessageGraph(GraphDirectory):
         return open_topology(folder, relation, None, *counts)
 
     def topology_folder(self, relation: Relation) -> Path:
-        """The folder that has a relation's topology."""
+        """Return the folder that has a relation's topology."""
         is_whole = self.schema.relations[relation] == self.whole.schema.relations[relation]
         return self.whole.path if is_whole else self.folder
 
     def features_file(self, node_type: str) -> Path:
-        """The file of a node type's features."""
+        """Return the file of a node type's features."""
         return self.whole.features_file(node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
@@ -108,8 +108,8 @@ def message_edges(
     with scratch_folder(_PREFIX, parent) as folder:
         relations = dict(schema.relations)
         for relation, pairs in _find_revealing(graph, reverses, held_out).items():
-            left = _write_without(graph, relation, pairs, folder)
-            relations[relation] = replace(relations[relation], count=left)
+            remaining = _write_without(graph, relation, pairs, folder)
+            relations[relation] = replace(relations[relation], count=remaining)
         yield MessageGraph(graph.path, replace(schema, relations=relations), graph, folder)
 
 
@@ -180,56 +180,56 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
     indptr, edges, nodes = np.asarray(old.indptr), old.indices.size, old.in_degrees.size
     kept = np.empty(edges, np.bool_)
     for first in range(0, edges, _EDGES_AT_ONCE):
-        part = slice(first, min(edges, first + _EDGES_AT_ONCE))
-        dst = np.searchsorted(indptr, np.arange(part.start, part.stop), side="right") - 1
-        keys = old.indices[part] * nodes + dst
+        chunk = slice(first, min(edges, first + _EDGES_AT_ONCE))
+        dst = np.searchsorted(indptr, np.arange(chunk.start, chunk.stop), side="right") - 1
+        keys = old.indices[chunk] * nodes + dst
         places = np.searchsorted(pairs, keys)
         is_pair = np.take(pairs, places, mode="clip") == keys if pairs.size else False
-        kept[part] = ~np.asarray(is_pair, np.bool_)
-    left = int(np.count_nonzero(kept))
+        kept[chunk] = ~np.asarray(is_pair, np.bool_)
+    remaining = int(np.count_nonzero(kept))
 
     def create(name: layout.TopologyArray, length: int) -> NDArray[Any]:
         return create_array(layout.topology_file(folder, relation, name), np.int64, (length,))
 
     in_degrees = create("in_degrees", nodes)
     _count_kept(indptr, kept, in_degrees)
-    own = create("indptr", nodes + 1)
-    own[0] = 0
-    np.cumsum(in_degrees, out=own[1:])
+    new_indptr = create("indptr", nodes + 1)
+    new_indptr[0] = 0
+    np.cumsum(in_degrees, out=new_indptr[1:])
     out_degrees = create("out_degrees", old.out_degrees.size)
     out_degrees[:] = 0
-    arrays = {name: create(name, left) for name in ("indices", "edge_ids")}
+    arrays = {name: create(name, remaining) for name in ("indices", "edge_ids")}
     place = 0
     for first in range(0, edges, _EDGES_AT_ONCE):
-        part = slice(first, first + _EDGES_AT_ONCE)
-        stays = kept[part]
-        stop = place + int(np.count_nonzero(stays))
-        arrays["indices"][place:stop] = old.indices[part][stays]
-        arrays["edge_ids"][place:stop] = old.edge_ids[part][stays]
+        chunk = slice(first, first + _EDGES_AT_ONCE)
+        is_kept = kept[chunk]
+        stop = place + int(np.count_nonzero(is_kept))
+        arrays["indices"][place:stop] = old.indices[chunk][is_kept]
+        arrays["edge_ids"][place:stop] = old.edge_ids[chunk][is_kept]
         np.add.at(out_degrees, arrays["indices"][place:stop], 1)
         place = stop
-    return left
+    return remaining
 
 
 def _checksum(topology: Topology, *, turned: bool) -> int:
-    """Of all pairs of ends, in whatever order they stand."""
+    """Compute a checksum of all pairs of ends, whatever their order."""
     return int(_add_up(np.asarray(topology.indptr), np.asarray(topology.indices), turned))
 
 
 @kernel
 def _add_up(indptr: Ids, indices: Ids, turned: bool) -> np.uint64:
-    found = np.uint64(0)
+    checksum = np.uint64(0)
     for node in range(indptr.size - 1):
         for edge in range(indptr[node], indptr[node + 1]):
             ends = np.uint64(indices[edge]), np.uint64(node)
             first, second = (ends[1], ends[0]) if turned else ends
-            found += absorb(absorb(np.uint64(0), first), second)
-    return found
+            checksum += absorb(absorb(np.uint64(0), first), second)
+    return checksum
 
 
 @kernel
-def _count_kept(indptr: Ids, kept: NDArray[np.bool_], counts: Ids) -> None:
+def _count_kept(indptr: Ids, is_kept: NDArray[np.bool_], counts: Ids) -> None:
     for node in range(indptr.size - 1):
         counts[node] = 0
         for edge in range(indptr[node], indptr[node + 1]):
-            counts[node] += kept[edge]
+            counts[node] += is_kept[edge]

@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG: Final = 1  # of Linux's sys/prctl.h
 def divide_dgl(
     adjacency: Adjacency, weights: NDArray[np.int64], servers: int
 ) -> NDArray[np.int64] | None:
-    """[nodes] int64: the server of each node, by DGL's METIS; None if it failed.
+    """Return [nodes] int64: the server of each node, by DGL's METIS; None if it failed.
 
     DGL's ``metis_partition_assignment`` balances only classes of nodes and degrees, so this calls
     the functions that it calls. DGL gives METIS no seed and no weights of edges.
@@ -50,7 +50,7 @@ def divide_dgl(
 def divide_pymetis(
     adjacency: Adjacency, weights: NDArray[np.int64], servers: int, seed: int
 ) -> NDArray[np.int64]:
-    """[nodes] int64: the server of each node, by pymetis.
+    """Return [nodes] int64: the server of each node, by pymetis.
 
     Parameters
     ----------

@@ -28,20 +28,20 @@ Backend = Literal["dgl", "pymetis"]
 _ZEROED: Final = "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"
 
 
-def choose_backend(wanted: str = "auto") -> Backend:
+def choose_backend(name: str = "auto") -> Backend:
     """Choose the METIS to use: DGL's if it is installed, otherwise pymetis.
 
     Raises
     ------
     RequestError: the wanted backend is unknown or not installed, or there is none.
     """
-    if wanted not in ("auto", "dgl", "pymetis"):
-        raise RequestError(f"METIS backend: expected auto, dgl or pymetis, given {wanted!r}")
-    if wanted != "pymetis" and _is_installed("dgl"):
+    if name not in ("auto", "dgl", "pymetis"):
+        raise RequestError(f"METIS backend: expected auto, dgl or pymetis, given {name!r}")
+    if name != "pymetis" and _is_installed("dgl"):
         return "dgl"
-    if wanted != "dgl" and _is_installed("pymetis"):
+    if name != "dgl" and _is_installed("pymetis"):
         return "pymetis"
-    missing = "DGL (pip install 'hopper-gnn[dgl]')" if wanted == "dgl" else "pymetis"
+    missing = "DGL (pip install 'hopper-gnn[dgl]')" if name == "dgl" else "pymetis"
     raise RequestError(
         f"METIS needs {missing}, which is not installed; --method stream needs neither"
     )

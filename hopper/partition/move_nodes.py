@@ -16,7 +16,7 @@ _PASSES: Final = 8
 
 
 def server_loads(homes: NDArray[np.int32], weights: Ids, servers: int) -> Ids:
-    """[servers, constraints] int64: the total weights of each server's nodes."""
+    """Return [servers, constraints] int64: the total weights of each server's nodes."""
     loads = np.empty((servers, weights.shape[1]), np.int64)
     for k in range(weights.shape[1]):
         # With weights, bincount returns floats, in which sums below 2**53 are exact.

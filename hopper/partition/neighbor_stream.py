@@ -62,7 +62,7 @@ class NeighborStream:
         self._edges_at_once = min(EDGES_AT_ONCE, piece_size().piece // 8)
 
     def chunks(self) -> Iterator[Chunk]:
-        """One pass over all nodes, in the order of their stacked ids.
+        """Yield the lists of all nodes once, in the order of their stacked ids.
 
         A chunk has at most :data:`ROWS_AT_ONCE` nodes and, unless a single node has more, at most
         :data:`EDGES_AT_ONCE` edges, or a piece of them if that is less
@@ -78,7 +78,7 @@ class NeighborStream:
                 release_pages(part.edges.indptr, part.edges.indices)
 
     def have_neighbors(self, full: Callable[..., NDArray[Any]] = np.zeros) -> NDArray[np.bool_]:
-        """[nodes] bool: whether each node has any in-neighbours.
+        """Return [nodes] bool: whether each node has any in-neighbours.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class NeighborStream:
         return have
 
     def _chunk_end(self, parts: list[_Part], first: int, count: int) -> int:
-        """The row at which a chunk from row ``first`` ends (exclusive)."""
+        """Return the row at which a chunk from row ``first`` ends (exclusive)."""
 
         def edges_before(row: int) -> int:
             return sum(int(part.edges.indptr[row]) for part in parts)

@@ -117,7 +117,8 @@ class PartitionedGraph:
         return self.layout.root_topology(relation, server)
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
-        """Like :meth:`root_topology`, but with the whole lists that draws by weight or time need.
+        """Do what :meth:`root_topology` does, with the whole lists that draws by weight or time
+        need.
 
         The lists are made in memory. They have gaps for edges that the server does not store.
         """
@@ -160,15 +161,15 @@ class PartitionedGraph:
         return Placement(self.book, ranks_per_server, ByLocality(self.book, ranks))
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
-        """[count] int64: the original id of each global id."""
+        """Return [count] int64: the original id of each global id."""
         return self._map(node_type, "original_ids")
 
     def global_ids(self, node_type: str) -> NDArray[np.int64]:
-        """[count] int64: the global id of each original id."""
+        """Return [count] int64: the global id of each original id."""
         return self._map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
-        """[rows, columns]: map the features of a table that a server stores, in their stored form.
+        """Map the features of a table that a server stores, in their stored form: [rows, columns].
 
         Returns
         -------
@@ -190,7 +191,7 @@ class PartitionedGraph:
         return open_array(file, f"features of {node_type}", stored.dtype, shape)
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
-        """[count] int64: map the times of a type's nodes, by ORIGINAL id.
+        """Map the times of a type's nodes, by ORIGINAL id: [count] int64.
 
         Where labels of edges are predicted, a target relation's edges have times too, by edge id.
         """
@@ -203,7 +204,7 @@ class PartitionedGraph:
         return open_array(file, f"times of {owner}", np.int64, (kind.count,))
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
-        """[n] or [n, columns]: map the labels of a server's nodes by local row, if any."""
+        """Map the labels of a server's nodes by local row, if any: [n] or [n, columns]."""
         self._node_type(node_type)
         if node_type not in self.schema.labels:
             return None
@@ -213,7 +214,7 @@ class PartitionedGraph:
         return open_array(file, f"labels of {node_type}", dtype, *shapes)
 
     def edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """[in-edges of the server's nodes, columns]: map edge features in the order of the CSC.
+        """Map edge features in the order of the CSC: [in-edges of the server's nodes, columns].
 
         They are None if the relation has no edge features.
         """
@@ -226,7 +227,7 @@ class PartitionedGraph:
         return self._edge_rows(relation, server_folder(self.path, server), edges)
 
     def root_edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """[edges, columns]: map edge features in the order of :meth:`root_topology`, if any."""
+        """Map edge features in the order of :meth:`root_topology`, if any: [edges, columns]."""
         if self.holdings[server].part.parts == 1:
             return self.edge_features(relation, server)
         edges = self.root_topology(relation, server).indices.size
@@ -240,15 +241,15 @@ class PartitionedGraph:
         return open_array(file, f"edge features of {relation}", stored.dtype, shape)
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """[n] int64, ascending: map a split's ORIGINAL ids of target nodes, or of target edges.
+        """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending.
 
         Raises
         ------
         GraphError: the graph has no such split.
         """
         if name not in self.schema.splits:
-            known = sorted(self.schema.splits)
-            raise GraphError(f"{self.path}: split {name!r}: expected one of {known}")
+            splits = sorted(self.schema.splits)
+            raise GraphError(f"{self.path}: split {name!r}: expected one of {splits}")
         file = layout.split_file(self.path, name)
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
@@ -296,7 +297,7 @@ class PartitionedGraph:
         return [] if names is None else names.of(np.arange(len(names)))
 
     def reverse_relations(self, relation: Relation) -> list[Relation]:
-        """The relations with the reverses of a target relation's edges."""
+        """Return the relations with the reverses of a target relation's edges."""
         names = self.description.get("reverse_relations", {}).get(str(relation), [])
         return [reverse for reverse in self.schema.ordered_relations() if str(reverse) in names]
 
@@ -306,14 +307,14 @@ class PartitionedGraph:
 
     def _node_type(self, node_type: str) -> NodeType:
         if node_type not in self.schema.node_types:
-            known = sorted(self.schema.node_types)
-            raise GraphError(f"{self.path}: node type {node_type!r}: expected one of {known}")
+            names = sorted(self.schema.node_types)
+            raise GraphError(f"{self.path}: node type {node_type!r}: expected one of {names}")
         return self.schema.node_types[node_type]
 
     def _edge_type(self, relation: Relation) -> EdgeType:
         if relation not in self.schema.relations:
-            known = list(map(str, self.schema.ordered_relations()))
-            raise GraphError(f"{self.path}: relation {relation}: expected one of {known}")
+            names = list(map(str, self.schema.ordered_relations()))
+            raise GraphError(f"{self.path}: relation {relation}: expected one of {names}")
         return self.schema.relations[relation]
 
 

@@ -36,7 +36,7 @@ class Blocks(NamedTuple):
 
 
 def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
-    """[blocks] int32: the server of each block.
+    """Return [blocks] int32: the server of each block.
 
     Nodes of every class are within 5 % of their mean and edges within 10 %, as far as blocks are
     small enough for that.
@@ -68,7 +68,7 @@ def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
 
 
 def _contract(blocks: Blocks, cluster_of: NDArray[np.int64]) -> tuple[Blocks, NDArray[np.int64]]:
-    """The graph of clusters, and the number of each block's cluster in it."""
+    """Return the graph of clusters, and the number of each block's cluster in it."""
     names, number = np.unique(cluster_of, return_inverse=True)
     order = np.argsort(number, kind="stable")
     starts = np.searchsorted(number[order], np.arange(names.size))
@@ -122,7 +122,7 @@ def _improve(
 
 @kernel
 def _fullness(load: NDArray[np.float64], caps: NDArray[np.float64]) -> float:
-    """The largest share of a server's room that is taken; above 1 is too much."""
+    """Return the largest share of a server's room that is taken; above 1 is too much."""
     largest = 0.0
     for measure in range(caps.size):
         largest = max(largest, load[measure] / caps[measure])

@@ -31,15 +31,15 @@ class Dealing(Protocol):
     """name by which a checkpoint tells how it was dealt"""
 
     def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64 below ``parts``: the rank of its server that owns each local row."""
+        """Return [n] int64 below ``parts``: the rank of its server that owns each local row."""
         ...
 
     def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64: each local row's index among the rows of its rank, which ascend."""
+        """Return [n] int64: each local row's index among the rows of its rank, which ascend."""
         ...
 
     def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        """[m] int64, ascending: the local rows below ``count`` that a rank owns."""
+        """Return [m] int64, ascending: the local rows below ``count`` that a rank owns."""
         ...
 
 
@@ -49,15 +49,15 @@ class InTurn:
     name = "in turn"
 
     def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64: the rank of its server that owns each local row."""
+        """Return [n] int64: the rank of its server that owns each local row."""
         return rows % parts
 
     def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64: each local row's index among the rows of its rank."""
+        """Return [n] int64: each local row's index among the rows of its rank."""
         return rows // parts
 
     def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        """[m] int64, ascending: the local rows that a rank owns."""
+        """Return [m] int64, ascending: the local rows that a rank owns."""
         return np.arange(part, count, parts, dtype=np.int64)
 
 
@@ -82,14 +82,14 @@ class ByLocality:
         self._places: dict[tuple[str, int], NDArray[np.int32]] = {}
 
     def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64: the rank of its server that owns each local row."""
+        """Return [n] int64: the rank of its server that owns each local row."""
         if node_type not in self._ranks:
             return self._in_turn.part(node_type, servers, rows, parts)
         ids = self._book.offsets[node_type][servers] + rows
         return self._ranks[node_type][ids].astype(np.int64)
 
     def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """[n] int64: each local row's index among the rows of its rank."""
+        """Return [n] int64: each local row's index among the rows of its rank."""
         if node_type not in self._ranks:
             return self._in_turn.place(node_type, servers, rows, parts)
         places = np.empty(rows.size, np.int64)
@@ -99,7 +99,7 @@ class ByLocality:
         return places
 
     def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        """[m] int64, ascending: the local rows that a rank owns."""
+        """Return [m] int64, ascending: the local rows that a rank owns."""
         if node_type not in self._ranks:
             return self._in_turn.rows(node_type, server, part, parts, count)
         return np.flatnonzero(self._of_server(node_type, server) == part)
@@ -109,7 +109,7 @@ class ByLocality:
         return self._ranks[node_type][first:stop]
 
     def _find_places(self, node_type: str, server: int) -> NDArray[np.int32]:
-        """[nodes of the server] int32: indices among the rows of a rank, computed once."""
+        """Return [nodes of the server] int32: indices among the rows of a rank, computed once."""
         if (node_type, server) not in self._places:
             ranks = self._of_server(node_type, server)
             places = np.empty(ranks.size, np.int32)
@@ -134,11 +134,11 @@ class ByRank:
     bounds: Ids
 
     def of(self, rank: int) -> Ids:
-        """[m] int64, ascending: the nodes of a rank."""
+        """Return [m] int64, ascending: the nodes of a rank."""
         return self.nodes[self.bounds[rank] : self.bounds[rank + 1]]
 
     def parts(self) -> list[Ids]:
-        """The nodes of every rank."""
+        """Return the nodes of every rank."""
         return np.split(self.nodes, self.bounds[1:-1])
 
     @property
@@ -177,7 +177,7 @@ class Placement:
         return Placement(book, self.ranks_per_server, self.dealing)
 
     def rank_of(self, node_type: str, ids: Ids) -> Ids:
-        """[n] int64: the rank that owns each node.
+        """Return [n] int64: the rank that owns each node.
 
         Raises
         ------
@@ -191,7 +191,7 @@ class Placement:
         return servers * self.ranks_per_server + parts
 
     def place_of(self, node_type: str, ids: Ids) -> Ids:
-        """[n] int64: each node's index in :meth:`owned` of its rank.
+        """Return [n] int64: each node's index in :meth:`owned` of its rank.
 
         The errors are those of :meth:`rank_of`.
         """
@@ -202,7 +202,7 @@ class Placement:
         return self.dealing.place(node_type, servers, rows, self.ranks_per_server)
 
     def owned(self, node_type: str, rank: int) -> Ids:
-        """[n] int64 global ids, ascending: the nodes that a rank owns."""
+        """Return [n] int64 global ids, ascending: the nodes that a rank owns."""
         server, part = divmod(rank, self.ranks_per_server)
         first, stop = self.book.range(node_type, server)
         if self.ranks_per_server == 1:

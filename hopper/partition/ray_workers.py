@@ -34,8 +34,8 @@ def open_workers(where: str, count: int | None = None) -> Iterator[Workers]:
     if where != _HERE and (kind != _RAY or where == f"{_RAY}:"):
         raise RequestError(f"--on: expected local, ray or ray:HOST:PORT, given {where!r:.100}")
     if count is not None and (where == _HERE or count < 1):
-        given = f"{count} with --on {where}"
-        raise RequestError(f"--workers: expected at least 1, of --on ray alone, given {given}")
+        text = f"{count} with --on {where}"
+        raise RequestError(f"--workers: expected at least 1, of --on ray alone, given {text}")
     if where == _HERE:
         yield ThisProcess()
         return
@@ -111,14 +111,14 @@ class _Counter:
         self.units = 0
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def advance(self, units: int) -> None:
         """Add some units."""
         self.units += units
 
     def end(self, seconds: float) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 def _build(

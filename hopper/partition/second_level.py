@@ -54,7 +54,7 @@ def check_ranks(ranks: int, method: str) -> None:
 
 
 def rank_bytes(schema: GraphSchema, ranks: int) -> int:
-    """Bytes on disk of the ranks of all nodes; 0 without a second level."""
+    """Return the bytes on disk of the ranks of all nodes; 0 without a second level."""
     if ranks == 1:
         return 0
     return sum(array_bytes(RANK_DTYPE, (kind.count,)) for kind in schema.node_types.values())
@@ -121,7 +121,7 @@ class SecondLevel:
         phases: Phases,
         scratch: Path,
     ) -> NDArray[np.int32]:
-        """[nodes] int32: the rank of every stacked id of one server's subgraph."""
+        """Return [nodes] int32: the rank of every stacked id of one server's subgraph."""
         nodes = sum(kind.count for kind in schema.node_types.values())
         edges = sum(topology.indices.size for topology in topologies.values())
         if nodes <= self.ranks or not edges:

@@ -88,12 +88,12 @@ def count_shares(graph: SplitGraph, divided: PartitionedGraph, ranks_per_server:
 
 
 def imbalance(shares: Counts) -> float:
-    """Maximum over mean; 1 if all shares are 0."""
+    """Return the maximum over mean; 1 if all shares are 0."""
     return round(float(shares.max() / shares.mean()), 6) if shares.any() else 1.0
 
 
 def _sums(owners: Counts, weights: Counts, count: int) -> Counts:
-    """[count] int64: sums of weights by owner."""
+    """Return [count] int64: sums of weights by owner."""
     # With weights, bincount returns floats, in which sums below 2**53 are exact.
     return np.bincount(owners, weights=weights, minlength=count).astype(np.int64)
 

@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Final, Literal
 
-from hopper.graph.array_file import named_in_errors
+from hopper.graph.array_file import name_in_errors
 from hopper.phases import Progress
 
 Tables = Literal["link", "copy"]
@@ -115,20 +115,20 @@ def _link(source: Path, target: Path) -> bool:
 def _copy(source: Path, target: Path, progress: Progress) -> None:
     """Copy the bytes of a file into an empty one, in the kernel where it does that."""
     with (
-        named_in_errors(target),
-        source.open("rb", buffering=0) as read,
+        name_in_errors(target),
+        source.open("rb", buffering=0) as reader,
         target.open("r+b") as written,
     ):
         if sys.platform == "linux":
             try:
-                ends = read.fileno(), written.fileno()
+                ends = reader.fileno(), written.fileno()
                 while done := os.copy_file_range(*ends, _BYTES_AT_ONCE):
                     progress.advance(done)
             except OSError as error:
                 if error.errno not in _NO_COPY_IN_KERNEL:
                     raise
         # Copy the rest: both files are at the position where the kernel stopped.
-        while piece := read.read(_BYTES_AT_ONCE):
+        while piece := reader.read(_BYTES_AT_ONCE):
             written.write(piece)
             progress.advance(len(piece))
         written.flush()

@@ -54,19 +54,19 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
                 f"--feature-dtype: expected a table of features ({', '.join(kinds) or 'none'}), "
                 f"given {table!r:.100}"
             )
-        known = next((name for name in FEATURE_DTYPES if name == form), None)
-        if known is None:
+        form_name = next((name for name in FEATURE_DTYPES if name == form), None)
+        if form_name is None:
             raise RequestError(
                 f"--feature-dtype: expected one of {', '.join(FEATURE_DTYPES)}, given {form!r:.100}"
             )
-        if known == kinds[table].feature_dtype:
+        if form_name == kinds[table].feature_dtype:
             continue
         if kinds[table].feature_error is not None and kinds[table].feature_dtype != "float32":
             raise RequestError(
                 f"--feature-dtype: features of {table} are rounded to "
                 f"{kinds[table].feature_dtype} already; expected that"
             )
-        new_forms[table] = known
+        new_forms[table] = form_name
     return new_forms
 
 
@@ -85,7 +85,7 @@ def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
             )
 
 
-def rounded_tables(schema: GraphSchema) -> list[str]:
+def describe_rounded_tables(schema: GraphSchema) -> list[str]:
     """Describe each table whose rows are rounded, in one line."""
     return [
         f"features of {table}: approximate, {_describe_rounding(kind)}: {error}"
@@ -120,11 +120,11 @@ def store_rows_as(
         return
     kinds = graph.schema.feature_tables
     converted = {table: _with_form(kinds[table], form) for table, form in forms.items()}
-    needed = sum(map(_table_bytes, converted.values()))
-    require_space(parent, needed)
+    nbytes = sum(map(_table_bytes, converted.values()))
+    require_space(parent, nbytes)
     node_types, relations = dict(graph.schema.node_types), dict(graph.schema.relations)
     with scratch_folder(_PREFIX, parent) as folder:
-        with phases.phase("convert the rows (bytes)", needed) as counter:
+        with phases.phase("convert the rows (bytes)", nbytes) as counter:
             for table, kind in converted.items():
                 if isinstance(kind, NodeType):
                     file = layout.features_file(folder, table)
@@ -154,12 +154,12 @@ class _ConvertedGraph(GraphDirectory):
     folder: Path
 
     def features_file(self, node_type: str) -> Path:
-        """The file of a node type's features."""
+        """Return the file of a node type's features."""
         where = self.folder if node_type in self.converted else self.path
         return layout.features_file(where, node_type)
 
     def edge_features_file(self, relation: Relation) -> Path:
-        """The file of a relation's edge features."""
+        """Return the file of a relation's edge features."""
         where = self.folder if str(relation) in self.converted else self.path
         return layout.edge_features_file(where, relation)
 
@@ -196,7 +196,7 @@ def _convert(
         floats = source.decode(rows)
         stored = form.encode(floats)
         back = form.decode(stored)
-        _check_held(floats, back, form, file, first)
+        _check_fits(floats, back, form, file, first)
         error = error.larger_of(find_error(floats, back))
         out[first : first + len(rows)] = stored
         release_pages(out)
@@ -207,7 +207,7 @@ def _convert(
     return error if before is None else before.and_then(error)
 
 
-def _check_held(
+def _check_fits(
     floats: NDArray[np.float32], back: NDArray[np.float32], form: RowForm, file: Path, first: int
 ) -> None:
     """Check that a form can hold all numbers of some rows.

@@ -70,7 +70,7 @@ def assign_stream(
     phases: Phases,
     arrays: NodeArrays,
 ) -> NDArray[np.int32]:
-    """[nodes] int32: the server of every stacked id.
+    """Return [nodes] int32: the server of every stacked id.
 
     Parameters
     ----------
@@ -113,10 +113,11 @@ def assign_stream(
 
 
 def number_of_blocks(nodes: int, servers: int) -> int:
-    """Number of blocks to gather nodes in; memory must hold a matrix of all pairs of blocks."""
+    """Return the number of blocks to gather nodes in; memory must hold a matrix of all pairs of
+    blocks."""
     most = min(MOST_BLOCKS, math.isqrt(piece_size().piece * _PIECES // DENSE_BYTES))
-    wanted = max(min(most, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
-    return max(1, min(nodes, wanted))
+    blocks = max(min(most, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
+    return max(1, min(nodes, blocks))
 
 
 class _Passes:
@@ -207,7 +208,7 @@ def _weigh(
 
 
 def _place_filled(blocks: Blocks, servers: int) -> NDArray[np.int32]:
-    """[blocks] int32: the server of each block; blocks without nodes are not placed."""
+    """Return [blocks] int32: the server of each block; blocks without nodes are not placed."""
     filled = np.flatnonzero(blocks.weights[:, :-1].any(axis=1))
     homes = np.zeros(blocks.weights.shape[0], np.int32)
     filled_blocks = Blocks(blocks.edges[np.ix_(filled, filled)], blocks.weights[filled])

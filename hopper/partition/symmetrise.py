@@ -34,12 +34,12 @@ class Adjacency:
         return self.indptr.size - 1
 
     def degrees(self) -> NDArray[np.int64]:
-        """[nodes] int64: number of distinct neighbours."""
+        """Return [nodes] int64: number of distinct neighbours."""
         return np.diff(self.indptr)
 
 
 def type_starts(schema: GraphSchema) -> dict[str, int]:
-    """The first stacked id of every node type, types in the order of the schema."""
+    """Return the first stacked id of every node type, types in the order of the schema."""
     starts, start = {}, 0
     for node_type, described in schema.node_types.items():
         starts[node_type] = start
@@ -110,8 +110,10 @@ def _visit_relation(
 
 
 @kernel(parallel=True)
-def _sort_rows(indptr: NDArray[np.int64], ends: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
-    """Sort every row, move its distinct ends to its front, and write their number to ``kept``."""
+def _sort_rows(
+    indptr: NDArray[np.int64], ends: NDArray[np.int64], num_kept: NDArray[np.int64]
+) -> None:
+    """Sort every row, move its distinct ends to its front, and store their number."""
     for row in numba.prange(indptr.size - 1):
         values = ends[indptr[row] : indptr[row + 1]]
         values.sort()
@@ -120,18 +122,18 @@ def _sort_rows(indptr: NDArray[np.int64], ends: NDArray[np.int64], kept: NDArray
             if i == 0 or values[i] != values[i - 1]:
                 values[size] = values[i]
                 size += 1
-        kept[row] = size
+        num_kept[row] = size
 
 
 @kernel
 def _compact(
-    indptr: NDArray[np.int64], ends: NDArray[np.int64], kept: NDArray[np.int64]
+    indptr: NDArray[np.int64], ends: NDArray[np.int64], num_kept: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Move the rows together, in place; return their new bounds, [nodes + 1] int64."""
     simple = np.zeros(indptr.size, np.int64)
-    for row in range(kept.size):
+    for row in range(num_kept.size):
         start = simple[row]
-        for i in range(kept[row]):
+        for i in range(num_kept[row]):
             ends[start + i] = ends[indptr[row] + i]
-        simple[row + 1] = start + kept[row]
+        simple[row + 1] = start + num_kept[row]
     return simple

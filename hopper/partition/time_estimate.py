@@ -70,14 +70,14 @@ def probe_rates(parent: Path) -> Rates:
 
 @cache
 def _probe_reads() -> float:
-    """Random reads a second of an array that no cache holds."""
+    """Return the random reads a second of an array that no cache holds."""
     numbers = np.arange(_NUMBERS)
     places = np.random.default_rng(0).integers(0, numbers.size, _READS)
     return _READS / _measure_seconds(lambda: numbers[places])
 
 
 def _probe_disk(folder: Path) -> float:
-    """Bytes a second that are written to a folder's disk and summed up.
+    """Return the bytes a second that are written to a folder's disk and summed up.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def _probe_disk(folder: Path) -> float:
 
 
 def _measure_seconds(work: Callable[[], object]) -> float:
-    """The shortest of a few times, because other processes may disturb some of them."""
+    """Return the shortest of a few times, because other processes may disturb some of them."""
     times = []
     for _ in range(_TRIALS):
         start = time.perf_counter()

@@ -23,16 +23,16 @@ class SplitGraph(Protocol):
         """The graph's schema."""
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """The ids of a split."""
+        """Return the ids of a split."""
 
     def links(self, split: str) -> Links:
-        """The edges of a split, by their ends."""
+        """Return the edges of a split, by their ends."""
 
 
 def training_roots(
     graph: SplitGraph, split: str = "train", full: Callable[..., NDArray[Any]] = np.zeros
 ) -> NDArray[np.int64]:
-    """[nodes of the target type] int64: count a split's roots at each node, by original id.
+    """Count a split's roots at each node, by original id: [nodes of the target type] int64.
 
     An edge that is predicted counts at its destination. A missing split gives zeros.
 
@@ -52,7 +52,7 @@ def training_roots(
 
 
 def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: OwnerOf) -> NDArray[np.int64]:
-    """[owners] int64: count a split's roots at each owner's nodes.
+    """Count a split's roots at each owner's nodes: [owners] int64.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 
 def to_units(weights: NDArray[np.float32], largest: float) -> Ids:
-    """[n] int64: convert weights to whole units (docs/inside/draws.md).
+    """Convert weights to whole units (docs/inside/draws.md): [n] int64.
 
     Parameters
     ----------

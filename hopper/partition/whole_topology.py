@@ -13,12 +13,12 @@ from hopper.graph.schema import Relation
 
 
 def open_indptr(folder: Path, relation: Relation, nodes: int) -> NDArray[np.int64]:
-    """[nodes + 1] int64: map the bounds of a relation's neighbour lists."""
+    """Map the bounds of a relation's neighbour lists: [nodes + 1] int64."""
     file = layout.topology_file(folder, relation, "indptr")
     return open_array(file, f"indptr of {relation}", np.int64, (nodes + 1,))
 
 
 def open_indices(folder: Path, relation: Relation, edges: int) -> NDArray[np.int64]:
-    """[edges] int64: map the neighbours in a relation's neighbour lists."""
+    """Map the neighbours in a relation's neighbour lists: [edges] int64."""
     file = layout.topology_file(folder, relation, "indices")
     return open_array(file, f"indices of {relation}", np.int64, (edges,))

@@ -22,7 +22,7 @@ from hopper.graph.array_file import (
     array_bytes,
     create_array,
     iter_pieces,
-    named_in_errors,
+    name_in_errors,
     open_array,
     open_range_writer,
     release_pages,
@@ -48,44 +48,44 @@ _BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")
 
 @contextmanager
 def unpublished_partitions(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """As :func:`hopper.graph.publish.unpublished`, and what is written gets its checksums.
+    """Do what :func:`hopper.graph.publish.unpublished` does, and add checksums of what was written.
 
     Raises
     ------
     RequestError: ``out`` has content, or its disk has too little space.
     OSError: the disk is full all the same, or cannot be written; names a file.
     """
-    with unpublished(out, needed_bytes) as work, named_in_errors(out):
+    with unpublished(out, needed_bytes) as work, name_in_errors(out):
         yield work
         seal_directory(work)
 
 
 def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
-    """Bytes on disk that writing a partitioned directory takes: the graph's own, and two maps a
-    node type.
+    """Return the bytes on disk that writing a partitioned directory takes: the graph's own, and two
+    maps a node type.
 
     Parameters
     ----------
     split: whether :func:`hopper.partition.divide_topology.divide_topology` follows, for which a
         relation lies there twice; halos, which are not known yet, take more.
     """
-    found = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
+    nbytes = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
     for relation, kind in schema.relations.items():
-        found += kind.count * layout.draw_bytes(schema, relation)
+        nbytes += kind.count * layout.draw_bytes(schema, relation)
     if not split:
-        return found
+        return nbytes
     twice, rows = 0, 0
     for relation, kind in schema.relations.items():
         twice = max(twice, 2 * array_bytes(np.int64, (kind.count,)))
         rows += array_bytes(np.int64, (schema.node_types[relation.dst].count + 1,))
-    return found + twice + servers * rows
+    return nbytes + twice + servers * rows
 
 
 def lay_out_topology(construction: Construction, relation: Relation) -> None:
     """Write where every list of a relation stands in global ids, and degrees; the edges are zeros
     until :func:`fill_topology` writes them."""
     old, work = construction.graph.topology(relation), construction.work
-    src, dst = (construction.maps[each] for each in (relation.src, relation.dst))
+    src, dst = (construction.maps[node_type] for node_type in (relation.src, relation.dst))
 
     def create(name: layout.TopologyArray, length: int) -> NDArray[Any]:
         return create_array(layout.topology_file(work, relation, name), np.int64, (length,))
@@ -250,7 +250,7 @@ def write_server(
 
 
 def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
-    """Bytes of all rows that :func:`write_server` copies, over all servers.
+    """Return the bytes of all rows that :func:`write_server` copies, over all servers.
 
     Parameters
     ----------

@@ -160,17 +160,17 @@ class KeptRows:
         copy_rows(self._rows, slots.astype(np.int64), out, places)
         self._was_read[slots] = True
 
-    def missed(self, ids: Ids, table: NDArray[Any], places: Ids) -> None:
+    def take_missed(self, ids: Ids, table: NDArray[Any], places: Ids) -> None:
         """Keep the fetched rows in ``table[places]`` that were chosen, as far as there is room."""
-        chosen = (self._wanted[ids] < _NEVER) & (self._slot_of[ids] < 0)
-        nodes, first = np.unique(ids[chosen], return_index=True)
+        is_chosen = (self._wanted[ids] < _NEVER) & (self._slot_of[ids] < 0)
+        nodes, first = np.unique(ids[is_chosen], return_index=True)
         if nodes.size > self._left:
             # Rows that were read for the last time make room.
             self._drop(np.flatnonzero(self._was_read & (self._next_use == _NEVER)))
         nodes, first = nodes[: self._left], first[: self._left]
         slots = self._free[self._left - nodes.size : self._left]
         self._left -= nodes.size
-        copy_rows(table, places[chosen][first], self._rows, slots.astype(np.int64))
+        copy_rows(table, places[is_chosen][first], self._rows, slots.astype(np.int64))
         self._slot_of[nodes], self._node_in[slots] = slots, nodes
         self._next_use[slots] = self._wanted[nodes]
 

@@ -91,15 +91,15 @@ class Pipeline:
     def __enter__(self) -> Pipeline:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """End the threads. Every rank must call this, except one that has failed."""
-        self._stop_planning("ending the pipeline", agrees=kind is None)
+        self._stop_planning("ending the pipeline", agrees=error_type is None)
         with self._state_changed:
             self._has_ended = True
             self._state_changed.notify_all()
         self._planned.close()
         self._read.close()
-        if kind is None:
+        if error_type is None:
             for thread in self._threads:
                 thread.join()
 

@@ -14,7 +14,7 @@ from hopper.inference import check_output
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.predict.description import begin_description, count_predicted
-from hopper.predict.order import WORK_FOLDER, Asked, Order
+from hopper.predict.order import WORK_FOLDER, Order, PredictionRequest
 from hopper.predict.parts import Predictions, check_format
 from hopper.predict.trained import TrainedRun
 from hopper.scratch import scratch_folder
@@ -28,7 +28,9 @@ from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
 
 
-def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked: Asked) -> int:
+def predict_into(
+    run: str | os.PathLike[str], out: str | os.PathLike[str], request: PredictionRequest
+) -> int:
     """Predict with a finished run's model on this machine.
 
     Starts servers and ranks, waits for them and stops them. A prediction that was interrupted
@@ -38,7 +40,7 @@ def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked
     ----------
     run: the run's folder.
     out: the folder of the prediction.
-    asked: what to predict, and for whom.
+    request: what to predict, and for whom.
 
     Returns
     -------
@@ -50,7 +52,7 @@ def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked
     ServerLost, RankLost, ClusterError: a server or a rank ended early; names it.
     """
     require_main_thread("hopper.predict")
-    prepared = _prepare(run, out, asked)
+    prepared = _prepare(run, out, request)
     if prepared is None:
         shutil.rmtree(Path(out) / WORK_FOLDER, ignore_errors=True)
         return count_predicted(Path(out))
@@ -63,15 +65,15 @@ def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked
     return count_predicted(Path(out))
 
 
-def predict_once(run: str | os.PathLike[str], asked: Asked) -> Predictions:
+def predict_once(run: str | os.PathLike[str], request: PredictionRequest) -> Predictions:
     """Predict with :func:`predict_into` into a temporary folder, and return the predictions."""
     with scratch_folder("hopper-predict-") as folder:
-        predict_into(run, folder / "out", asked)
+        predict_into(run, folder / "out", request)
         return Predictions.open(folder / "out")
 
 
 def prepare_prediction(
-    run: str | os.PathLike[str], out: str | os.PathLike[str], asked: Asked
+    run: str | os.PathLike[str], out: str | os.PathLike[str], request: PredictionRequest
 ) -> Path:
     """Write the configuration file of a prediction's ranks, and start nothing.
 
@@ -85,7 +87,7 @@ def prepare_prediction(
     ------
     As :func:`predict_into`. RequestError also if the prediction is finished.
     """
-    prepared = _prepare(run, out, asked)
+    prepared = _prepare(run, out, request)
     if prepared is None:
         raise RequestError(f"{out}: the prediction is finished")
     config, _ = prepared
@@ -93,7 +95,7 @@ def prepare_prediction(
 
 
 def _prepare(
-    run: str | os.PathLike[str], out: str | os.PathLike[str], asked: Asked
+    run: str | os.PathLike[str], out: str | os.PathLike[str], prediction: PredictionRequest
 ) -> tuple[Config, PartitionedGraph] | None:
     """Check a prediction and create its folders.
 
@@ -102,28 +104,28 @@ def _prepare(
     The configuration to predict with, and the graph; None if the prediction is finished.
     """
     trained, folder = TrainedRun(Path(run)), Path(out).absolute()
-    nodes = asked.nodes
+    nodes = prediction.nodes
     if nodes.endswith(".npy"):
         nodes = str(Path(nodes).absolute())
     work = folder / WORK_FOLDER
-    config = trained.request_config([*asked.overrides, f"--train.run_dir={work}"])
+    config = trained.request_config([*prediction.overrides, f"--train.run_dir={work}"])
     graph = open_graph(config)
     request = Request(config, graph)
     target = trained.target
     order = Order(
         run=str(Path(run).absolute()),
         model=trained.checksum(),
-        what=asked.what,
+        what=prediction.what,
         nodes=nodes,
         graph=str(graph.path.absolute()),
         division=read_division(graph.path),
         ranks=ranks_of(config, graph),
         device=config.train.device,
-        format=asked.format,
-        memory=asked.memory,
-        node_type=asked.node_type or request.reads.target,
-        of_edges=target.predicted == "edge" and asked.what != "embeddings",
-        at=asked.at,
+        format=prediction.format,
+        memory=prediction.memory,
+        node_type=prediction.node_type or request.reads.target,
+        of_edges=target.predicted == "edge" and prediction.what != "embeddings",
+        at=prediction.at,
     )
     order.check(target, in_time=request.reads_times)
     check_format(order.format)

@@ -33,7 +33,7 @@ ALL: Final = "all"
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictionRequest:
     """A caller's request for a prediction. Fields not listed are those of :class:`Order`.
 
     Attributes

@@ -56,9 +56,9 @@ class Part:
             yield piece, self.order[piece]
 
 
-def part_file(out: Path, rank: int, block: int, kind: Format) -> Path:
+def part_file(out: Path, rank: int, block: int, file_format: Format) -> Path:
     """Return the file of a rank's part of a block, which exists once the part is complete."""
-    return out / f"part-{block:05d}-{rank:05d}.{kind}"
+    return out / f"part-{block:05d}-{rank:05d}.{file_format}"
 
 
 def ids_file(part: Path) -> Path:
@@ -66,14 +66,14 @@ def ids_file(part: Path) -> Path:
     return part.with_name(part.name.replace("part-", "ids-"))
 
 
-def check_format(kind: Format) -> None:
+def check_format(file_format: Format) -> None:
     """Check that the library of a format is installed.
 
     Raises
     ------
     RequestError: it is not; names what to install.
     """
-    if kind == "parquet":
+    if file_format == "parquet":
         _pyarrow()
 
 
@@ -108,12 +108,12 @@ def write_part(
                 stream.write(np.ascontiguousarray(values).data)
         return
     arrow, parquet = _pyarrow()
-    kind = arrow.from_numpy_dtype(sample.dtype)
+    arrow_type = arrow.from_numpy_dtype(sample.dtype)
     if sample.ndim == 2:
-        kind = arrow.list_(kind, sample.shape[1])
+        arrow_type = arrow.list_(arrow_type, sample.shape[1])
     kinds = {str: arrow.string(), int: arrow.int64()}
     columns = more or {}
-    fields = [("id", arrow.int64()), (name, kind)]
+    fields = [("id", arrow.int64()), (name, arrow_type)]
     schema = arrow.schema([*fields, *((key, kinds[of]) for key, (of, _) in columns.items())])
     with replacing(file) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:
         for piece, values in rows:

@@ -17,7 +17,7 @@ from hopper.errors import RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.inference import Scene, make_inference
 from hopper.partition.checksums import read_division
-from hopper.partition.stored_forms import rounded_tables
+from hopper.partition.stored_forms import describe_rounded_tables
 from hopper.predict.order import Order, read_order
 from hopper.predict.tasks import EdgeTask, NodeTask
 from hopper.predict.trained import TrainedRun
@@ -51,7 +51,7 @@ def predict_rank(config: Config) -> None:
         console = RunConsole(cluster.rank == 0, "")
         wire = config.cluster.feature_wire
         of_wire = tell_wire_error(measure_wire_error(rows, cluster, wire), wire)
-        for line in [*rounded_tables(request.schema), *of_wire]:
+        for line in [*describe_rounded_tables(request.schema), *of_wire]:
             console.say(line)
         check = start_row_check(config, request.graph, cluster)
         if check is not None:
@@ -62,8 +62,8 @@ def predict_rank(config: Config) -> None:
         dtype, classes = DTYPES[config.train.dtype], run.target.width
         memory = parse_size(order.memory)
         scene = Scene(request, cluster, rows, dtype, learnable, classes, memory, order.at)
-        kind = EdgeTask if order.of_edges else NodeTask
-        task = kind(order, out, run, make_inference(scene, model), model)
+        task_class = EdgeTask if order.of_edges else NodeTask
+        task = task_class(order, out, run, make_inference(scene, model), model)
         count = task.run()
         await_row_checks(check, cluster, console.say)
         task.conclude(count)

@@ -223,10 +223,10 @@ class EdgeTask(PredictionTask):
         relation = table.targets[int(table.relations[block[0]]) if block.size else 0]
         operation = f"handing round rows of block {number}"
         rows = judge(decoder, self._versions, block, owned, cluster, operation)
-        mine = block[part_of(cluster, block.size)]
-        part, graph = Part.of(table.ids[mine]), self.inference.graph
-        src = graph.original_ids(relation.src)[table.src[mine]]
-        dst = graph.original_ids(relation.dst)[table.dst[mine]]
+        rank_ids = block[part_of(cluster, block.size)]
+        part, graph = Part.of(table.ids[rank_ids]), self.inference.graph
+        src = graph.original_ids(relation.src)[table.src[rank_ids]]
+        dst = graph.original_ids(relation.dst)[table.dst[rank_ids]]
         columns: Columns = {
             "src": (int, lambda piece, _: src[piece]),
             "dst": (int, lambda piece, _: dst[piece]),

@@ -98,12 +98,15 @@ class TrainedRun:
         values["hop"]["replicas"] = "synchronous"
         values["learnable"] |= {"initial": "", "frozen": self._learned()}
         config = make_config(values, overrides)
-        asked, as_trained = config.model_dump(), make_config(values).model_dump()
-        for key in asked.keys() - _FREE_SECTIONS:
+        wanted_values, as_trained = config.model_dump(), make_config(values).model_dump()
+        for key in wanted_values.keys() - _FREE_SECTIONS:
             if key == "train":
-                asked[key] = {name: asked[key][name] for name in asked[key].keys() - _FREE_KEYS}
-                as_trained[key] = {name: as_trained[key][name] for name in asked[key]}
-            if asked[key] != as_trained[key]:
+                wanted_values[key] = {
+                    name: wanted_values[key][name]
+                    for name in wanted_values[key].keys() - _FREE_KEYS
+                }
+                as_trained[key] = {name: as_trained[key][name] for name in wanted_values[key]}
+            if wanted_values[key] != as_trained[key]:
                 raise RequestError(
                     f"{key}: belongs to the model as it was trained; expected overrides of data, "
                     "cluster, train.device or train.threads"

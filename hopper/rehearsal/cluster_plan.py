@@ -273,10 +273,10 @@ def _measure_machine(
     threads = max(1, int(cores))
     if request.config.train.threads:
         threads = min(threads, request.config.train.threads)
-    here = min(threads, _cores_here())
-    if here < 2:
+    threads_here = min(threads, _cores_here())
+    if threads_here < 2:
         return Machine(cores, 0.0, threads)
-    say(f"measuring what {here} cores make of a rank's work")
+    say(f"measuring what {threads_here} cores make of a rank's work")
     free = Link(None, 0.0, cluster.ranks_per_server, MessageCost(0.0, 0.0), MessageCost(0.0, 0.0))
     for name in names:
         engine_request = request.under(with_engine(request.config, name))
@@ -286,7 +286,7 @@ def _measure_machine(
             def work(threads: int, request: Request = engine_request, batch: Any = batch) -> None:
                 rehearse(request, World(request, free, 1.0, threads), [batch])
 
-            return Machine(cores, measure_parallel(work, here), threads)
+            return Machine(cores, measure_parallel(work, threads_here), threads)
     return Machine(cores, 0.0, threads)
 
 

@@ -105,11 +105,11 @@ def engines_to_plan(request: Request, names: Sequence[str] = ()) -> list[str]:
     RequestError: an engine does not exist; names the option.
     """
     suitable = [engine.name for engine in engines_for(request.graph.layout)]
-    known = [engine.name for engine in engines_for(None)]
+    engines = [engine.name for engine in engines_for(None)]
     for name in names:
-        if name not in known and ":" not in name:
+        if name not in engines and ":" not in name:
             raise RequestError(
-                f"--engines: expected some of {', '.join(known)}, or package.module:Class, "
+                f"--engines: expected some of {', '.join(engines)}, or package.module:Class, "
                 f"given {name!r:.80}"
             )
     configured = request.config.train.engine
@@ -132,14 +132,14 @@ def estimate_engine(
     try:
         check_request(engine_request)
         schedule = make_schedule(engine_request)
-        chosen = _choose_iterations(schedule, iterations)
-        batches = [schedule.batch(0, iteration) for iteration in (chosen[0], *chosen)]
+        numbers = _choose_iterations(schedule, iterations)
+        batches = [schedule.batch(0, iteration) for iteration in (numbers[0], *numbers)]
         ranks = rehearse(engine_request, world, batches)
     except _REFUSALS as error:
         return Estimate(name, exact, str(error))
     by_iteration = {
         iteration: [rank.costs[index] for rank in ranks]
-        for index, iteration in enumerate(chosen, 1)
+        for index, iteration in enumerate(numbers, 1)
     }
     estimate = _sum_up(name, exact, config, machine, world.link, schedule, by_iteration)
     memory = [rank.meter.memory(config, rank.costs, process) for rank in ranks]
@@ -199,8 +199,8 @@ def _choose_iterations(schedule: RootSchedule, most: int) -> list[int]:
         return list(range(count))
     is_short = schedule.count(count - 1, count) < schedule.count(0, 1)
     full = most - 1 if is_short and most > 1 else most
-    chosen = np.linspace(0, count - 2, full).round().astype(int).tolist()
-    return sorted({*chosen, *([count - 1] if full < most else [])})
+    numbers = np.linspace(0, count - 2, full).round().astype(int).tolist()
+    return sorted({*numbers, *([count - 1] if full < most else [])})
 
 
 def _sum_up(

@@ -62,11 +62,11 @@ def grow(rehearsed: Mapping[int, Estimate], roots: int, batch: int, link: Link) 
     """
     ranks = link.ranks_per_server
     counts = sorted(rehearsed)
-    known = [_Size(count, ranks, roots, batch) for count in counts]
+    sizes = [_Size(count, ranks, roots, batch) for count in counts]
     estimates = [rehearsed[count] for count in counts]
     by_cause = {
         cause: _fit(
-            [size.of(name) for size in known for name in _GROW_WITH[cause][: len(known)]],
+            [size.of(name) for size in sizes for name in _GROW_WITH[cause][: len(sizes)]],
             [(estimate.iteration_bytes or {})[cause] for estimate in estimates],
         )
         for cause in CAUSES
@@ -78,8 +78,8 @@ def grow(rehearsed: Mapping[int, Estimate], roots: int, batch: int, link: Link) 
         )
         for estimate, count in zip(estimates, counts, strict=True)
     ]
-    names = ("one",) if len(known) == 1 else ("work", "steps", "one")[: len(known)]
-    seconds = _fit([size.of(name) for size in known for name in names], unexplained)
+    names = ("one",) if len(sizes) == 1 else ("work", "steps", "one")[: len(sizes)]
+    seconds = _fit([size.of(name) for size in sizes for name in names], unexplained)
     points = []
     for count in sorted({*SERVERS, *counts}):
         if count in rehearsed:
@@ -150,11 +150,11 @@ def _fit(flat: Sequence[float], values: Sequence[float]) -> NDArray[np.float64]:
     best, least = np.zeros(width), float((observed**2).sum())
     # There are few quantities, so all subsets with non-zero factors can be tried.
     for count in range(1, width + 1):
-        for chosen in combinations(range(width), count):
-            part = sizes[:, chosen]
+        for columns in combinations(range(width), count):
+            part = sizes[:, columns]
             factors = np.linalg.lstsq(part, observed, rcond=None)[0]
             error = float(((part @ factors - observed) ** 2).sum())
             if (factors >= 0).all() and error < least - 1e-9 * (1 + least):
                 best, least = np.zeros(width), error
-                best[list(chosen)] = factors
+                best[list(columns)] = factors
     return best

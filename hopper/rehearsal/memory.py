@@ -85,13 +85,13 @@ class MemoryMeter:
         pipeline = config.pipeline
         plan = max(cost.plan_bytes for cost in costs)
         rows = max(cost.sent["feature"] for cost in costs)
-        waiting, read = plan, rows
+        waiting, read_bytes = plan, rows
         if pipeline.depth:
             waiting = min(pipeline.depth * plan, pipeline.nbytes + plan)
             # Besides the waiting iterations one is being read, and one is trained.
-            read = min(pipeline.reads * rows, pipeline.nbytes + rows) + 2 * rows
+            read_bytes = min(pipeline.reads * rows, pipeline.nbytes + rows) + 2 * rows
         saved = sum(self._saved.values()) + max(self._saved.values(), default=0)
-        return Memory(process, self.model, self.learnable, waiting, read, saved)
+        return Memory(process, self.model, self.learnable, waiting, read_bytes, saved)
 
 
 def process_bytes() -> int:

@@ -84,11 +84,11 @@ class RehearsedRows(RemoteRows):
         self,
         kind: RowKind,
         node_type: str,
-        wanted: Mapping[int, NDArray[Any]],
+        ids_by_server: Mapping[int, NDArray[Any]],
         out: NDArray[Any],
         places: Mapping[int, slice | NDArray[Any]],
     ) -> None:
-        super()._fetch(kind, node_type, wanted, out, places)
+        super()._fetch(kind, node_type, ids_by_server, out, places)
         self._add_time()
 
     def begin_sampling(

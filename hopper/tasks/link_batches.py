@@ -90,21 +90,21 @@ class LinkBatches:
         types = np.empty((2, roots.size), np.int64)
         relations = table.relations[roots]
         for number, relation in enumerate(table.targets):
-            chosen = np.flatnonzero(relations == number)
-            if not chosen.size:
+            chosen_places = np.flatnonzero(relations == number)
+            if not chosen_places.size:
                 continue
-            places = roots[chosen]
+            places = roots[chosen_places]
             true = table.src[places], table.dst[places]
-            ends[0, chosen], ends[1, chosen] = true[0][:, None], true[1][:, None]
-            types[0, chosen] = self.types.index(relation.src)
-            types[1, chosen] = self.types.index(relation.dst)
+            ends[0, chosen_places], ends[1, chosen_places] = true[0][:, None], true[1][:, None]
+            types[0, chosen_places] = self.types.index(relation.src)
+            types[1, chosen_places] = self.types.index(relation.dst)
             for index, side in enumerate(sides):
                 columns = slice(1 + index * self._count, 1 + (index + 1) * self._count)
                 if self._fixed is None:
-                    drawn = self._negatives.draw(batch, places, number, side)
+                    negatives = self._negatives.draw(batch, places, number, side)
                 else:
-                    drawn = self._fixed.of(places, number, side)
-                ends[int(side == "tail"), chosen, columns] = drawn
+                    negatives = self._fixed.of(places, number, side)
+                ends[int(side == "tail"), chosen_places, columns] = negatives
         if table.labels is None:
             labels = np.zeros((roots.size, width), np.float32)
             # A negative that equals the link itself does not count.

@@ -65,15 +65,16 @@ class Negatives:
             negatives = pool[_below(keys, count, pool.size)]
         elif self._task.negatives == "degree":
             bounds = self._weights[node_type]
-            drawn = _below(keys, count, int(bounds[-1]))
-            negatives = globals_[np.searchsorted(bounds, drawn, side="right")]
+            numbers = _below(keys, count, int(bounds[-1]))
+            negatives = globals_[np.searchsorted(bounds, numbers, side="right")]
         else:
             negatives = globals_[_below(keys, count, globals_.size)]
         return np.broadcast_to(negatives, (roots.size, count))
 
     @cached_property
     def _weights(self) -> Mapping[str, Ids]:
-        """By node type, [nodes] int64 by original id: running sums of the nodes' weights.
+        """Return the running sums of the nodes' weights: by node type, [nodes] int64 by original
+        id.
 
         A weight is the number of the node's training links to the power of 3/4, in units of 2^-16,
         rounded down. Square roots are correctly rounded, so weights are equal on every machine.

@@ -24,9 +24,9 @@ class Edges(NamedTuple):
     src: Ids
     dst: Ids
 
-    def pick(self, chosen: NDArray[np.bool_]) -> Edges:
-        """Return the edges that are ``chosen`` ([n] bool)."""
-        return Edges(*(array[chosen] for array in self))
+    def pick(self, is_chosen: NDArray[np.bool_]) -> Edges:
+        """Return the edges that are ``is_chosen`` ([n] bool)."""
+        return Edges(*(array[is_chosen] for array in self))
 
 
 class TargetEdges:
@@ -57,7 +57,7 @@ class TargetEdges:
         order = np.argsort(edges.ids)
         return Edges(*(array[order] for array in edges))
 
-    def known_of(self, relation: Relation, side: Side, is_asked: NDArray[np.bool_]) -> Edges:
+    def find_known(self, relation: Relation, side: Side, is_asked: NDArray[np.bool_]) -> Edges:
         """Return the edges between this rank's nodes and some others, and maybe further edges.
 
         Parameters

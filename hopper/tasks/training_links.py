@@ -48,9 +48,9 @@ class LinkTable:
         """Convert links of a graph, which have original ids, to a table."""
         src, dst = (np.empty(links.count, np.int64) for _ in range(2))
         for number, relation in enumerate(graph.schema.target_relations):
-            chosen = links.relations == number
-            src[chosen] = graph.global_ids(relation.src)[links.src[chosen]]
-            dst[chosen] = graph.global_ids(relation.dst)[links.dst[chosen]]
+            is_chosen = links.relations == number
+            src[is_chosen] = graph.global_ids(relation.src)[links.src[is_chosen]]
+            dst[is_chosen] = graph.global_ids(relation.dst)[links.dst[is_chosen]]
         ids, relations = np.asarray(links.ids), np.asarray(links.relations)
         targets, times = graph.schema.target_relations, links.times
         return cls(targets, ids, relations, src, dst, links.labels, times)
@@ -96,10 +96,10 @@ class LinkTable:
         """Return the same links with versions of both ends at the links' times."""
         src, dst = np.empty_like(self.src), np.empty_like(self.dst)
         for number, relation in enumerate(self.targets):
-            chosen = self.relations == number
-            times = None if self.times is None else self.times[chosen]
-            src[chosen] = versions_at(relation.src, self.src[chosen], times)
-            dst[chosen] = versions_at(relation.dst, self.dst[chosen], times)
+            is_chosen = self.relations == number
+            times = None if self.times is None else self.times[is_chosen]
+            src[is_chosen] = versions_at(relation.src, self.src[is_chosen], times)
+            dst[is_chosen] = versions_at(relation.dst, self.dst[is_chosen], times)
         return replace(self, src=src, dst=dst)
 
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
@@ -144,6 +144,6 @@ class TrainingLinks:
         table, ranks = self.table, np.empty(roots.size, np.int64)
         relations = table.relations[roots]
         for number, relation in enumerate(self._graph.schema.target_relations):
-            chosen = relations == number
-            ranks[chosen] = self._placement.rank_of(relation.dst, table.dst[roots[chosen]])
+            is_chosen = relations == number
+            ranks[is_chosen] = self._placement.rank_of(relation.dst, table.dst[roots[is_chosen]])
         return ranks

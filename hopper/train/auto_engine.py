@@ -155,8 +155,8 @@ class _Side:
             # Learnable tables may fill the memory, or lie in one file, so only one engine has them.
             self.close()
         spent = self.cluster.clock() - begun
-        own = torch.tensor([cost.seconds, sum(cost.sent.values()), spent], dtype=torch.float64)
-        everyone = self.cluster.all_gather(own, "control", "agreeing on an engine")
+        costs = torch.tensor([cost.seconds, sum(cost.sent.values()), spent], dtype=torch.float64)
+        everyone = self.cluster.all_gather(costs, "control", "agreeing on an engine")
         self.cluster.traffic.take()
         self.seconds.append(float(everyone[:, 0].max()))
         self.sent.append(int(everyone[:, 1].sum()))
@@ -217,7 +217,7 @@ def sort_by_speed(seconds: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def _is_slower(seconds: Sequence[float], best: Sequence[float]) -> bool:
-    """Whether the rounds show that an engine is slower than the best one."""
+    """Return whether the rounds show that an engine is slower than the best one."""
     return len(seconds) >= LEAST_ROUNDS and paired_ratio(seconds, best).is_shown
 
 

@@ -57,5 +57,5 @@ def restore_rows(run: RunResult, learnable: Iterable[TableShare]) -> dict[str, i
             for ids, rows in read_pieces(file, [f"{table.name}{IDS}", table.name]):
                 loaded += table.fill(ids.numpy(), rows)
         table.finish_restore()
-        missing[table.name] = table.owned().size - loaded
+        missing[table.name] = table.owned_ids().size - loaded
     return missing

@@ -31,8 +31,8 @@ _SHARE_OF_FREE_MEMORY: Final = 0.5
 _NOTHING: Final = np.empty(0, np.int64)
 
 
-def cached_features(request: Request) -> list[str]:
-    """The node types whose features may be cached, in order of name.
+def list_cacheable_features(request: Request) -> list[str]:
+    """Return the node types whose features may be cached, in order of name.
 
     A cache in device memory may hold all features that the model reads. One in host memory holds
     only features of other servers, if the engine fetches any.
@@ -42,8 +42,9 @@ def cached_features(request: Request) -> list[str]:
     return []
 
 
-def cached_tables(request: Request) -> list[str]:
-    """The tables of learnable rows that are not stored in the model's memory, in order of name."""
+def list_cacheable_tables(request: Request) -> list[str]:
+    """Return the tables of learnable rows that are not stored in the model's memory, in order of
+    name."""
     if request.config.learnable.storage == "memory":
         return []
     return sorted(set(request.reads.tables.values()))
@@ -61,11 +62,13 @@ class CacheSource(ABC):
 
     @abstractmethod
     def describe_types(self) -> dict[str, TypeProfile]:
-        """By node type or table, a profile without visits: the facts that need no sampling."""
+        """Return a profile without visits, by node type or table: the facts that need no
+        sampling."""
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """By node type or table, one more than the largest id that :meth:`read` may return."""
+        """Return, by node type or table, one more than the largest id that :meth:`read` may
+        return."""
 
     @abstractmethod
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
@@ -116,42 +119,42 @@ class Features(CacheSource):
         return profiles
 
     def counts(self) -> dict[str, int]:
-        """By node type, the number of nodes in the whole graph."""
+        """Return the number of nodes in the whole graph, by node type."""
         return {node_type: self._rows.graph.book.total(node_type) for node_type in self._types}
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """Find the nodes whose features a cache could provide."""
-        read: dict[str, list[Ids]] = {node_type: [] for node_type in self._types}
+        ids_by_type: dict[str, list[Ids]] = {node_type: [] for node_type in self._types}
         for name, groups in nodes.items():
             stored = self._stored_as.get(name, name)
-            if stored in read:
-                read[stored] += [self._select_cacheable(stored, ids) for ids in groups]
-        return {node_type: distinct(groups) for node_type, groups in read.items()}
+            if stored in ids_by_type:
+                ids_by_type[stored] += [self._select_cacheable(stored, ids) for ids in groups]
+        return {node_type: distinct(groups) for node_type, groups in ids_by_type.items()}
 
     @abstractmethod
     def _count_cacheable(self, node_type: str) -> int:
-        """How many rows of a type a cache could hold."""
+        """Return how many rows of a type a cache could hold."""
 
     @abstractmethod
     def _select_cacheable(self, node_type: str, ids: Ids) -> Ids:
-        """The ids among some whose rows a cache could hold."""
+        """Return the ids among some whose rows a cache could hold."""
 
     @abstractmethod
     def _gather(self, node_type: str, ids: Ids) -> NDArray[Any]:
-        """[n, dim]: read rows from where they are stored."""
+        """Read rows from where they are stored: [n, dim]."""
 
     def _make_caches(self, plan: CachePlan, module: ModuleType) -> dict[str, RowCache]:
-        """By node type, a cache with the rows that a plan chose.
+        """Make a cache with the rows that a plan chose, by node type.
 
         Parameters
         ----------
         module: the array module (NumPy or CuPy) of the cache's memory.
         """
-        kind = RecentRows if plan.policy == "lru" else RowCache
+        cache_class = RecentRows if plan.policy == "lru" else RowCache
         caches: dict[str, RowCache] = {}
         for node_type in self._types:
             total, (dim, dtype) = self._rows.graph.book.total(node_type), self._row_form(node_type)
-            caches[node_type] = kind(total, plan.room[node_type], dim, dtype, module)
+            caches[node_type] = cache_class(total, plan.room[node_type], dim, dtype, module)
             wanted = np.sort(plan.held[node_type])
             for first in range(0, wanted.size, _ROWS_AT_ONCE):
                 ids = wanted[first : first + _ROWS_AT_ONCE]
@@ -160,7 +163,7 @@ class Features(CacheSource):
         return caches
 
     def _row_form(self, node_type: str) -> tuple[int, np.dtype[Any]]:
-        """The number of columns and the dtype of stored rows."""
+        """Return the number of columns and the dtype of stored rows."""
         stored = stored_features(self._rows.graph.schema.table(node_type))
         assert stored is not None
         return stored.columns, stored.dtype
@@ -257,7 +260,7 @@ class StoredRecords(CacheSource):
         }
 
     def counts(self) -> dict[str, int]:
-        """By table, the number of rows that this rank owns. Ids are their numbers."""
+        """Return the number of rows that this rank owns, by table. Ids are their numbers."""
         return {share.name: len(share.records.stored) for share in self._learnable}
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
@@ -285,14 +288,14 @@ class RecordsOnDisk(StoredRecords):
     def why_decline(self, cluster: Cluster) -> str:
         """Decline if all records fit in memory: the kernel keeps them there by itself."""
         stored = sum(share.records.stored.nbytes for share in self._learnable)
-        needed = stored * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        nbytes = stored * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         free = available_memory()
-        short = torch.tensor([int(needed > _SHARE_OF_FREE_MEMORY * free)])
+        short = torch.tensor([int(nbytes > _SHARE_OF_FREE_MEMORY * free)])
         cluster.all_reduce(short, "control", "finding out whether records fit in memory")
         if int(short):
             return ""
         return (
-            f"their files, {format_bytes(needed)} on this machine, fit in the "
+            f"their files, {format_bytes(nbytes)} on this machine, fit in the "
             f"{format_bytes(free)} of memory that is free, where the kernel keeps them"
         )
 

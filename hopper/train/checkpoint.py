@@ -69,13 +69,14 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
 
 
 def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """All tensors that a model's training depends on, by name. Filling them restores training."""
+    """Return all tensors that a model's training depends on, by name. Filling them restores
+    training."""
     state = {f"model.{name}": value.detach() for name, value in _state(module).items()}
     return state | {f"optimizer.{name}": value for name, value in optimizer.state().items()}
 
 
 def training_states(models: Sequence[TrainState]) -> dict[str, Tensor]:
-    """:func:`training_state` of all models, by the model's name where there are several."""
+    """Return :func:`training_state` of all models, by the model's name where there are several."""
     return {
         f"{model.name}.{name}" if model.name else name: tensor
         for model in models
@@ -126,7 +127,7 @@ def read_progress(path: Path, identity: dict[str, Any]) -> Any:
 
 
 def find_differences(saved: dict[str, Any], identity: dict[str, Any]) -> dict[str, str]:
-    """By key, a text for each difference between a run's identity and a checkpoint's.
+    """Describe each difference between a run's identity and a checkpoint's, by key.
 
     A configuration key that the checkpoint lacks is newer than it, and counts with its default.
 
@@ -184,7 +185,8 @@ _MOVABLE: Final = frozenset(
 
 
 def _is_movable(identity: Mapping[str, Any]) -> bool:
-    """Whether a run trains one model, the same under every exact engine and on any servers."""
+    """Return whether a run trains one model, the same under every exact engine and on any
+    servers."""
     return bool(
         identity.get("whether the engine is exact")
         and identity.get("hop.replicas") == "synchronous"
@@ -193,7 +195,8 @@ def _is_movable(identity: Mapping[str, Any]) -> bool:
 
 
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
-    """All facts that decide the bits of a run, compared when a run continues a checkpoint."""
+    """Return all facts that decide the bits of a run, compared when a run continues a
+    checkpoint."""
     not_compared = (
         *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
         *("keep_checkpoints", "checkpoint_copy"),
@@ -232,7 +235,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
 
 
 def _defaults() -> dict[str, Any]:
-    """By "section.key", the default of every key."""
+    """Return the default of every key, by "section.key"."""
     values = make_config({"data": {"partitioned": "any"}}).model_dump()
     return {
         f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()

@@ -22,11 +22,11 @@ class CheckpointFiles:
         self.folder = Path(run_dir) / FOLDER
 
     def model(self, step: int) -> Path:
-        """The file of all models and their progress, which rank 0 writes."""
+        """Return the file of all models and their progress, which rank 0 writes."""
         return self.folder / f"step-{step}.safetensors"
 
     def learnable(self, rank: int, step: int) -> Path:
-        """The file of a rank's learnable rows, or of those that changed."""
+        """Return the file of a rank's learnable rows, or of those that changed."""
         return self.folder / f"learnable-rank-{rank}-step-{step}.safetensors"
 
     @property
@@ -42,7 +42,7 @@ class CheckpointFiles:
         return self.model(steps[0]) if steps else None
 
     def have_whole_model(self, say: Callable[[str], None]) -> bool:
-        """Whether any file of models passes its checksum.
+        """Return whether any file of models passes its checksum.
 
         Parameters
         ----------

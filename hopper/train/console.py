@@ -25,25 +25,26 @@ class _EpochBar(Progress):
     """A bar, and what changes beside it on a line of its own: 80 columns do not hold both."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """See rich."""
+        """Yield what rich has to draw."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
             yield Text("  ".join(filter(None, (_score(task), _rate(task)))))
 
 
 def _score(task: Task) -> str:
-    """The last loss that this rank knows, and the last epoch's score."""
+    """Return the last loss that this rank knows, and the last epoch's score."""
     loss = task.fields["loss"]
-    told = "" if math.isnan(loss) else f"loss {loss:.4f}"
-    return f"{told}{task.fields['score']}".strip()
+    loss_text = "" if math.isnan(loss) else f"loss {loss:.4f}"
+    return f"{loss_text}{task.fields['score']}".strip()
 
 
 def _rate(task: Task) -> str:
-    """Roots a second of all ranks, of late, and bytes that this rank has sent a second."""
+    """Return the roots a second of all ranks, of late, and bytes that this rank has sent a
+    second."""
     if not task.speed:
         return ""
-    sent = task.fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
-    return f"{task.speed * task.fields['batch']:,.0f} roots/s  {sent:.3g} MB/s sent here"
+    megabytes = task.fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
+    return f"{task.speed * task.fields['batch']:,.0f} roots/s  {megabytes:.3g} MB/s sent here"
 
 
 class RunConsole:
@@ -80,7 +81,7 @@ class RunConsole:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -134,7 +135,7 @@ class RunConsole:
 
     def end_epoch(self, record: EpochRecord) -> None:
         """Print an epoch's line."""
-        sent = sum(record.bytes.values())
+        nbytes = sum(record.bytes.values())
         score = "" if record.val is None else f"  val {self._metric} {record.val:.4f}"
         self._score = score
         norms = record.gradient_norms
@@ -143,5 +144,5 @@ class RunConsole:
         self.say(
             f"epoch {record.epoch:3d}  loss {record.loss:.4f}{score}{norm}  "
             f"{record.seconds:.2f} s  {rate:,.0f} roots/s  "
-            f"sent {sent / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f})"
+            f"sent {nbytes / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f})"
         )

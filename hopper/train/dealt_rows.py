@@ -18,7 +18,8 @@ _OF_ALL: Final = "optimizer."
 
 
 def chain_of_files(files: CheckpointFiles, rank: int, step: int) -> list[Path]:
-    """The files that hold a rank's rows at a step: one with all rows, then those with changes.
+    """Return the files that hold a rank's rows at a step: one with all rows, then those with
+    changes.
 
     Raises
     ------

@@ -65,12 +65,12 @@ class Evaluator:
         return self._scene.learnable
 
     def has_split(self, split: str) -> bool:
-        """Whether the graph has nodes in that split."""
+        """Return whether the graph has nodes in that split."""
         return bool(self._inference.graph.schema.splits.get(split))
 
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
-        """The metrics of a split by name; every rank must call it, and all get the same.
+        """Return the metrics of a split by name; every rank must call it, and all get the same.
 
         The metric that selects the best model comes first.
 
@@ -84,7 +84,7 @@ class Evaluator:
 
     @torch.no_grad()
     def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
-        """:meth:`scores`, and the scores of each class; every rank must call it.
+        """Compute :meth:`scores`, and the scores of each class; every rank must call it.
 
         Raises
         ------
@@ -100,13 +100,13 @@ class Evaluator:
         return Scored(self._scores(logits, labels, split), by_class)
 
     def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """Logits and labels of this rank's part of a split; every rank must call it."""
+        """Return logits and labels of this rank's part of a split; every rank must call it."""
         ids, logits = self._inference.rows(model, self._inference.split(split))
         return logits.cpu(), self._labels(ids)
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By split that is scored, the scores of the best single answer for all nodes.
+        """Return the scores of the best single answer for all nodes, by split that is scored.
 
         That answer is taken from the training nodes: the largest class, for each of several labels
         what most nodes have, or the mean.
@@ -128,13 +128,13 @@ class Evaluator:
         return self.objective.scores(sums, all_roots)
 
     def _training_sums(self) -> Tensor:
-        """The objective's sums over the labels of all training nodes."""
+        """Return the objective's sums over the labels of all training nodes."""
         sums = self.objective.label_sums(self._split_labels("train"), self._classes)
         self._scene.cluster.all_reduce(sums, "control", "adding up training labels")
         return sums
 
     def _gather_roots(self, logits: Tensor, labels: Tensor, split: str) -> tuple[Tensor, Tensor]:
-        """Logits and labels of all ranks' roots, on every rank."""
+        """Return logits and labels of all ranks' roots, on every rank."""
         cluster, width = self._scene.cluster, logits.shape[1]
         if cluster.world == 1:
             return logits, labels
@@ -155,13 +155,13 @@ class Evaluator:
         return labels.classes
 
     def _split_labels(self, split: str) -> Tensor:
-        """Labels of this rank's part of a split."""
+        """Return labels of this rank's part of a split."""
         inference, cluster = self._inference, self._scene.cluster
         placement = inference.graph.placement(cluster.ranks_per_server)
         ids = inference.split(split).ids
         return self._labels(placement.deal(inference.target, ids).of(cluster.rank))
 
     def _labels(self, ids: Ids) -> Tensor:
-        """Labels of nodes of this rank's server, by global id."""
+        """Return labels of nodes of this rank's server, by global id."""
         stored = torch.from_numpy(self._scene.rows.gather("labels", self._inference.target, ids))
         return self.objective.shape_labels(stored)

@@ -38,12 +38,13 @@ class EdgeEvaluator(Evaluator):
         self._table = cache(self._read_table)
 
     def _read_table(self, split: str) -> LinkTable:
-        """A split's edges, with versions of their ends."""
+        """Return a split's edges, with versions of their ends."""
         table = LinkTable.of(self._graph, self._graph.links(split))
         return table.in_versions(self._inference.versions_at)
 
     def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
-        """Logits and labels of this rank's part of the split's edges; every rank must call it."""
+        """Return logits and labels of this rank's part of the split's edges; every rank must call
+        it."""
         table, cluster = self._table(split), self._scene.cluster
         types = self._graph.schema.root_types
         owned = {node_type: self._compute_rows(model, node_type, split) for node_type in types}
@@ -56,17 +57,17 @@ class EdgeEvaluator(Evaluator):
         return torch.cat(logits), self._split_labels(split)
 
     def _split_labels(self, split: str) -> Tensor:
-        """Labels of this rank's part of the split's edges."""
+        """Return labels of this rank's part of the split's edges."""
         table = self._table(split)
         assert table.labels is not None
         cluster = self._scene.cluster
         places = [block[part_of(cluster, block.size)] for block in self._blocks(table)]
-        mine = np.concatenate([np.empty(0, np.int64), *places])
-        stored = np.asarray(table.labels).reshape(table.ids.size, -1)[mine]
+        own_places = np.concatenate([np.empty(0, np.int64), *places])
+        stored = np.asarray(table.labels).reshape(table.ids.size, -1)[own_places]
         return self.objective.shape_labels(torch.from_numpy(stored))
 
     def _compute_rows(self, model: torch.nn.Module, node_type: str, split: str) -> OwnedRows:
-        """This rank's rows of the edges' ends of a type; every rank must call it."""
+        """Compute this rank's rows of the edges' ends of a type; every rank must call it."""
         wanted = np.unique(self._table(split).ends(node_type))
         ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
         return OwnedRows(ids, rows.cpu())

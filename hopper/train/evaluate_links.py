@@ -60,7 +60,7 @@ class _Candidates(OwnedRows):
         return self.rows.index_select(0, torch.from_numpy(self.candidates))
 
     def find(self, ids: Ids) -> Ids:
-        """[k] int64: the numbers of nodes among the candidates; -1 for all other nodes."""
+        """Return [k] int64: the numbers of nodes among the candidates; -1 for all other nodes."""
         return places_among(self._candidate_ids, ids)
 
     @cached_property
@@ -85,12 +85,12 @@ class _Moment:
     time: int | None
 
     def versions(self, node_type: str, nodes: Ids) -> Ids:
-        """[n] int64: the versions of nodes at this moment."""
+        """Return [n] int64: the versions of nodes at this moment."""
         times = None if self.time is None else np.full(nodes.size, self.time)
         return self.inference.versions_at(node_type, nodes, times)
 
     def name(self, split: str) -> str:
-        """A name for this moment's part of a split."""
+        """Return a name for this moment's part of a split."""
         return split if self.time is None else f"{split} at {self.time}"
 
 
@@ -116,7 +116,7 @@ class LinkEvaluator(Evaluator):
 
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
-        """The metrics of the ranks of a split's links; every rank must call it."""
+        """Return the metrics of the ranks of a split's links; every rank must call it."""
         links, types = self._table(split), sorted(self._graph.schema.root_types)
         # A copy, so that the model's own parameters stay on their device.
         decoder, ranks_by_moment = copy.deepcopy(decoder_of(model)).cpu(), list[Tensor]()
@@ -132,12 +132,12 @@ class LinkEvaluator(Evaluator):
         return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
 
     def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
-        """See :class:`Evaluator`: a link is of no class."""
+        """Compute the scores without any by class, since a link is of no class."""
         return Scored(self.scores(model, split), {})
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By split that is scored, the expected scores of a random order of candidates."""
+        """Return the expected scores of a random order of candidates, by split that is scored."""
         scores = {}
         for split in filter(self.has_split, ("val", "test")):
             links, sums = self._table(split), torch.zeros(0)
@@ -166,7 +166,8 @@ class LinkEvaluator(Evaluator):
             yield _Moment(links, np.flatnonzero(links.times == time), self._inference, time)
 
     def _candidates(self, node_type: str) -> Ids:
-        """[m] int64 global ids, ascending: the nodes of a type that links are ranked among."""
+        """Return [m] int64 global ids, ascending: the nodes of a type that links are ranked
+        among."""
         globals_ = np.asarray(self._graph.global_ids(node_type))
         count = self._number_of_candidates(node_type)
         if count == globals_.size:
@@ -178,7 +179,8 @@ class LinkEvaluator(Evaluator):
     def _compute_rows(
         self, model: torch.nn.Module, node_type: str, moment: _Moment, split: str
     ) -> _Candidates:
-        """This rank's rows of candidates and of links' ends of a type; every rank must call it."""
+        """Compute this rank's rows of candidates and of links' ends of a type; every rank must call
+        it."""
         fixed = self._fixed(split)
         candidates = self._candidates(node_type) if fixed is None else fixed.nodes(node_type)
         candidates = moment.versions(node_type, candidates)
@@ -313,17 +315,17 @@ class LinkEvaluator(Evaluator):
             np.concatenate((true[:, None], others), axis=1), return_inverse=True
         )
         table = owned[own_type].spread(cluster, moment.versions(own_type, nodes), where)
-        part = part_of(cluster, block.size)
-        chosen = torch.from_numpy(places.reshape(block.size, -1)[part])
-        ends = table.index_select(0, chosen.reshape(-1)).view(*chosen.shape, -1)
-        fixed = rows[part].unsqueeze(1)
+        block_part = part_of(cluster, block.size)
+        chosen_places = torch.from_numpy(places.reshape(block.size, -1)[block_part])
+        ends = table.index_select(0, chosen_places.reshape(-1)).view(*chosen_places.shape, -1)
+        fixed = rows[block_part].unsqueeze(1)
         pair = (fixed, ends) if side == "tail" else (ends, fixed)
-        scores = decoder(pair[0], torch.full((len(chosen),), number), pair[1])
+        scores = decoder(pair[0], torch.full((len(chosen_places),), number), pair[1])
         true_scores = scores[:, :1].clone()
         # The link itself does not count, even if it is among its negatives.
-        scores[chosen == chosen[:, :1]] = -torch.inf
+        scores[chosen_places == chosen_places[:, :1]] = -torch.inf
         ranks = torch.zeros(block.size, dtype=torch.float64)
-        ranks[part] = 1.0 + (scores > true_scores).sum(1) + (scores == true_scores).sum(1) / 2
+        ranks[block_part] = 1.0 + (scores > true_scores).sum(1) + (scores == true_scores).sum(1) / 2
         cluster.all_reduce(ranks, "control", where)
         return ranks
 

@@ -172,7 +172,7 @@ def start_server(config: Config, folder: Path, index: int, place: Place) -> subp
 
 
 def _sources(config: Config) -> Iterator[str]:
-    """The arguments that tell a server which plug-ins features come from.
+    """Yield the arguments that tell a server which plug-ins features come from.
 
     There are none if no rank asks servers for rows.
     """
@@ -196,7 +196,8 @@ def _await_address(
 
 
 def read_address(process: subprocess.Popen[bytes], folder: Path, index: int) -> str | None:
-    """The address that a feature server of :func:`start_server` listens on; None before it serves.
+    """Return the address that a feature server of :func:`start_server` listens on; None before it
+    serves.
 
     Raises
     ------

@@ -57,7 +57,7 @@ class IterationCost:
         return sum(spent.seconds for spent in self.phases.values())
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing between phases: real clocks need no settling."""
 
 
@@ -68,7 +68,7 @@ def try_engine(
     make_engine: Callable[[Request], Engine[Any, Any]],
     *,
     busy: Callable[[], float] = time.process_time,
-    settle: Callable[[], None] = _nothing,
+    settle: Callable[[], None] = _do_nothing,
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[IterationCost]:
     """Train some global batches with a new engine, and discard it; every rank must call it.
@@ -104,7 +104,7 @@ def measure_iteration(
     cluster: Cluster,
     batch: GlobalBatch,
     busy: Callable[[], float] = time.process_time,
-    settle: Callable[[], None] = _nothing,
+    settle: Callable[[], None] = _do_nothing,
     watched: AbstractContextManager[object] | None = None,
 ) -> IterationCost:
     """Train one global batch, as :meth:`Engine.train_step` does, once every rank has come.

@@ -30,7 +30,7 @@ class KnownLinks:
         self._links: dict[tuple[str, int, Side], tuple[Ids, Ids]] = {}
 
     def of(self, split: str, number: int, side: Side) -> tuple[Ids, Ids]:
-        """The known links of a relation that share an end with the split's links.
+        """Return the known links of a relation that share an end with the split's links.
 
         Of these, a rank gets the links whose other end it owns. Every rank must make the first call
         for the same arguments.
@@ -56,7 +56,7 @@ class KnownLinks:
         is_asked = np.zeros(self._schema.node_types[known_type].count, np.bool_)
         asked = self._table(split).of_relation(number)
         is_asked[asked.src if side == "tail" else asked.dst] = True
-        _, src, dst = self._edges.known_of(relation, side, is_asked)
+        _, src, dst = self._edges.find_known(relation, side, is_asked)
         tables = [self._table(name).of_relation(number) for name in self._schema.splits]
         src, dst = (
             np.concatenate([src, *(table.src for table in tables)]),

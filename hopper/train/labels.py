@@ -50,10 +50,10 @@ def _check(labels: Labels, stored: torch.Tensor, ids: NDArray[np.int64]) -> None
     if labels.kind == "tasks":
         has_label = is_labelled(labels, stored.numpy())
         if not has_label.all():
-            some = ids[~has_label][:5].tolist()
+            examples = ids[~has_label][:5].tolist()
             raise GraphError(
                 "labels: expected one of some task for every training root; given none at original "
-                f"ids {some} ({int((~has_label).sum())} in all)"
+                f"ids {examples} ({int((~has_label).sum())} in all)"
             )
         return
     shaped = stored[:, 0] if labels.kind == "class" else stored

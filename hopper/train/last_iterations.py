@@ -119,7 +119,8 @@ class LastIterations:
             table.finish_restore()
 
     def _rows(self, progress: Sequence[Progress]) -> dict[str, Tensor]:
-        """All tensors of learnable rows, with the copies of the best model's if there is one."""
+        """Return all tensors of learnable rows, with the copies of the best model's if there is
+        one."""
         with_kept = progress[0].best_epoch is not None
         rows: dict[str, Tensor] = {}
         for table in self._engine.state.learnable:

@@ -102,7 +102,7 @@ def run_on_this_machine(
 
 
 def ranks_of(config: Config, graph: PartitionedGraph) -> int:
-    """The number of ranks that a configuration asks for."""
+    """Return the number of ranks that a configuration asks for."""
     return graph.book.servers * config.cluster.ranks_per_server
 
 

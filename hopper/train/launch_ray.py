@@ -157,12 +157,12 @@ class _RayRun:
         self._ask_each("start_ranks", deadline, arguments)
 
     def _ranks_on_nodes(self) -> list[int]:
-        """By machine, the number of ranks on its node, with those of other machines there."""
+        """Return the number of ranks on each machine's node, with those of other machines there."""
         nodes = [place["node"] for place in self._places]
         return [nodes.count(node) * self._config.cluster.ranks_per_server for node in nodes]
 
     def _with_threads(self) -> Config:
-        """The configuration, with a number of threads set if several machines share a node.
+        """Return the configuration, with a number of threads set if several machines share a node.
 
         A rank by itself knows only the ranks of its own machine.
         """
@@ -219,8 +219,8 @@ class _RayRun:
             elif 0 in codes:
                 late_at = min(late_at, now + end_limit)
                 if now > late_at:
-                    who = f"{self._name(codes.index(None))}its ranks"
-                    raise DeadlineExceeded(who, "ending after the other ranks", end_limit)
+                    ranks_text = f"{self._name(codes.index(None))}its ranks"
+                    raise DeadlineExceeded(ranks_text, "ending after the other ranks", end_limit)
             time.sleep(_LOOK_SECONDS)
 
     def _find_lost_server(self, states: list[dict[str, Any]]) -> None:
@@ -232,7 +232,7 @@ class _RayRun:
                 )
 
     def _judge(self, failures: list[Failure], codes: list[int | None]) -> ClusterError:
-        """The error of the rank or machine that failed first and made the others fail."""
+        """Return the error of the rank or machine that failed first and made the others fail."""
         if failures:
             ranks = self._config.cluster.ranks_per_server
             return explain(failures, lambda rank: self._name(rank // ranks))

@@ -83,7 +83,7 @@ class LearnableCheckpoints:
         and the function does nothing.
         """
         if not self._learnable:
-            return _nothing
+            return _do_nothing
         # Older files may be removed only after every rank has written the newest checkpoint.
         self._cluster.arrive("writing learnable rows")
         chain = self._chain
@@ -108,12 +108,12 @@ class LearnableCheckpoints:
 
         if size > _MOST_COPIED:
             write()
-            write = _nothing
+            write = _do_nothing
         for table in self._learnable:
             table.mark_saved()
         self._keep(chain)
-        needed = {step for kept_chain in self._kept_chains for step in kept_chain}
-        self._forget(lambda step: step not in needed)
+        steps = {step for kept_chain in self._kept_chains for step in kept_chain}
+        self._forget(lambda step: step not in steps)
         return write
 
     def check(self, step: int) -> None:
@@ -199,7 +199,8 @@ class LearnableCheckpoints:
                 self._copy.remove([file.name])
 
     def _list_files(self) -> list[tuple[Path, int]]:
-        """This rank's files and their steps. Files of former ranks are divided among all ranks."""
+        """List this rank's files and their steps. Files of former ranks are divided among all
+        ranks."""
         files = []
         for file in self._files.folder.glob("learnable-rank-*-step-*.safetensors"):
             rank, step = (int(word) for word in file.stem.split("-")[2::2])
@@ -209,12 +210,12 @@ class LearnableCheckpoints:
 
 
 def _full_state(table: TableShare, with_kept: bool) -> dict[str, Tensor]:
-    """A table's state of all rows, with their original ids."""
+    """Return a table's state of all rows, with their original ids."""
     state = table.state(with_kept)
     return state | ({f"{IDS_OF}{table.name}": table.originals.clone()} if state else {})
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Write nothing."""
 
 

@@ -11,7 +11,7 @@ from hopper.engines import Engine
 from hopper.engines.unused import describe_unused
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.micrograph.route import RootSchedule
-from hopper.partition.stored_forms import rounded_tables
+from hopper.partition.stored_forms import describe_rounded_tables
 from hopper.pipeline import Pipeline
 from hopper.train.callbacks import make_callbacks
 from hopper.train.checkpoint import Progress
@@ -127,7 +127,7 @@ class Trainer:
         return {number: model for number, model in enumerate(self.models) if not model.is_finished}
 
     def _make_pipeline(self) -> Pipeline:
-        """A pipeline of all iterations that are left to train."""
+        """Return a pipeline of all iterations that are left to train."""
         unfinished = self._unfinished_models()
         progress = _progress_of(unfinished or dict(enumerate(self.models)))
         epochs = self._config.epochs if unfinished else 0
@@ -247,9 +247,9 @@ class Trainer:
     def _say_out_of_patience(self, models: Models, console: RunConsole) -> None:
         for number, model in models.items():
             if model.out_of_patience:
-                whose = f"trial {number}: " if model.state.name else ""
+                prefix = f"trial {number}: " if model.state.name else ""
                 patience = self._config.patience
-                console.say(f"{whose}no better score in {patience} epochs: stopped")
+                console.say(f"{prefix}no better score in {patience} epochs: stopped")
 
     def _checkpoint_if_due(self, training: Models, progress: Progress) -> bool:
         every = self._config.checkpoint_every
@@ -305,22 +305,22 @@ class Trainer:
     def _introduce(self, console: RunConsole) -> None:
         """Print what is trained, how and where."""
         state, count = self.engine.state, len(self.models)
-        who = f"engine {self.engine.name}:"
+        engine = f"engine {self.engine.name}:"
         model = f"model {state.config.model.name} with {state.packed.parameters.numel()} parameters"
         what = [f"{self.schedule.iterations} iterations an epoch", model]
         if state.name:
-            who = f"engine {self.engine.name}, independent replicas: {count} trials,"
+            engine = f"engine {self.engine.name}, independent replicas: {count} trials,"
             what.pop()
         where = f"{state.cluster.world} ranks on {state.cluster.servers} servers"
         how = f"{self._config.dtype} on {state.cluster.device}"
-        console.say(", ".join([f"{who} {where}", *what, how]))
+        console.say(", ".join([f"{engine} {where}", *what, how]))
         wire = state.config.cluster.feature_wire
         errors = self._files.wire_error = measure_wire_error(state.rows, state.cluster, wire)
-        rounded = [*rounded_tables(state.request.schema), *tell_wire_error(errors, wire)]
+        rounded = [*describe_rounded_tables(state.request.schema), *tell_wire_error(errors, wire)]
         for line in [*rounded, *describe_unused(state.request)]:
             console.say(line)
 
 
 def _progress_of(training: Models) -> Progress:
-    """The progress of models that are all at the same iteration."""
+    """Return the progress of models that are all at the same iteration."""
     return next(iter(training.values())).progress

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 def agent_words(
     given: Path, module: str, ranks: int, machine: Machine, end_limit: float, failures: Path
 ) -> list[str]:
-    """The command that starts a machine's agent.
+    """Return the command that starts a machine's agent.
 
     Parameters
     ----------
@@ -79,7 +79,8 @@ def agent_words(
 
 
 def read_failures(path: Path) -> list[Failure]:
-    """The failures that an agent wrote; empty if all ranks ended well or it could not write."""
+    """Return the failures that an agent wrote; empty if all ranks ended well or it could not
+    write."""
     if not path.exists():
         return []
     return [Failure(**facts) for facts in json.loads(path.read_text())]

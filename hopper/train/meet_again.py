@@ -59,14 +59,14 @@ class MeetAgain(Exception):
         if getattr(sys.stdout, "write_through", False):
             # torchrun starts ranks with -u, which a process does not find among its flags.
             environment["PYTHONUNBUFFERED"] = "1"
-        kept = -1
+        step = -1
         if self._state is not None:
             environment[_STATE] = str(self._state)
-            kept = int(self._state.name)
+            step = int(self._state.name)
         # Sockets of libraries would otherwise stay open, and other ranks would wait for them.
         for name in os.listdir("/proc/self/fd"):
             if int(name) > sys.stderr.fileno():
-                _inherit(int(name), int(name) == kept)
+                _inherit(int(name), int(name) == step)
         sys.stdout.flush()
         sys.stderr.flush()
         safe_path = ["-P"] if sys.flags.safe_path else []

@@ -58,7 +58,7 @@ class NetworkCounter:
 
 
 def sent_bytes(interface: str) -> int:
-    """Bytes that an interface has sent since it exists.
+    """Return the bytes that an interface has sent since it exists.
 
     Raises
     ------

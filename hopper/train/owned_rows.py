@@ -31,7 +31,7 @@ class OwnedRows:
     rows: Tensor
 
     def spread(self, cluster: Cluster, ids: Ids, operation: str) -> Tensor:
-        """[k, width]: give every rank the rows of some nodes; every rank must name the same."""
+        """Give every rank the rows of some nodes: [k, width]; every rank must name the same."""
         rows = self.rows.new_zeros(ids.size, self.rows.shape[1])
         places = torch.from_numpy(places_among(self.ids, ids))
         is_here = places >= 0
@@ -42,7 +42,7 @@ class OwnedRows:
 
 
 def part_of(cluster: Cluster, count: int) -> slice:
-    """This rank's part of ``count`` edges that all ranks know."""
+    """Return this rank's part of ``count`` edges that all ranks know."""
     return slice(*(count * (cluster.rank + step) // cluster.world for step in (0, 1)))
 
 
@@ -84,14 +84,15 @@ def judge(
     relation = table.targets[number]
     heads = owned[relation.src].spread(cluster, table.src[block], operation)
     tails = owned[relation.dst].spread(cluster, table.dst[block], operation)
-    mine = part_of(cluster, block.size)
-    relations = torch.full((len(heads[mine]),), number)
-    outputs: Tensor = decoder(heads[mine], relations, tails[mine])
+    own_part = part_of(cluster, block.size)
+    relations = torch.full((len(heads[own_part]),), number)
+    outputs: Tensor = decoder(heads[own_part], relations, tails[own_part])
     return outputs
 
 
 def places_among(known: Ids, wanted: Ids) -> Ids:
-    """[m] int64: the indices of wanted ids among ascending known ones; -1 for unknown ids."""
+    """Return [m] int64: the indices of wanted ids among ascending known ones; -1 for unknown
+    ids."""
     if not known.size:
         return np.full(wanted.size, -1, np.int64)
     places = np.searchsorted(known, wanted)

@@ -185,7 +185,7 @@ def join_cluster(
 
 
 def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.device:
-    """The device that a rank trains on.
+    """Return the device that a rank trains on.
 
     Parameters
     ----------
@@ -245,7 +245,9 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
         cluster,
         # Where the run has fewer batches than are asked for, they come again.
         lambda number: schedule.batch(*divmod(number % count, schedule.iterations)),
-        lambda own: make_engine(own, cluster, rows, RunLog(), make_learnable(own, cluster)),
+        lambda trial_config: make_engine(
+            trial_config, cluster, rows, RunLog(), make_learnable(trial_config, cluster)
+        ),
         RunConsole(cluster.rank == 0, "").say,
     )
     rows.take_rows()

@@ -91,7 +91,7 @@ def record_failure(error: BaseException) -> bool:
 
 
 def read_failure(rank: int, failure: ProcessFailure) -> Failure:
-    """The failure of a rank, from what torchrun's agent knows."""
+    """Return the failure of a rank, from what torchrun's agent knows."""
     # torch declares a string, but a recorded exception has a dictionary here.
     recorded: Any = failure.message
     if not isinstance(recorded, dict):
@@ -139,19 +139,20 @@ def explain(
     place_of: returns the text about a rank's machine that precedes the rank.
     """
     first = find_first(failures)
-    who = f"{place_of(first.rank)}rank {first.rank} (pid {first.pid})"
+    rank_text = f"{place_of(first.rank)}rank {first.rank} (pid {first.pid})"
     if first.exit_code < 0:
-        return RankLost(f"{who} {how_it_ended(first.exit_code)}; the other ranks were ended")
-    return RankFailed(f"{who} failed: {first.message}", first.kind)
+        return RankLost(f"{rank_text} {how_it_ended(first.exit_code)}; the other ranks were ended")
+    return RankFailed(f"{rank_text} failed: {first.message}", first.kind)
 
 
 def was_killed(failure: Failure) -> bool:
-    """Whether a signal ended the rank, other than SIGTERM, with which torchrun ends ranks."""
+    """Return whether a signal ended the rank, other than SIGTERM, with which torchrun ends
+    ranks."""
     return failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM
 
 
 def how_it_ended(code: int) -> str:
-    """A process's exit code in words."""
+    """Return a process's exit code in words."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -127,8 +127,8 @@ def run_ranks(
             )
     except ChildFailedError as error:
         if stragglers.late:
-            who = ", ".join(stragglers.late)
-            raise DeadlineExceeded(who, "ending after the other ranks", end_limit) from error
+            names = ", ".join(stragglers.late)
+            raise DeadlineExceeded(names, "ending after the other ranks", end_limit) from error
         failures: dict[int, ProcessFailure] = error.failures
         raise RanksFailed(
             [read_failure(rank, failure) for rank, failure in failures.items()]
@@ -136,7 +136,7 @@ def run_ranks(
 
 
 def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:
-    """The settings of torchrun's agent.
+    """Return the settings of torchrun's agent.
 
     Parameters
     ----------
@@ -161,7 +161,8 @@ def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:
 
 
 def threads_of_a_rank(threads: int, ranks: int) -> int:
-    """The number of CPU threads of a rank; ``threads`` 0 = the machine's cores divided by ranks."""
+    """Return the number of CPU threads of a rank; ``threads`` 0 = the machine's cores divided by
+    ranks."""
     return threads or max(1, count_cores() // ranks)
 
 
@@ -182,7 +183,7 @@ def thread_settings(ranks: int, threads: int) -> dict[str, str]:
 
 
 def count_cores() -> int:
-    """How many CPU cores this process may use."""
+    """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -246,7 +247,7 @@ class _Stragglers:
 
 
 def _living_ranks() -> dict[int, psutil.Process]:
-    """The processes of ranks that have not ended, by rank."""
+    """Return the processes of ranks that have not ended, by rank."""
     processes = {}
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
@@ -281,7 +282,7 @@ def _quiet_agent() -> Iterator[None]:
 
 
 def ending_signal(error: SignalException) -> signal.Signals:
-    """The signal that told this process to end."""
+    """Return the signal that told this process to end."""
     return error.received if isinstance(error, ToldToEnd) else error.sigval
 
 

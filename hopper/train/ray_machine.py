@@ -172,7 +172,7 @@ class RayMachine:
 
 
 def _interface_of(address: str) -> str:
-    """The name of the network interface that has an address; "" if none has."""
+    """Return the name of the network interface that has an address; "" if none has."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name

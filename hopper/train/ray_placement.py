@@ -48,7 +48,7 @@ class Placement:
 
 
 def bundle_of(config: Config, gpus: float) -> dict[str, float]:
-    """The resources that Ray reserves for a server.
+    """Return the resources that Ray reserves for a server.
 
     They are a CPU for each thread of its ranks (for each rank, if ``train.threads`` is 0), and a
     GPU for each rank (for all together, if they share one) if the run trains on GPUs.
@@ -107,10 +107,10 @@ def reserve_bundles(
 
 def _check_resources(nodes: list[dict[str, float]], bundle: dict[str, float], servers: int) -> None:
     """Refuse a cluster whose nodes together have too little of a resource."""
-    for name, needed in bundle.items():
-        room = sum(node.get(name, 0) // needed for node in nodes)
+    for name, amount in bundle.items():
+        room = sum(node.get(name, 0) // amount for node in nodes)
         if room < servers:
             raise RequestError(
                 f"launch ray: the cluster has room for {room:g} of {servers} servers; expected "
-                f"nodes with {needed:g} {name} for each of them"
+                f"nodes with {amount:g} {name} for each of them"
             )

@@ -42,7 +42,7 @@ def read_decisions(config: Config, ranks: int) -> Decisions:
 
 
 def read_replayed_engine(config: Config) -> str:
-    """The engine of the run that ``train.replay`` names.
+    """Return the engine of the run that ``train.replay`` names.
 
     Raises
     ------
@@ -52,7 +52,8 @@ def read_replayed_engine(config: Config) -> str:
 
 
 def _read(config: Config) -> tuple[Path, list[tuple[Mapping[str, Any], str, int]]]:
-    """The run's folder, and the decisions, engine and number of ranks of each of its epochs."""
+    """Return the run's folder, and the decisions, engine and number of ranks of each of its
+    epochs."""
     folder = Path(config.train.replay)
     try:
         lines = (folder / EPOCHS_FILE).read_text().splitlines()
@@ -69,5 +70,5 @@ def _read(config: Config) -> tuple[Path, list[tuple[Mapping[str, Any], str, int]
 
 
 def decisions_of(decisions: Decisions, epoch: int) -> Mapping[str, Any]:
-    """The decisions of one epoch. Epochs after the last recorded one take its decisions."""
+    """Return the decisions of one epoch. Epochs after the last recorded one take its decisions."""
     return decisions[min(epoch, len(decisions) - 1)] if decisions else {}

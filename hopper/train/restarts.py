@@ -47,8 +47,8 @@ def run_again_where_lost(
             resume = "auto" if goes_on else False
             config = change_config(config, train={"resume": resume, "run_dir": str(run_dir)})
             newest = files.newest if will_resume(config) else None
-            place = "the beginning" if newest is None else newest.name
-            text = f"{error}; restart {number + 1} of {restarts}, from {place}"
+            where = "the beginning" if newest is None else newest.name
+            text = f"{error}; restart {number + 1} of {restarts}, from {where}"
             events.warn("restart", text, restart=number + 1, of=restarts)
         else:
             return
@@ -66,12 +66,12 @@ def check_restarts(restarts: int) -> None:
 
 
 def _would_recur(error: ClusterError) -> bool:
-    """Whether a restart would end with the same error."""
+    """Return whether a restart would end with the same error."""
     return isinstance(error, RunEnded) or (
         isinstance(error, RankFailed) and error.is_of_the_request
     )
 
 
 def _stamps(files: CheckpointFiles) -> dict[str, int]:
-    """The times at which the checkpoints were written, by step."""
+    """Return the times at which the checkpoints were written, by step."""
     return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}

@@ -144,7 +144,7 @@ def agree_on_epoch(
 
 
 def peak_rss_mib(cluster: Cluster) -> list[float]:
-    """By rank, the peak resident memory in MiB; every rank must call it."""
+    """Return the peak resident memory in MiB by rank; every rank must call it."""
     mine = torch.tensor([_peak_rss_kib() / 1024], dtype=torch.float64)
     by_rank = cluster.all_gather(mine, "control", "adding up memory")
     return [round(value, 1) for value in by_rank[:, 0].tolist()]
@@ -170,12 +170,12 @@ class TrialRecord:
 
 
 def spans_file(run_dir: Path, rank: int) -> Path:
-    """The file of a rank's spans, each a line of JSON."""
+    """Return the file of a rank's spans, each a line of JSON."""
     return run_dir / SPANS_FOLDER / f"rank-{rank}.jsonl"
 
 
 def learned_rows_file(run_dir: Path, rank: int) -> Path:
-    """The file of the learnable rows that a rank owned at the end of a run."""
+    """Return the file of the learnable rows that a rank owned at the end of a run."""
     return run_dir / f"learnable-rank-{rank}.safetensors"
 
 
@@ -214,7 +214,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The scores of a summary, of a trial in it, or of a run in results.json.
+    """Return the scores of a summary, of a trial in it, or of a run in results.json.
 
     A summary of an older version has one score a split, under "accuracy" whatever its metric is.
 
@@ -230,7 +230,8 @@ def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def main_score(summary: Mapping[str, Any], split: str) -> float | None:
-    """The score of a split by the metric that selects the best model; None where there is none."""
+    """Return the score of a split by the metric that selects the best model; None where there is
+    none."""
     return next(iter(split_scores(summary).get(split, {}).values()), None)
 
 
@@ -248,7 +249,7 @@ def refuse_finished(run_dir: Path) -> None:
 
 
 def _peak_rss_kib() -> int:
-    """The peak resident memory of this process, from /proc.
+    """Return the peak resident memory of this process, from /proc.
 
     getrusage would include the process that this one was forked from.
     """

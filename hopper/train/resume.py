@@ -12,7 +12,7 @@ from hopper.train.checkpoint_files import CheckpointFiles, warn
 
 
 def will_resume(config: Config, say: Callable[[str], None] = warn) -> bool:
-    """Whether a run continues from a checkpoint.
+    """Return whether a run continues from a checkpoint.
 
     With "auto" it does if the run's folder has a checkpoint that passes its checksum.
 

@@ -148,7 +148,7 @@ class RunCheckpoints:
         return write
 
     def _find_whole(self) -> int:
-        """The step of the newest checkpoint that is whole for every rank.
+        """Return the step of the newest checkpoint that is whole for every rank.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class RunCheckpoints:
         raise RequestError(f"{self._files.folder}: no checkpoint that every rank finds")
 
     def _why_not(self, step: int) -> str:
-        """Why this rank cannot continue from a step; "" if it can."""
+        """Return why this rank cannot continue from a step; "" if it can."""
         try:
             file = self._files.model(step)
             saved_identity = read_facts(file)["identity"]

@@ -42,7 +42,7 @@ class RunCheck:
 
 
 def checks_without_graph(config: Config) -> list[RunCheck]:
-    """The checks that need only the configuration."""
+    """Return the checks that need only the configuration."""
     return [
         RunCheck("cluster.interface", lambda: _check_interface(config)),
         RunCheck("certificates and token", lambda: check_security(config)),
@@ -53,7 +53,7 @@ def checks_without_graph(config: Config) -> list[RunCheck]:
 
 
 def checks_of_graph(request: Request, servers: Sequence[int]) -> Iterator[RunCheck]:
-    """The checks that need the graph too, in the order in which they must run.
+    """Yield the checks that need the graph too, in the order in which they must run.
 
     Parameters
     ----------

@@ -134,7 +134,7 @@ class RunFiles:
         self._summarise(self._run_dir, facts | scores[ranking[0]] | of_all | by_class[ranking[0]])
 
     def _facts(self, memory: list[float]) -> dict[str, Any]:
-        """The part of a summary that is the same for all models of the run."""
+        """Return the part of a summary that is the same for all models of the run."""
         engine, config = self._engine, self._engine.state.config
         facts = {"engine": engine.name, "exact": engine.is_exact(config)}
         if self._trials:

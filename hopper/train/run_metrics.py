@@ -167,7 +167,8 @@ def check_metrics(config: Config, servers: int) -> None:
 
 
 def server_metrics(config: Config, server: int) -> Iterator[str]:
-    """The arguments that tell a feature server the address of its metrics, if there is one."""
+    """Yield the arguments that tell a feature server the address of its metrics, if there is
+    one."""
     if config.cluster.server_metrics:
         yield f"--metrics={_shift(config.cluster.server_metrics, server)}"
 
@@ -178,7 +179,7 @@ def _shift(address: str, by: int) -> str:
 
 
 def _security_of(config: Config) -> Security:
-    """The security of connections to metrics.
+    """Return the security of connections to metrics.
 
     Without a certificate of its own the rank serves no TLS, and has no use for authorities.
     """

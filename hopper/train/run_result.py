@@ -127,11 +127,11 @@ class _Trained:
         load_model(self.model_file, model)
         return model.eval()
 
-    def _records(self, kind: type[_Record]) -> list[_Record]:
-        known = {field.name for field in fields(kind)}
+    def _records(self, record_class: type[_Record]) -> list[_Record]:
+        names = {field.name for field in fields(record_class)}
         try:
             return [
-                kind(**{name: value for name, value in record.items() if name in known})
+                record_class(**{name: value for name, value in record.items() if name in names})
                 for record in self.summary["epochs"]
             ]
         except TypeError as error:

@@ -20,13 +20,13 @@ FILES: Final = ("tls_ca", "tls_certificate", "tls_key", "token_file")
 
 
 def security_of(config: Config) -> Security:
-    """The security of a run's connections to feature servers, the same at both ends."""
+    """Return the security of a run's connections to feature servers, the same at both ends."""
     cluster = config.cluster
     return Security(**{key: getattr(cluster, key) for key in FILES}, insecure=cluster.insecure)
 
 
 def security_words(config: Config) -> Iterator[str]:
-    """The command-line arguments that tell a feature server its security."""
+    """Yield the command-line arguments that tell a feature server its security."""
     for key in FILES:
         value = getattr(config.cluster, key)
         if value:
@@ -36,7 +36,7 @@ def security_words(config: Config) -> Iterator[str]:
 
 
 def absolute_files(config: Config) -> dict[str, str]:
-    """The keys of ``[cluster]`` that name files, with absolute paths."""
+    """Return the keys of ``[cluster]`` that name files, with absolute paths."""
     files = {key: getattr(config.cluster, key) for key in FILES}
     return {key: value and os.path.abspath(value) for key, value in files.items()}
 
@@ -85,7 +85,8 @@ def check_network_of_ranks(config: Config, ranks: int | None = None) -> None:
 
 
 def _addresses(interface: str) -> list[str]:
-    """The addresses of an interface. For "", those of this machine's name, which gloo uses."""
+    """Return the addresses of an interface. For "", those of this machine's name, which gloo
+    uses."""
     if interface:
         texts = [entry.address for entry in psutil.net_if_addrs().get(interface, [])]
     else:

@@ -57,7 +57,7 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
 
 
 def _find_lists(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
-    """The lists that make trials, in order of :data:`TRIAL_KEYS`."""
+    """Return the lists that make trials, in order of :data:`TRIAL_KEYS`."""
     lists = {}
     for section in ("model", "task", "train"):
         keys = values.get(section, {})

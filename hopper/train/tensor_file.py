@@ -94,9 +94,9 @@ def write_tensors(
     file.write(start_of_file)
     for value in written.values():
         rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
-        for part in rows.split(_rows_at_once(rows.shape)):
+        for chunk in rows.split(_rows_at_once(rows.shape)):
             # A tensor of one number may have any stride, and such a tensor has no byte view.
-            piece = torch.empty(part.shape, dtype=part.dtype).copy_(part.detach())
+            piece = torch.empty(chunk.shape, dtype=chunk.dtype).copy_(chunk.detach())
             data = piece.view(-1).view(torch.uint8).numpy().data
             digest.update(data)
             file.write(data)
@@ -170,11 +170,11 @@ def fill_tensors(state: Mapping[str, Tensor], path: Path, *, partly: bool = Fals
                 continue
             rows = _rows_at_once(torch.Size(shape))
             for start in range(0, shape[0], rows):
-                part = slice(start, start + rows)
+                chunk = slice(start, start + rows)
                 if places is None:
-                    target[part] = stored[part]
+                    target[chunk] = stored[chunk]
                 else:
-                    target.index_copy_(0, places[part], stored[part].to(target.device))
+                    target.index_copy_(0, places[chunk], stored[chunk].to(target.device))
 
 
 def _rows_at_once(shape: torch.Size) -> int:
@@ -182,7 +182,7 @@ def _rows_at_once(shape: torch.Size) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file, in host memory.
+    """Return all tensors of a file, in host memory.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def tensor_names(path: Path) -> set[str]:
-    """The names of a file's tensors.
+    """Return the names of a file's tensors.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def tensor_names(path: Path) -> set[str]:
 
 
 def read_tensor(path: Path, name: str) -> Tensor:
-    """One tensor of a file, in host memory.
+    """Return one tensor of a file, in host memory.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The facts in a file of tensors.
+    """Return the facts in a file of tensors.
 
     Raises
     ------

@@ -17,7 +17,7 @@ _NUMBERS: Final = ("loss", "train", "seconds", "evaluation_seconds", "sent_bytes
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers to log for an epoch, by name.
+    """Return the numbers to log for an epoch, by name.
 
     They are loss, seconds, bytes, the rates of iterations, roots and bytes, the mean norm of
     gradients if it is known, and the validation scores as ``val/<metric>``.
@@ -188,7 +188,7 @@ TRACKERS: Final[Mapping[str, Callable[..., Tracker]]] = {
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a nested mapping by "section.key"."""
+    """Return the values of a nested mapping by "section.key"."""
     values: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

@@ -56,7 +56,7 @@ class TrainedModel:
         return patience > 0 and self.progress.epochs_without_gain >= patience
 
     def is_due(self, epoch: int) -> bool:
-        """Whether the model must be scored after an epoch."""
+        """Return whether the model must be scored after an epoch."""
         every = self._config.evaluate_every
         return every > 0 and (epoch + 1) % every == 0 and self._evaluator.has_split("val")
 
@@ -82,7 +82,7 @@ class TrainedModel:
         return record
 
     def scores(self, split: str) -> dict[str, float]:
-        """By metric, score the present parameters on a split; every rank must call it."""
+        """Score the present parameters on a split, by metric; every rank must call it."""
         return self._evaluator.scores(self.state.packed.module, split)
 
     def validate(self, epoch: int) -> dict[str, float]:
@@ -136,7 +136,7 @@ class TrainedModel:
         return self._evaluator.score_classes(self.state.packed.module, "test")
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By split, the scores of a single answer for all nodes; every rank must call it."""
+        """Return the scores of a single answer for all nodes, by split; every rank must call it."""
         return self._evaluator.baselines() if self._config.evaluate_every else {}
 
     def _is_better(self, score: float) -> bool:

@@ -57,8 +57,8 @@ def verify_as_rank(config: Config, graph: PartitionedGraph) -> None:
     """
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        here = range(rank, rank + ranks)
-        servers = sorted({rank_here // config.cluster.ranks_per_server for rank_here in here})
+        ranks_here = range(rank, rank + ranks)
+        servers = sorted({rank_here // config.cluster.ranks_per_server for rank_here in ranks_here})
         verify_data(config, graph, [server for server in servers if server < graph.book.servers])
 
 
@@ -71,9 +71,9 @@ def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
     """
     division = read_division(graph.path)
     # Eight bytes of the fingerprint are enough to tell two divisions apart.
-    mine = int.from_bytes(bytes.fromhex(division or "00" * 16)[:8], "little", signed=True)
+    own_division = int.from_bytes(bytes.fromhex(division or "00" * 16)[:8], "little", signed=True)
     everyone = cluster.all_gather(
-        torch.tensor([mine], dtype=torch.int64), "control", "agreeing on the division"
+        torch.tensor([own_division], dtype=torch.int64), "control", "agreeing on the division"
     )
     others = np.flatnonzero((everyone[:, 0] != everyone[0, 0]).numpy()).tolist()
     if others:
@@ -124,8 +124,10 @@ def await_row_checks(check: RowCheck | None, cluster: Cluster, say: Callable[[st
     has_said = False
     while True:
         is_done = check is None or check.wait(_LOOK_SECONDS if has_said else 0.0)
-        mine = torch.tensor([int(is_done)])
-        if cluster.all_gather(mine, "control", "comparing features with their checksums").all():
+        own_state = torch.tensor([int(is_done)])
+        if cluster.all_gather(
+            own_state, "control", "comparing features with their checksums"
+        ).all():
             return
         if not has_said:
             say("waiting for features to be compared with their checksums (data.verify)")

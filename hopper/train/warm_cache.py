@@ -32,8 +32,8 @@ from hopper.train.cache_sources import (
     RecordsOnDisk,
     RemoteFeatures,
     StoredRecords,
-    cached_features,
-    cached_tables,
+    list_cacheable_features,
+    list_cacheable_tables,
 )
 
 _TOGETHER: Final = 16
@@ -53,7 +53,9 @@ def check_profile(request: Request) -> None:
             "train.engine: visits are those of one engine; expected the one that is to train, "
             f"given {AUTO}"
         )
-    if cached_tables(request) or (config.cache.memory == "device" and cached_features(request)):
+    if list_cacheable_tables(request) or (
+        config.cache.memory == "device" and list_cacheable_features(request)
+    ):
         return
     if not is_fetching(request):
         raise RequestError(
@@ -66,16 +68,16 @@ def check_profile(request: Request) -> None:
 
 
 def profile_key(request: Request) -> dict[str, Any]:
-    """All facts, besides the partition, that visit counts depend on."""
+    """Return all facts, besides the partition, that visit counts depend on."""
     config = request.config
     train, model = config.train, config.model
     (engine,) = engines_of(request)
     placement = request.graph.placement(config.cluster.ranks_per_server)
     return {
         "plan": engine.plan_key(config),
-        "types": cached_features(request),
+        "types": list_cacheable_features(request),
         "memory": config.cache.memory,
-        "tables": [placement.dealing.name, *cached_tables(request)],
+        "tables": [placement.dealing.name, *list_cacheable_tables(request)],
         "layers": model.layers,
         "metapaths": model.metapaths,
         "sampler": config.sampler.model_dump(exclude={"device"}),
@@ -132,7 +134,7 @@ class CacheMaker:
         """The source of each node type's or table's rows, in the same order on every rank."""
         config = self.config
         sources: dict[str, CacheSource] = {}
-        features = cached_features(self.request)
+        features = list_cacheable_features(self.request)
         stored_as = self.request.reads.types
         if features and config.cache.memory == "device":
             device, fetching = self.cluster.device, is_fetching(self.request)
@@ -142,10 +144,10 @@ class CacheMaker:
             sources |= dict.fromkeys(features, source)
         elif features and self.rows.remote is not None:
             sources |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
-        tables = cached_tables(self.request)
+        tables = list_cacheable_tables(self.request)
         if tables:
-            kind = RecordsOnDisk if config.learnable.storage == "mmap" else StoredRecords
-            sources |= dict.fromkeys(tables, kind(self.engine.state.learnable))
+            records_class = RecordsOnDisk if config.learnable.storage == "mmap" else StoredRecords
+            sources |= dict.fromkeys(tables, records_class(self.engine.state.learnable))
         return sources
 
     def _distinct_sources(self) -> list[CacheSource]:
@@ -179,7 +181,8 @@ class CacheMaker:
         self.say(f"cache: {counts} rows in {format_bytes(plan.used_bytes(profile))} a rank")
 
     def _decline(self, source: CacheSource) -> bool:
-        """Whether a cache of a source would cost more than it saves; every rank must call it."""
+        """Return whether a cache of a source would cost more than it saves; every rank must call
+        it."""
         reason = source.why_decline(self.cluster) if self.config.cache.decline else ""
         if reason:
             self.say(f"cache: declined for learnable rows: {reason}")
@@ -208,7 +211,7 @@ class CacheMaker:
         return profile
 
     def _load(self) -> CacheProfile | None:
-        """This rank's saved profile, if every rank has one."""
+        """Load this rank's saved profile, if every rank has one."""
         profile = None
         if self._file.exists():
             try:
@@ -239,10 +242,10 @@ class CacheMaker:
                 cluster.arrive(where)
             epoch, iteration = divmod(turn, schedule.iterations)
             nodes = self.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
-            read: dict[str, NDArray[np.int64]] = {}
+            ids_by_table: dict[str, NDArray[np.int64]] = {}
             for source in self._distinct_sources():
-                read |= source.read(nodes, where)
-            counter.add(read)
+                ids_by_table |= source.read(nodes, where)
+            counter.add(ids_by_table)
         cluster.arrive("counting visits")
         return CacheProfile(
             profile_key(self.request),
@@ -259,7 +262,8 @@ class CacheMaker:
         return track(turns, "counting visits", transient=True) if is_shown else turns
 
     def _describe_types(self) -> dict[str, TypeProfile]:
-        """By node type or table, a profile without visits: the facts that need no sampling."""
+        """Return a profile without visits, by node type or table: the facts that need no
+        sampling."""
         types: dict[str, TypeProfile] = {}
         for source in self._distinct_sources():
             types |= source.describe_types()

@@ -73,7 +73,7 @@ def main(out: Path, servers: int) -> None:
         collected = fetched.collect()
         fetched.step(0.5)
     found["collected"] = {key: each.tolist() for key, each in collected.items()}
-    found["ids"] = {each.name: each.owned().tolist() for each in learnable}
+    found["ids"] = {each.name: each.owned_ids().tolist() for each in learnable}
     found["rows"] = {each.name: each.records.rows.tolist() for each in learnable}
     everything = {"item": [np.arange(10)], "user": [np.arange(6)]}
     read = learnable.read(everything, "reading all")

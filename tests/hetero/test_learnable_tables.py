@@ -65,7 +65,7 @@ def update(share: TableShare, places: list[int], gradient: torch.Tensor) -> None
 def test_ranks_share_rows_by_the_offsets_of_the_table(rank: int) -> None:
     share = make(rank, offsets=(0, 7, 10), ranks_per_server=2)
     owned = [[0, 2, 4, 6], [1, 3, 5], [7, 9], [8]][rank]
-    assert share.owned().tolist() == owned
+    assert share.owned_ids().tolist() == owned
     expected = first_rows(5, "item", ORIGINALS[owned], DIM)
     assert share.records.rows.tolist() == expected.tolist()
     places = share.places_of(np.array(owned[1:], np.int64))

@@ -81,7 +81,7 @@ def test_the_partitions_of_ogbn_mag(mag: Metagraph) -> None:
 
 def test_every_relation_is_met_at_every_depth(mag: Metagraph) -> None:
     tree = make_metatree(mag, "paper", 3)
-    met = list(tree.followed_from([CITES]))
+    met = list(tree.follow_from([CITES]))
     assert met.count((CITES, 2)) == 1
     assert {depth for relation, depth in met if relation == CITES} == {0, 1, 2}
     # At the root only the relation itself, whatever else leads to papers.

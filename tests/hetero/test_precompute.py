@@ -16,7 +16,7 @@ from hopper.hetero.divide import divide_graph
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute import MetapathTables, SubsetTables, neighbours, precompute
 from hopper.partition import partition_graph
-from hopper.partition.stored_forms import rounded_tables
+from hopper.partition.stored_forms import describe_rounded_tables
 from tests.engines.typed_cases import COUNTS, EDGES, WIDTHS, make_graph
 
 Matrix = NDArray[np.float64]
@@ -186,7 +186,7 @@ def test_averages_of_rounded_rows_say_how_far_they_are_off(
     exact = precompute(graph.path, tmp_path / "exact", recipe)
     found = precompute(rounded, tmp_path / "tables", recipe)
     tables = [GraphDirectory.open(tmp_path / name) for name in ("exact", "tables")]
-    assert not rounded_tables(exact)
+    assert not describe_rounded_tables(exact)
     for name in found.node_types:
         error = found.node_types[name].feature_error
         assert error is not None
@@ -196,7 +196,7 @@ def test_averages_of_rounded_rows_say_how_far_they_are_off(
     assert bound is not None
     assert bound.relative is None
     told = "features of to.field: approximate, averages of rounded rows: a number is off by up to"
-    assert sum(line.startswith(told) for line in rounded_tables(found)) == 1
+    assert sum(line.startswith(told) for line in describe_rounded_tables(found)) == 1
     again = partition_graph(tables[1], tmp_path / "again", 2, "random", feature_dtypes=["float16"])
     more = again.schema.node_types["to.field"].feature_error
     assert more is not None

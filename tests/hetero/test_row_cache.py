@@ -49,7 +49,7 @@ def test_rows_come_back_as_they_were_put(
     kept = generator.permutation(NODES)[:room]
     for part in np.array_split(kept, 3):
         cache.put(module.asarray(part), table[module.asarray(part)])
-    assert np.array_equal(_to_numpy(cache.held), kept)
+    assert np.array_equal(_to_numpy(cache.cached_ids), kept)
     for size in (0, 1, 30):
         ids = generator.integers(0, NODES, size)
         slots = cache.find(module.asarray(ids))
@@ -96,7 +96,7 @@ def test_least_recently_asked_for_rows_make_room(module: ModuleType, room: int) 
         gaps = module.asarray(np.flatnonzero(~here))
         cache.copy(slots[module.asarray(here)], out, module.asarray(np.flatnonzero(here)))
         out[gaps] = table[on_device[gaps]]
-        cache.missed(on_device[gaps], out, gaps)
+        cache.take_missed(on_device[gaps], out, gaps)
         assert np.array_equal(_to_numpy(out), _to_numpy(table)[ids])
         after = set(np.flatnonzero(_to_numpy(cache.find(module.arange(NODES))) >= 0).tolist())
         assert len(after) == min(room, len(before | wanted))
@@ -122,7 +122,7 @@ def test_evicts_the_oldest(module: ModuleType) -> None:
         cache.copy(slots[module.asarray(here)], out, module.asarray(np.flatnonzero(here)))
         gaps = module.asarray(np.flatnonzero(~here))
         out[gaps] = table[wanted[gaps]]
-        cache.missed(wanted[gaps], out, gaps)
+        cache.take_missed(wanted[gaps], out, gaps)
         return [int(each) for each, found in zip(ids, here, strict=True) if found]
 
     assert ask(1) == []

@@ -57,8 +57,10 @@ def test_colocated_share(micrograph: Micrograph) -> None:
         "author": [0],
     }
     # Of five vertices, 104 lives with the root, which itself counts only among the five.
-    assert micrograph.colocated(BOOK) == 1 / 5
-    assert micrograph.colocated(PartitionBook(1, {"paper": [0, 5], "author": [0, 3]})) == 4 / 5
+    assert micrograph.colocated_share(BOOK) == 1 / 5
+    assert (
+        micrograph.colocated_share(PartitionBook(1, {"paper": [0, 5], "author": [0, 3]})) == 4 / 5
+    )
 
 
 def test_text(micrograph: Micrograph) -> None:
@@ -97,7 +99,7 @@ def test_a_root_alone(tmp_path: Path) -> None:
     )
     alone, book = Micrograph(sampler, 1, 0, 0), PartitionBook(1, {"paper": [0, 3]})
     assert alone.text() == "paper 1"
-    assert alone.colocated(book) == 0.0
+    assert alone.colocated_share(book) == 0.0
     assert [hop[CITES].shape for hop in alone.edges()] == [(0, 3), (0, 3)]
     alone.draw(tmp_path / "alone.png", book)
 
@@ -111,7 +113,7 @@ def test_no_such_root(micrograph: Micrograph, root: int) -> None:
 
 
 def test_agrees_with_r_micro(tmp_path: Path) -> None:
-    """The mean of ``colocated`` over all roots is what a partition reports."""
+    """The mean of ``colocated_share`` over all roots is what a partition reports."""
     nodes, edges = 40, 160
     schema = GraphSchema(
         "ring", {"paper": NodeType(nodes)}, {CITES: EdgeType(edges)}, "paper", {}, {}
@@ -126,7 +128,7 @@ def test_agrees_with_r_micro(tmp_path: Path) -> None:
     sampler = NeighborSampler(
         {CITES: graph.topology(CITES)}, {"paper": graph.original_ids("paper")}, "paper", [3, 2], 5
     )
-    shares = [Micrograph(sampler, root, 0, 0).colocated(graph.book) for root in range(nodes)]
+    shares = [Micrograph(sampler, root, 0, 0).colocated_share(graph.book) for root in range(nodes)]
     measured = measure_locality(graph, [3, 2], nodes, batch_size=nodes, seed=5)
     assert 0 < measured.micrograph < 1
     assert np.mean(shares) == pytest.approx(measured.micrograph)

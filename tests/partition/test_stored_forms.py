@@ -15,7 +15,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.stored_forms import rounded_tables
+from hopper.partition.stored_forms import describe_rounded_tables
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_error_is_measured_and_told(
     assert error.absolute == off.max()
     assert error.relative == (off / np.abs(rows).max(1)).max()
     assert schema.node_types["author"].feature_error is None
-    (line,) = rounded_tables(schema)
+    (line,) = describe_rounded_tables(schema)
     assert line.startswith("features of paper: approximate, rounded to int8")
     assert line in capsys.readouterr().out
     told = json.loads((out / "graph.json").read_text())["node_types"]

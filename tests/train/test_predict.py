@@ -18,7 +18,7 @@ import hopper
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.predict.launch import predict_into
-from hopper.predict.order import Asked, Order
+from hopper.predict.order import Order, PredictionRequest
 from hopper.predict.parts import Part, Predictions, write_part
 from hopper.tasks import Target
 
@@ -64,12 +64,14 @@ def test_predictions_score_as_the_run_did(
     np.testing.assert_array_equal(logits.ids, community_graph.split("test"))
     np.testing.assert_array_equal(logits.values.argmax(1), found.values[logits.ids])
     # Nothing is left to do: nothing is started, and the same comes back.
-    asked = Asked("logits", "test", "npy", overrides=("--data.partitioned", str(other)))
+    asked = PredictionRequest("logits", "test", "npy", overrides=("--data.partitioned", str(other)))
     assert predict_into(reference.run_dir, tmp_path / "logits", asked) == logits.ids.size
     # Another graph, or another number of ranks, is another prediction.
     for word in ("--data.partitioned=" + str(other), "--cluster.ranks_per_server=2"):
         with pytest.raises(hopper.RequestError, match="labels: holds a prediction with"):
-            predict_into(reference.run_dir, tmp_path / "labels", Asked(overrides=(word,)))
+            predict_into(
+                reference.run_dir, tmp_path / "labels", PredictionRequest(overrides=(word,))
+            )
 
 
 def test_a_loaded_model_says_the_same(
@@ -197,7 +199,7 @@ def test_what_cannot_be_predicted_is_refused_first(
     def refused(match: str, **asked: Any) -> None:
         out = asked.pop("out", tmp_path / "new")
         with pytest.raises((hopper.RequestError, hopper.ConfigError), match=match):
-            predict_into(reference.run_dir, out, Asked(**asked))
+            predict_into(reference.run_dir, out, PredictionRequest(**asked))
         assert not (tmp_path / "new").exists()
 
     refused(r"--nodes later: expected all, one of the splits", nodes="later")
@@ -214,12 +216,12 @@ def test_what_cannot_be_predicted_is_refused_first(
     (tmp_path / "full" / "something").touch()
     refused("full: expected a new or an empty folder", out=tmp_path / "full")
     with pytest.raises(hopper.RequestError, match="expected the folder of a finished run"):
-        predict_into(tmp_path, tmp_path / "new", Asked())
+        predict_into(tmp_path, tmp_path / "new", PredictionRequest())
     altered = tmp_path / "altered"
     shutil.copytree(reference.run_dir, altered)
     (altered / "best.safetensors").unlink()
     with pytest.raises(hopper.RequestError, match="the run has no model"):
-        predict_into(altered, tmp_path / "new", Asked())
+        predict_into(altered, tmp_path / "new", PredictionRequest())
 
 
 def order(what: Any, kind: Any = "npy") -> Order:

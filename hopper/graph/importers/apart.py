@@ -151,14 +151,16 @@ def main(arguments: list[str]) -> int:
     split = options.pop("split")
     answer: dict[str, Any]
     try:
-        chosen = ImportOptions(**options, split=None if split is None else RandomSplit(**split))
+        import_options = ImportOptions(
+            **options, split=None if split is None else RandomSplit(**split)
+        )
         with open(int(arguments[2]), "w", encoding="utf-8") as stream:
             reports = _Reports(stream)
             watcher = Watcher(reports, reports.tell)
-            answer = {"notes": import_here(**request, options=chosen, watcher=watcher)}
+            answer = {"notes": import_here(**request, options=import_options, watcher=watcher)}
     except HopperError as error:
-        kind = GraphError if isinstance(error, GraphError) else RequestError
-        answer = {"error": kind.__name__, "text": str(error)}
+        error_class = GraphError if isinstance(error, GraphError) else RequestError
+        answer = {"error": error_class.__name__, "text": str(error)}
     unfinished = folder / f"{_ANSWER}.unfinished"
     unfinished.write_text(json.dumps(answer))
     unfinished.replace(folder / _ANSWER)

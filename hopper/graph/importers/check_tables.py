@@ -103,8 +103,8 @@ def _check_edge_data(
     tables: GraphTables, relation: Relation, values: NDArray[Any], what: str
 ) -> None:
     if relation not in tables.edges:
-        known = ", ".join(map(str, tables.edges))
-        raise GraphError(f"{what} of {relation}: expected a relation of {known}")
+        names = ", ".join(map(str, tables.edges))
+        raise GraphError(f"{what} of {relation}: expected a relation of {names}")
     edges = tables.edges[relation][0].size
     if len(values) != edges:
         raise GraphError(
@@ -137,10 +137,10 @@ def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:
 
 
 def _check_dtype(table: FeatureTable, where: str, notes: list[str]) -> None:
-    kind = table.dtype
-    if np.issubdtype(kind, np.complexfloating) or kind.kind not in "fiub":
-        raise GraphError(f"{where}: expected numbers, given {kind}: turn them into numbers first")
-    if kind.kind in "iu" and np.iinfo(kind).max > _EXACT_IN_FLOAT32:
-        notes.append(f"{where}: {kind} becomes float32, which is exact up to 16,777,216")
-    elif kind.kind == "b":
+    dtype = table.dtype
+    if np.issubdtype(dtype, np.complexfloating) or dtype.kind not in "fiub":
+        raise GraphError(f"{where}: expected numbers, given {dtype}: turn them into numbers first")
+    if dtype.kind in "iu" and np.iinfo(dtype).max > _EXACT_IN_FLOAT32:
+        notes.append(f"{where}: {dtype} becomes float32, which is exact up to 16,777,216")
+    elif dtype.kind == "b":
         notes.append(f"{where}: true and false become 1 and 0")

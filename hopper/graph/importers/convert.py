@@ -289,9 +289,9 @@ def _fill_missing(
     columns = table.shape[1]
     sums, counts, rows_read = np.zeros(columns), np.zeros(columns, np.int64), 0
     for _, rows in table.chunks():
-        known = ~np.isnan(rows)
-        sums += np.where(known, rows, 0).sum(0, dtype=np.float64)
-        counts += known.sum(0)
+        is_known = ~np.isnan(rows)
+        sums += np.where(is_known, rows, 0).sum(0, dtype=np.float64)
+        counts += is_known.sum(0)
         rows_read += len(rows)
     missing_count = rows_read * columns - int(counts.sum())
     if not missing_count:

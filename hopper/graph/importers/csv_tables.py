@@ -90,7 +90,7 @@ class CsvFile:
             raise GraphError(f"{self.file}: cannot be read as CSV: {error}") from error
 
     def ids(self, batch: Any, column: str, first: int) -> Any:
-        """The texts of a column of ids; an empty text is refused in a node table."""
+        """Return the texts of a column of ids; an empty text is refused in a node table."""
         texts = batch.column(column)
         if column == "id":
             row = _first_true(_is_empty(texts))
@@ -98,12 +98,12 @@ class CsvFile:
                 raise self.refuse(first + row, column, "a distinct id")
         return texts
 
-    def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
+    def match_type(self, column: Any, arrow_type: Any, name: str, first: int) -> Any:
         """Return the column, because all columns are texts."""
         return column
 
     def weights(self, batch: Any, first: int) -> NDArray[np.float32]:
-        """[n] float32: the weights, checked to be positive."""
+        """Return [n] float32: the weights, checked to be positive."""
         weights = self.numbers(batch, "weight", first, empty_is_missing=False)
         wrong = np.flatnonzero(weights <= 0)
         if wrong.size:
@@ -112,7 +112,7 @@ class CsvFile:
             return weights.astype(np.float32)
 
     def times(self, batch: Any, first: int) -> NDArray[np.int64]:
-        """[n] int64: the times, as :func:`parse_time` reads them."""
+        """Return [n] int64: the times, as :func:`parse_time` reads them."""
         import pyarrow
         from pyarrow import compute
 
@@ -134,7 +134,7 @@ class CsvFile:
     def numbers(
         self, batch: Any, column: str, first: int, *, empty_is_missing: bool
     ) -> NDArray[np.float64]:
-        """[n] float64: a column's numbers, checked to be finite.
+        """Return [n] float64: a column's numbers, checked to be finite.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class CsvFile:
         return _Features(self, columns)
 
     def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        """[n, 1] float32: a column of numbers; NaN where a text is empty."""
+        """Return [n, 1] float32: a column of numbers; NaN where a text is empty."""
         numbers = self.numbers(batch, column.name, first, empty_is_missing=True)
         with np.errstate(over="ignore"):
             return numbers.astype(np.float32)[:, None]
@@ -300,10 +300,10 @@ class _Features:
         ]
         return ColumnFeatures(self._source, columns, rows) if columns else None
 
-    def _refuse(self, first: int, texts: Any, name: str, known: set[str]) -> GraphError:
+    def _refuse(self, first: int, texts: Any, name: str, choices: set[str]) -> GraphError:
         """Make the error that a column has too many texts, at the first one too many."""
-        new = [text for text in texts.unique().to_pylist() if text and text not in known]
-        row = texts.to_pylist().index(new[MOST_CATEGORIES - len(known)])
+        new = [text for text in texts.unique().to_pylist() if text and text not in choices]
+        row = texts.to_pylist().index(new[MOST_CATEGORIES - len(choices)])
         expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
         return self._source.refuse(first + row, name, expected)
 
@@ -316,7 +316,7 @@ def _is_empty(texts: Any) -> NDArray[np.bool_]:
 
 
 def _first_true(mask: NDArray[np.bool_]) -> int | None:
-    """The first index where the mask is true, if any."""
+    """Return the first index where the mask is true, if any."""
     index = int(mask.argmax()) if mask.size else 0
     return index if mask.size and mask[index] else None
 

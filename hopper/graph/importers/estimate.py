@@ -125,7 +125,7 @@ def _begins_with_rows(table: TableFile) -> bool:
 
 
 def _time_to_read(table: TableFile) -> float:
-    """Seconds an edge, measured on the first edges of a table."""
+    """Return the seconds an edge, measured on the first edges of a table."""
     start, rows = time.perf_counter(), 0
     for _, batch in table.batches([name for name in table.names if name in ("src", "dst")]):
         rows += batch.num_rows
@@ -135,7 +135,7 @@ def _time_to_read(table: TableFile) -> float:
 
 
 def _time_to_sort(space: Workspace) -> float:
-    """Seconds an edge, measured on random edges."""
+    """Return the seconds an edge, measured on random edges."""
     ends = np.random.default_rng(0).integers(0, _SAMPLE, (2, _SAMPLE), np.int32)
     start = time.perf_counter()
     for _ in space.engine.sort_edges(ends[0], ends[1], "edges"):
@@ -153,9 +153,9 @@ def require_memory(tables: GraphTables, options: ImportOptions, space: Workspace
     edges = {relation: src.size for relation, (src, _) in tables.edges.items()}
     nodes = sum(tables.counts.values())
     if options.largest_component:
-        needed = _COMPONENT_EDGE * sum(edges.values()) + _COMPONENT_NODE * nodes
-        needed += sum(80 * len(names) for names in tables.names.values())
-        space.require(needed, "--largest-component")
+        nbytes = _COMPONENT_EDGE * sum(edges.values()) + _COMPONENT_NODE * nodes
+        nbytes += sum(80 * len(names) for names in tables.names.values())
+        space.require(nbytes, "--largest-component")
     if options.symmetrize or options.add_reverse == "cross-type":
         within = [relation for relation in edges if relation.src == relation.dst]
         sizes = [
@@ -173,13 +173,14 @@ def require_memory(tables: GraphTables, options: ImportOptions, space: Workspace
 
 
 def _feature_bytes(tables: GraphTables, relation: Relation) -> int:
-    """Bytes of memory that an edge's features take while it is symmetrised."""
+    """Return the bytes of memory that an edge's features take while it is symmetrised."""
     features: Any = tables.edge_features.get(relation)
     return 0 if features is None else 8 * int(features.shape[1])
 
 
 def _column_bytes(table: TableFile) -> int:
-    """Bytes of a table's columns other than ids: 8 a number, or the file's size if that is more.
+    """Return the bytes of a table's columns other than ids: 8 a number, or the file's size if that
+    is more.
 
     The file's size counts where columns hold lists.
     """

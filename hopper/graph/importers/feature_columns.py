@@ -43,7 +43,7 @@ class FeatureColumn:
 
 
 def width_of(columns: Iterable[FeatureColumn]) -> int:
-    """Number of columns of features that some columns become."""
+    """Return the number of columns of features that some columns become."""
     return sum(column.width for column in columns)
 
 
@@ -60,7 +60,8 @@ def number_texts(texts: Sequence[str | None]) -> tuple[NDArray[np.int64], list[s
 
 
 def one_hot(column: Any, feature: FeatureColumn) -> NDArray[np.float32]:
-    """[n, categories] float32: 1 for the category of each row of a pyarrow array of texts."""
+    """Return [n, categories] float32: 1 for the category of each row of a pyarrow array of
+    texts."""
     import pyarrow
     from pyarrow import compute
 
@@ -72,8 +73,10 @@ def one_hot(column: Any, feature: FeatureColumn) -> NDArray[np.float32]:
 
 def describe_classes(names: Sequence[str]) -> str:
     """Describe which numbers classes got, for a note."""
-    some = ", ".join(f"{number} = {name}" for number, name in enumerate(names[:10]))
-    return f"{len(names)} classes, in order of text: {some}" + (", ..." if names[10:] else "")
+    first_classes = ", ".join(f"{number} = {name}" for number, name in enumerate(names[:10]))
+    return f"{len(names)} classes, in order of text: {first_classes}" + (
+        ", ..." if names[10:] else ""
+    )
 
 
 def as_texts(values: Any) -> list[str | None] | None:

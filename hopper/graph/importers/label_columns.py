@@ -57,7 +57,7 @@ def find_label_columns(names: Sequence[str], where: str) -> dict[str, list[str]]
 
 
 def kind_of(column: str) -> Kind:
-    """The kind of a label column: classes, values, or one of several of 0 and 1."""
+    """Return the kind of a label column: classes, values, or one of several of 0 and 1."""
     match = _COLUMN.fullmatch(column)
     assert match is not None
     if match[1] == "value":
@@ -66,7 +66,7 @@ def kind_of(column: str) -> Kind:
 
 
 def all_columns(by_task: Mapping[str, Sequence[str]]) -> list[str]:
-    """The label columns of all tasks."""
+    """Return the label columns of all tasks."""
     return [name for columns in by_task.values() for name in columns]
 
 

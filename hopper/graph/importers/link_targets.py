@@ -25,11 +25,11 @@ def set_link_targets(tables: GraphTables, words: Sequence[str]) -> None:
     ------
     RequestError: a word names no relation, or several.
     """
-    known = sorted(tables.edges)
-    targets = known if list(words) == [ALL] else [_find(word, known) for word in words]
+    relations = sorted(tables.edges)
+    targets = relations if list(words) == [ALL] else [_find(word, relations) for word in words]
     if not targets or len(set(targets)) < len(targets):
         raise RequestError(
-            f"--target: expected different relations of {', '.join(map(str, known))}; given "
+            f"--target: expected different relations of {', '.join(map(str, relations))}; given "
             f"{', '.join(words)}"
         )
     if tables.splits and target_relations(tables) != tuple(targets):
@@ -81,11 +81,11 @@ def draw_link_split(
     return {name: np.sort(ids).astype(np.int64) for name, ids in zip(names, splits, strict=True)}
 
 
-def _find(word: str, known: Sequence[Relation]) -> Relation:
-    matches = find_relations(word, known)
+def _find(word: str, relations: Sequence[Relation]) -> Relation:
+    matches = find_relations(word, relations)
     if len(matches) != 1:
         raise RequestError(
-            f"--target: expected one of {', '.join(map(str, known))}, by its triple or by a name "
-            f"that only one has; given {word!r}"
+            f"--target: expected one of {', '.join(map(str, relations))}, by its triple or by a "
+            f"name that only one has; given {word!r}"
         )
     return matches[0]

@@ -128,10 +128,10 @@ def _take_features(
     width = next((len(row) for row in rows if row is not None), 0)
     for node, row in enumerate(rows):
         if row is None or len(row) != width:
-            given = "nothing" if row is None else f"{len(row)} numbers"
+            text = "nothing" if row is None else f"{len(row)} numbers"
             raise GraphError(
                 f"{where}: {_FEATURES} of node {node}: expected {width} numbers, as others have, "
-                f"given {given}"
+                f"given {text}"
             )
     return np.array(rows, np.float32)
 
@@ -139,7 +139,8 @@ def _take_features(
 def _read_columns(
     data: Sequence[Mapping[str, Any]], where: str, notes: list[str], *, wanted: bool = True
 ) -> NDArray[Any] | None:
-    """[n, columns] float32: attributes that are numbers everywhere; a note names the others."""
+    """Return [n, columns] float32: attributes that are numbers everywhere; a note names the
+    others."""
     names = sorted({name for attributes in data for name in attributes})
     numeric = [
         name
@@ -159,13 +160,13 @@ def _read_columns(
 
 def _number_labels(labels: Sequence[Any], where: str) -> tuple[NDArray[Any], list[str]]:
     """Convert labels to numbers; return them, and the names of classes that were texts."""
-    known = [label for label in labels if label is not None]
-    if all(isinstance(label, Integral) for label in known):
+    known_labels = [label for label in labels if label is not None]
+    if all(isinstance(label, Integral) for label in known_labels):
         return np.array([-1 if label is None else int(label) for label in labels], np.int64), []
-    if all(isinstance(label, Real) for label in known):
+    if all(isinstance(label, Real) for label in known_labels):
         return np.array([np.nan if label is None else label for label in labels], np.float32), []
-    if not all(isinstance(label, str) for label in known):
-        kinds = sorted({type(label).__name__ for label in known})
+    if not all(isinstance(label, str) for label in known_labels):
+        kinds = sorted({type(label).__name__ for label in known_labels})
         raise GraphError(
             f"{where}: {_LABEL}: expected integers, numbers or texts, given {', '.join(kinds)}"
         )

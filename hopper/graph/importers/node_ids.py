@@ -149,7 +149,7 @@ class EdgeEnds:
 
 
 def are_rows(column: Any, texts_count: bool, first: int = 0) -> bool:
-    """Whether ids are the numbers of their rows.
+    """Return whether ids are the numbers of their rows.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def are_rows(column: Any, texts_count: bool, first: int = 0) -> bool:
 
 
 def as_integers(column: Any) -> NDArray[np.int64]:
-    """[n] int64: convert ids to integers; -1 for a text that is not an integer in usual form."""
+    """Convert ids to integers: [n] int64; -1 for a text that is not an integer in usual form."""
     import pyarrow
     from pyarrow import compute
 

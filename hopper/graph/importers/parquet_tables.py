@@ -48,7 +48,7 @@ class ParquetFile:
         self.rows = int(self._source.metadata.num_rows)
 
     def estimate_rows(self) -> int:
-        """The exact number of rows, which the file has."""
+        """Return the exact number of rows, which the file has."""
         return self.rows
 
     def batches(self, columns: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[tuple[int, Any]]:
@@ -71,31 +71,31 @@ class ParquetFile:
             first += batch.num_rows
 
     def ids(self, batch: Any, column: str, first: int) -> Any:
-        """A column of ids without nulls; texts of any type become strings."""
+        """Return a column of ids without nulls; texts of any type become strings."""
         import pyarrow
 
         ids = batch.column(column)
         _refuse_nulls(ids, self.file, column, first)
         return ids.cast(pyarrow.string()) if is_text(ids.type) else ids
 
-    def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
+    def match_type(self, column: Any, arrow_type: Any, name: str, first: int) -> Any:
         """Convert ids to the node table's type; integers of any type stay as they are."""
         from pyarrow import types
 
         try:
-            if is_text(column.type) != is_text(kind):
+            if is_text(column.type) != is_text(arrow_type):
                 raise TypeError("texts are no numbers")
-            if types.is_integer(kind) and types.is_integer(column.type):
+            if types.is_integer(arrow_type) and types.is_integer(column.type):
                 return column
-            return column.cast(kind)
+            return column.cast(arrow_type)
         except Exception as error:
             raise GraphError(
-                f"{self.file}: column {name}: expected ids of type {kind}, as in the node table, "
-                f"given {column.type}: {first_line(error)}"
+                f"{self.file}: column {name}: expected ids of type {arrow_type}, as in the node "
+                f"table, given {column.type}: {first_line(error)}"
             ) from error
 
     def weights(self, batch: Any, first: int) -> NDArray[np.float32]:
-        """[n] float32: the weights; :func:`check_tables` checks that they are positive."""
+        """Return [n] float32: the weights; :func:`check_tables` checks that they are positive."""
         column = batch.column("weight")
         if not is_number(column.type):
             raise GraphError(f"{self.file}: column weight: expected numbers, given {column.type}")
@@ -103,28 +103,30 @@ class ParquetFile:
         return np.asarray(column.to_numpy(zero_copy_only=False), np.float32)
 
     def times(self, batch: Any, first: int) -> NDArray[np.int64]:
-        """[n] int64: the times, from integers or dates."""
+        """Return [n] int64: the times, from integers or dates."""
         column = batch.column("time")
         _refuse_nulls(column, self.file, "time", first)
         return read_times(column.to_numpy(zero_copy_only=False), f"{self.file}: column time")
 
     def label_reader(self, columns: list[str], folder: Path) -> LabelReader:
         """Make a reader of the columns of one task's labels."""
-        name, kind = columns[0], self.schema.field(columns[0]).type
+        name, arrow_type = columns[0], self.schema.field(columns[0]).type
         if kind_of(name) == "several":
             return _Several(self.file, columns, folder)
         if kind_of(name) == "value":
-            if not is_number(kind):
-                raise GraphError(f"{self.file}: column {name}: expected numbers, given {kind}")
+            if not is_number(arrow_type):
+                raise GraphError(
+                    f"{self.file}: column {name}: expected numbers, given {arrow_type}"
+                )
             return _Values(name, folder)
-        if is_text(kind):
+        if is_text(arrow_type):
             return TextClasses(name, folder)
         from pyarrow import types
 
-        if not types.is_integer(kind):
+        if not types.is_integer(arrow_type):
             raise GraphError(
                 f"{self.file}: column {name}: expected integers or texts, the numbers or names of "
-                f"classes, given {kind}"
+                f"classes, given {arrow_type}"
             )
         return _Classes(name, folder)
 
@@ -133,7 +135,7 @@ class ParquetFile:
         return _Features(self, columns)
 
     def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        """[n, width]: the numbers of a column, or of its lists of numbers."""
+        """Return [n, width]: the numbers of a column, or of its lists of numbers."""
         rows, name = batch.column(column.name), column.name
         if not is_list(rows.type):
             return np.asarray(rows.to_numpy(zero_copy_only=False)).reshape(-1, 1)
@@ -243,13 +245,13 @@ class _Features:
         self._source, self._names = source, names
         self._texts: dict[str, set[str]] = {}
         for name in names:
-            kind = source.schema.field(name).type
-            if is_text(kind):
+            arrow_type = source.schema.field(name).type
+            if is_text(arrow_type):
                 self._texts[name] = set()
-            elif not is_number(kind.value_type if is_list(kind) else kind):
+            elif not is_number(arrow_type.value_type if is_list(arrow_type) else arrow_type):
                 raise GraphError(
                     f"{source.file}: column {name}: expected numbers, lists of them, or texts, "
-                    f"given {kind}: turn it into numbers first"
+                    f"given {arrow_type}: turn it into numbers first"
                 )
 
     @property

@@ -92,7 +92,8 @@ def _plain_classes() -> list[Any]:
 
 
 def _only_graph(dataset: tuple[Any, ...], file: Path) -> Any:
-    """The only graph of a saved dataset, which has data, bounds of each graph, and its class."""
+    """Return the only graph of a saved dataset, which has data, bounds of each graph, and its
+    class."""
     slices = dataset[1] if len(dataset) > 1 else None
     if not slices:
         return dataset[0]
@@ -201,11 +202,11 @@ def _edge_index(
 def _count_nodes(
     ends: Mapping[tuple[str, str, str], tuple[NDArray[Any], NDArray[Any]]], node_type: str
 ) -> int:
-    """One more than the largest id of a type that any edge names."""
+    """Return one more than the largest id of a type that any edge names."""
     counts = [
         int(ids.max()) + 1
-        for (src, _, dst), both in ends.items()
-        for end, ids in zip((src, dst), both, strict=True)
+        for (src, _, dst), end_ids in ends.items()
+        for end, ids in zip((src, dst), end_ids, strict=True)
         if end == node_type and ids.size
     ]
     return max(counts, default=0)

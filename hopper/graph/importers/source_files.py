@@ -126,5 +126,5 @@ def load_csr(file: Path, what: str) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text; libraries in C++ append their stack."""
+    """Return the first line of an error's text; libraries in C++ append their stack."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

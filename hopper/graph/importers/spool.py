@@ -11,7 +11,7 @@ from typing import Any, Final, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hopper.graph.array_file import iter_pieces, named_in_errors
+from hopper.graph.array_file import iter_pieces, name_in_errors
 
 _IN_MEMORY: Final = 1 << 20
 """Bytes that a column may have before it gets a file."""
@@ -53,12 +53,12 @@ class Spool:
             batches, self._waiting = self._waiting, []
             return np.concatenate([np.empty((0, *shape[1:]), self._dtype), *batches])
         self._write()
-        with self._file as file, named_in_errors(self._folder):
+        with self._file as file, name_in_errors(self._folder):
             file.flush()
             return np.asarray(np.memmap(file, self._dtype, "r", shape=shape))
 
     def _write(self) -> None:
-        with named_in_errors(self._folder):
+        with name_in_errors(self._folder):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
             for rows in self._waiting:

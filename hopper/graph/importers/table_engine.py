@@ -51,7 +51,7 @@ class TableEngine:
         self._errors = duckdb.Error
         # A database in a file frees memory that tables in memory would keep.
         threads = max(1, min(os.cpu_count() or 1, memory // _PER_THREAD))
-        with self._explained("import of tables"):
+        with self._explain_errors("import of tables"):
             self._database = duckdb.connect(
                 str(folder / "tables.duckdb"),
                 config={
@@ -73,7 +73,7 @@ class TableEngine:
 
     def add(self, table: str, batch: Any) -> None:
         """Add rows, a pyarrow table or batch, to a table; the first rows create it."""
-        with self._explained(table):
+        with self._explain_errors(table):
             self._database.register("batch", batch)
             name = _quote(table)
             if table in self._tables:
@@ -89,9 +89,9 @@ class TableEngine:
         self._tables.discard(table)
 
     def find_repeated(self, table: str) -> int | None:
-        """The first row of a table (``row``, ``id``) whose id an earlier row has."""
+        """Return the first row of a table (``row``, ``id``) whose id an earlier row has."""
         name = _quote(table)
-        with self._explained(table):
+        with self._explain_errors(table):
             first = f"min(row) OVER (PARTITION BY id) AS first FROM {name}"
             repeated = f"SELECT id FROM {name} GROUP BY id HAVING count(*) > 1"  # nosec B608 # quoted
             ranked = f"SELECT row, {first} WHERE id IN ({repeated})"
@@ -118,7 +118,7 @@ class TableEngine:
             joins.append(f"LEFT JOIN {_quote(nodes)} n{number} ON e.{_quote(end)} = n{number}.id")
         source = f"{_quote(edges)} e {' '.join(joins)} ORDER BY e.edge"
         query = f"SELECT {', '.join(columns)} FROM {source}"  # nosec B608 # quoted
-        with self._explained(edges):
+        with self._explain_errors(edges):
             for batch in self._database.sql(query).to_arrow_reader(_BATCH):
                 yield {end: batch.column(end).to_numpy() for end in ends}
 
@@ -147,7 +147,7 @@ class TableEngine:
                 yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
         edges = pyarrow.RecordBatchReader.from_batches(schema, rows())
-        with self._explained(where):
+        with self._explain_errors(where):
             self._database.register("edges_to_sort", edges)
             query = "SELECT src, dst, edge FROM edges_to_sort ORDER BY dst, src, edge"
             for batch in self._database.sql(query).to_arrow_reader(_BATCH):
@@ -159,7 +159,7 @@ class TableEngine:
         return list(self._database.execute(query).fetchall())
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explain_errors(self, what: str) -> Iterator[None]:
         """Raise the engine's errors as errors of Hopper that say what failed."""
         try:
             yield

@@ -88,7 +88,7 @@ class TableFile(Protocol):
         GraphError: a row has no id.
         """
 
-    def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
+    def match_type(self, column: Any, arrow_type: Any, name: str, first: int) -> Any:
         """Convert ids of edges to the type of the node table's ids.
 
         Raises
@@ -97,10 +97,10 @@ class TableFile(Protocol):
         """
 
     def weights(self, batch: Any, first: int) -> NDArray[np.float32]:
-        """[n] float32: read the column ``weight``."""
+        """Read the column ``weight``: [n] float32."""
 
     def times(self, batch: Any, first: int) -> NDArray[np.int64]:
-        """[n] int64: read the column ``time``."""
+        """Read the column ``time``: [n] int64."""
 
     def label_reader(self, columns: list[str], folder: Path) -> LabelReader:
         """Make a reader of one task's labels, which may keep them in files in ``folder``."""
@@ -109,7 +109,7 @@ class TableFile(Protocol):
         """Make a reader that finds out what columns of features hold."""
 
     def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        """[n, width]: read a column of numbers or of lists of numbers; missing ones are NaN."""
+        """Read a column of numbers or of lists of numbers: [n, width]; missing ones are NaN."""
 
     def refuse_repeated(self, row: int) -> GraphError:
         """Make the error that a row's id occurs before it."""
@@ -118,24 +118,36 @@ class TableFile(Protocol):
         """Make the error that a row names a node that its table does not have."""
 
 
-def is_text(kind: Any) -> bool:
-    """Whether a pyarrow type is of texts, dictionary-encoded or not."""
+def is_text(arrow_type: Any) -> bool:
+    """Return whether a pyarrow type is of texts, dictionary-encoded or not."""
     from pyarrow import types
 
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    if types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    return bool(
+        types.is_string(arrow_type)
+        or types.is_large_string(arrow_type)
+        or types.is_string_view(arrow_type)
+    )
 
 
-def is_list(kind: Any) -> bool:
-    """Whether a pyarrow type is of lists."""
+def is_list(arrow_type: Any) -> bool:
+    """Return whether a pyarrow type is of lists."""
     from pyarrow import types
 
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return bool(
+        types.is_list(arrow_type)
+        or types.is_large_list(arrow_type)
+        or types.is_fixed_size_list(arrow_type)
+    )
 
 
-def is_number(kind: Any) -> bool:
-    """Whether a pyarrow type is of numbers or booleans."""
+def is_number(arrow_type: Any) -> bool:
+    """Return whether a pyarrow type is of numbers or booleans."""
     from pyarrow import types
 
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+    return bool(
+        types.is_integer(arrow_type)
+        or types.is_floating(arrow_type)
+        or types.is_boolean(arrow_type)
+    )

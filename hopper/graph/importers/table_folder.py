@@ -111,13 +111,13 @@ def find_tables(
     ------
     GraphError: there are no node tables, or a file's name is wrong.
     """
-    kind: type[CsvFile] | type[ParquetFile] = CsvFile if suffix == "csv" else ParquetFile
+    file_class: type[CsvFile] | type[ParquetFile] = CsvFile if suffix == "csv" else ParquetFile
     nodes: dict[str, TableFile] = {}
     for file in _list_files(folder, "nodes", suffix):
         node_type = _split_file_name(file, 1, ["node"])[0]
         if node_type in nodes:
             raise GraphError(f"{file}: node type {node_type} has two tables")
-        nodes[node_type] = kind(file)
+        nodes[node_type] = file_class(file)
     if not nodes:
         raise GraphError(
             f"{folder}: expected nodes.{suffix} or nodes__<type>.{suffix}, given neither"
@@ -129,7 +129,7 @@ def find_tables(
         for end in (src, dst):
             if end not in nodes:
                 raise GraphError(f"{file}: expected a table nodes__{end}.{suffix}, given none")
-        edges[relation] = kind(file)
+        edges[relation] = file_class(file)
     return nodes, edges
 
 

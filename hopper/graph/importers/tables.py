@@ -56,8 +56,8 @@ class ArrayFeatures:
         rows, columns = self.shape
         step = max(1, CHUNK_BYTES // max(1, columns * self.dtype.itemsize))
         for start in range(0, rows, step):
-            part = self.array[start : start + step]
-            yield start, part.toarray() if hasattr(part, "toarray") else np.asarray(part)
+            chunk = self.array[start : start + step]
+            yield start, chunk.toarray() if hasattr(chunk, "toarray") else np.asarray(chunk)
 
 
 @dataclass
@@ -99,12 +99,12 @@ class GraphTables:
 
 
 def target_relations(tables: GraphTables) -> tuple[Relation, ...]:
-    """The relations whose edges are predicted; empty where nodes are predicted."""
+    """Return the relations whose edges are predicted; empty where nodes are predicted."""
     return () if isinstance(tables.target, str) else (tables.target, *tables.also)
 
 
 def find_labelled(tables: GraphTables) -> list[Labelled]:
-    """The node types with labels, or if there are none, the relations with labels."""
+    """Return the node types with labels, or if there are none, the relations with labels."""
     node_types = [owner for owner in tables.labels if isinstance(owner, str)]
     return list(node_types or tables.labels)
 

@@ -58,21 +58,21 @@ class Workspace:
     arrays: int
     phases: Phases = field(default_factory=Phases)
 
-    def require(self, needed: int, what: str) -> None:
+    def require(self, nbytes: int, what: str) -> None:
         """Check that memory suffices for whole arrays.
 
         Raises
         ------
         RequestError: it does not. The text has ``what``, and both numbers.
         """
-        if needed > self.arrays:
+        if nbytes > self.arrays:
             raise RequestError(
-                f"{what}: needs about {needed / 2**30:.2f} GiB of memory, of which --memory-limit "
+                f"{what}: needs about {nbytes / 2**30:.2f} GiB of memory, of which --memory-limit "
                 f"leaves {self.arrays / 2**30:.2f} GiB"
             )
 
     @contextmanager
-    def reserve(self, needed: int, what: str) -> Iterator[None]:
+    def reserve(self, nbytes: int, what: str) -> Iterator[None]:
         """Take memory from the engine within a ``with`` block.
 
         Raises
@@ -80,8 +80,8 @@ class Workspace:
         RequestError: the engine would have too little left. The text has ``what``, and both
             numbers.
         """
-        self.require(needed + int(_LEAST / _OVER), what)
-        self.engine.bound_memory(int((self.arrays - needed) * _OVER))
+        self.require(nbytes + int(_LEAST / _OVER), what)
+        self.engine.bound_memory(int((self.arrays - nbytes) * _OVER))
         try:
             yield
         finally:
@@ -89,7 +89,7 @@ class Workspace:
 
 
 def default_limit() -> int:
-    """Half of the available memory, in bytes."""
+    """Return half of the available memory, in bytes."""
     return available_memory() // 2
 
 
@@ -134,7 +134,7 @@ def remove_spilled(out: Path) -> None:
 
 
 def _used_memory() -> int:
-    """Bytes of memory that the import's processes have before it begins."""
+    """Return the bytes of memory that the import's processes have before it begins."""
     return int(psutil.Process().memory_info().rss) + _WAITING
 
 

@@ -72,7 +72,7 @@ class FetchedTable:
         counts = sizes[:, 0].tolist() if cluster.rank == 0 else [0] * cluster.world
         rows = self._new_rows(places.size)
         self._lent.gather(None, rows)
-        ids_key, ids = f"model.{name}{IDS}", torch.from_numpy(share.owned()[places])
+        ids_key, ids = f"model.{name}{IDS}", torch.from_numpy(share.owned_ids()[places])
         tensors = {f"model.{name}": rows, ids_key: ids}
         if self.learns:
             tensors[f"gradient.{name}"] = self.total
@@ -199,7 +199,7 @@ class FetchedRows(LeafRows):
             leaf.reach_through(reached)
 
     def is_finite(self) -> bool:
-        """Whether all gradients that were sent to this rank are finite."""
+        """Return whether all gradients that were sent to this rank are finite."""
         return all(bool(table.total.isfinite().all()) for table in self._learned)
 
     def squares(self, operation: str) -> float:
@@ -250,11 +250,13 @@ class _StartPush(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, start: Tensor, fetched: FetchedRows) -> Tensor:
+        """Return an empty token on which all reads of rows depend."""
         ctx.fetched = fetched
         return start.new_empty(0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[None, None]:
+        """Begin to send the gradients to the rows' owners."""
         ctx.fetched.start_push()
         return None, None

@@ -98,12 +98,14 @@ class _ReadRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, reached: Tensor, leaf: Leaf, places: Ids) -> Tensor:
+        """Copy rows of the leaf. ``reached`` only ties the read to autograd's graph."""
         ctx.leaf, ctx.places = leaf, places
         return leaf.gather(places)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Add the gradient to the leaf's sum in place."""
         ctx.leaf.accumulate(ctx.places, gradient)
         # This is the gradient of ``reached``, which is on the CPU wherever the rows are.
         return torch.empty(0), None, None

@@ -43,9 +43,9 @@ class Layout:
     counts: [tables, ranks]: the rows of each table and rank. Those of rank ``own`` are ignored.
     """
 
-    def __init__(self, counts: Sequence[Sequence[int]], world: int, own: int) -> None:
+    def __init__(self, counts: Sequence[Sequence[int]], world: int, rank: int) -> None:
         sizes = np.array(counts, np.int64).reshape(len(counts), world)
-        sizes[:, own] = 0
+        sizes[:, rank] = 0
         by_rank = sizes.T
         self._starts = (np.cumsum(by_rank) - by_rank.ravel()).reshape(by_rank.shape)
         self._sizes = by_rank
@@ -73,14 +73,14 @@ class RowMessages:
 
     def __init__(self, cluster: Cluster, routes: Sequence[Routes], learned: int) -> None:
         self._cluster, self._learned = cluster, learned
-        world, own = cluster.world, cluster.rank
+        world, rank = cluster.world, cluster.rank
         wanted = [route.wanted.counts for route in routes]
         asked = [[places.size for places in route.asked] for route in routes]
-        self._wanted, self._asked = Layout(wanted, world, own), Layout(asked, world, own)
-        self._returning = Layout(asked[:learned], world, own)
+        self._wanted, self._asked = Layout(wanted, world, rank), Layout(asked, world, rank)
+        self._returning = Layout(asked[:learned], world, rank)
         stored = routes[0].share.records.stored
         self._like = torch.empty(0, stored.shape[2], dtype=stored.dtype, device=cluster.device)
-        own_counts = [counts[own] for counts in wanted]
+        own_counts = [counts[rank] for counts in wanted]
         self._own_starts = self._wanted.total + np.cumsum([0, *own_counts])
 
     def new_rows(self) -> Tensor:

@@ -69,18 +69,18 @@ class TableShare:
         self.name, self.read_as, self.learns = table.name, table.read_as, not table.frozen
         self.cluster = cluster
         self.placement = placement.of_tables({table.name: table.offsets})
-        self._originals = originals[self.owned()]
+        self._originals = originals[self.owned_ids()]
         self._storage = storage
         self._l2 = learning.l2
-        kind = OPTIMIZERS[learning.optimizer]
-        self._optimizer = kind(learning.learning_rate)
-        rows, parts = self._originals.size, 1 + (kind.parts if self.learns else 0)
+        optimizer_class = OPTIMIZERS[learning.optimizer]
+        self._optimizer = optimizer_class(learning.learning_rate)
+        rows, parts = self._originals.size, 1 + (optimizer_class.parts if self.learns else 0)
         stored = storage.zeros(rows, parts * learning.dim, learning.dtype)
         self.records = RowRecords(stored.view(rows, parts, learning.dim), cluster.device)
         for first in range(0, rows, _ROWS_AT_ONCE):
-            part = slice(first, first + _ROWS_AT_ONCE)
-            first_rows = table.first_rows(learning.seed, self._originals[part], learning.dim)
-            self.records.rows[part] = torch.from_numpy(first_rows)
+            chunk = slice(first, first + _ROWS_AT_ONCE)
+            first_rows = table.first_rows(learning.seed, self._originals[chunk], learning.dim)
+            self.records.rows[chunk] = torch.from_numpy(first_rows)
         # These flags say of each row whether it changed since rows were saved, whether it changed
         # since rows were kept, and whether its kept copy changed since rows were saved.
         num_learned = rows if self.learns else 0
@@ -92,7 +92,7 @@ class TableShare:
         self._kept = storage.zeros(num_kept, learning.dim, learning.dtype)
         self._undo: deque[_Undo] = deque(maxlen=2)
 
-    def owned(self) -> Ids:
+    def owned_ids(self) -> Ids:
         """Return the global ids [rows], int64, ascending, of this rank's rows."""
         return self.placement.owned(self.name, self.cluster.rank)
 
@@ -111,7 +111,7 @@ class TableShare:
             table's.
         """
         if self._undo:
-            self._undo[-1].replaced.append(lent.copied())
+            self._undo[-1].replaced.append(lent.copy())
         lent.update(self._optimizer, gradient, replace(factors, l2=self._l2))
         self.records.take_back(lent)
         mark(self._changed, lent.places)

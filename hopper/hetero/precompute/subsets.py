@@ -61,10 +61,10 @@ class SubsetTables:
                 "of random rows"
             )
         if not self.dim and len({widths[node_type] for node_type in reached}) > 1:
-            given = ", ".join(f"{name} {widths[name]}" for name in sorted(reached))
+            widths_text = ", ".join(f"{name} {widths[name]}" for name in sorted(reached))
             raise RequestError(
                 f"--dim: rows of several types are averaged; expected the width to project all to, "
-                f"since their widths are {given}"
+                f"since their widths are {widths_text}"
             )
         dim = self.own_rows_dim(widths[schema.target_type()])
         count = len(self._draw(schema))
