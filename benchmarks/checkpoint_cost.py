@@ -90,7 +90,8 @@ def compare(options: argparse.Namespace, name: str, graph: GraphDirectory) -> di
 def summarise(
     results: dict[str, Any], name: str, graph: GraphDirectory, folder: Path, every: int
 ) -> dict[str, Any]:
-    """Seconds of an epoch with and without, their ratio over rounds, and how large one is."""
+    """Return the seconds of an epoch with and without, their ratio over rounds, and how large one
+    is."""
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for run in sorted(results["runs"], key=lambda run: run["round"]):
         epochs = [epoch["seconds"] for epoch in measured_epochs(run)]
@@ -110,7 +111,8 @@ def summarise(
 
 
 def cost_within_runs(folder: Path, every: int) -> dict[str, float]:
-    """How much longer iterations take while a checkpoint is written, as a share of all of them.
+    """Return how much longer iterations take while a checkpoint is written, as a share of all of
+    them.
 
     Other work on the machine makes whole runs faster or slower, by more than a checkpoint costs.
     So the half of a checkpoint's iterations that follow it are compared with as many around them,
@@ -134,14 +136,14 @@ def cost_within_runs(folder: Path, every: int) -> dict[str, float]:
             extra = half * (fmean(after) - fmean(around))
             with_checkpoints = "checkpoint_every" in spans.parts[-3]
             shares[with_checkpoints].append(extra / (every * fmean([*after, *around])))
-    found = stats.ttest_ind(shares[True], shares[False], equal_var=False)
-    low, high = found.confidence_interval(0.95)
+    test = stats.ttest_ind(shares[True], shares[False], equal_var=False)
+    low, high = test.confidence_interval(0.95)
     mean = fmean(shares[True]) - fmean(shares[False])
     return {"mean": mean, "low": float(low), "high": float(high)}
 
 
 def share_of_keeping(folder: Path) -> dict[str, float]:
-    """The share of training time in which rank 0 copies its state after every iteration.
+    """Return the share of training time in which rank 0 copies its state after every iteration.
 
     Returns
     -------
@@ -149,20 +151,21 @@ def share_of_keeping(folder: Path) -> dict[str, float]:
     """
     shares = []
     for spans in sorted(folder.glob("runs/*/spans/rank-0.jsonl")):
-        kept = 0.0
+        keeping_seconds = 0.0
         for line in spans.read_text().splitlines():
             span = json.loads(line)
             if span.get("operation") == KEEPING and span["epoch"] > 0:
-                kept += span["seconds"]
+                keeping_seconds += span["seconds"]
         epochs = (spans.parents[1] / EPOCHS_FILE).read_text().splitlines()[1:]
-        shares.append(kept / sum(json.loads(line)["seconds"] for line in epochs))
+        shares.append(keeping_seconds / sum(json.loads(line)["seconds"] for line in epochs))
     half = stats.t.ppf(0.975, len(shares) - 1) * stats.sem(shares)
     mean = fmean(shares)
     return {"mean": mean, "low": float(mean - half), "high": float(mean + half)}
 
 
 def iteration_seconds(spans: Path) -> list[list[float]]:
-    """By epoch and iteration, seconds from the end of the iteration before; nan for the first."""
+    """Return, by epoch and iteration, the seconds since the end of the iteration before; nan for
+    the first."""
     ends: dict[tuple[int, int], float] = {}
     for line in spans.read_text().splitlines():
         span = json.loads(line)
@@ -178,7 +181,7 @@ def iteration_seconds(spans: Path) -> list[list[float]]:
 
 
 def newest_checkpoint(folder: Path) -> int:
-    """Bytes of all files of the last checkpoint that a run below the folder kept."""
+    """Return the bytes of all files of the last checkpoint that a run below the folder kept."""
     sizes: dict[str, int] = {}
     for file in folder.rglob("checkpoints/*step-*"):
         if file.is_file():
@@ -188,7 +191,7 @@ def newest_checkpoint(folder: Path) -> int:
 
 
 def page(result: dict[str, Any]) -> str:
-    """The result in Markdown."""
+    """Write a page of the result, in Markdown."""
     lines = [
         "# What checkpoints cost",
         "",
@@ -212,19 +215,19 @@ def page(result: dict[str, Any]) -> str:
     ]
     for cell in result["cells"]:
         costs = [cell["cost_of_an_epoch"], cell["cost_within_runs"]]
-        told = [f"{c['mean']:+.1%} ({c['low']:+.1%} to {c['high']:+.1%})" for c in costs]
-        kept = cell["share_of_keeping"]
-        told.append(f"{kept['mean']:.2%} ({kept['low']:.2%} to {kept['high']:.2%})")
+        texts = [f"{c['mean']:+.1%} ({c['low']:+.1%} to {c['high']:+.1%})" for c in costs]
+        share = cell["share_of_keeping"]
+        texts.append(f"{share['mean']:.2%} ({share['low']:.2%} to {share['high']:.2%})")
         lines.append(
             f"| {cell['what']} | {cell['graph']} | {cell['checkpoint_bytes'] / 1e6:.1f} | "
             f"{fmean(cell['seconds_without']):.3f} | {fmean(cell['seconds_with']):.3f} | "
-            f"{' | '.join(told)} | {cell['goal']:.0%} |"
+            f"{' | '.join(texts)} | {cell['goal']:.0%} |"
         )
     return "\n".join([*lines, ""])
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """A point a round."""
+    """Draw a point for each round."""
     figure = Figure((7, 3), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -241,7 +244,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--features", type=GraphDirectory.open, required=True)

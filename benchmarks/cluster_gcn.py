@@ -46,14 +46,14 @@ class Clusters:
         self._dealt: tuple[int, NDArray[np.int64]] | None = None
 
     def batch_of(self, epoch: int) -> NDArray[np.int64]:
-        """[nodes] int64: the number of each original id's batch."""
-        known = self._dealt
-        if known is None or known[0] != epoch:
+        """Return [nodes] int64: the number of each original id's batch."""
+        dealt = self._dealt
+        if dealt is None or dealt[0] != epoch:
             order = permute(self._seed, epoch, self._count, np.arange(self._count))
             batches = np.empty(self._count, np.int64)
             batches[order] = np.arange(self._count) // self._per_batch
-            known = self._dealt = (epoch, batches[self._of_node])
-        return known[1]
+            dealt = self._dealt = (epoch, batches[self._of_node])
+        return dealt[1]
 
 
 class ClusterSampler(NeighborSampler):
@@ -116,7 +116,7 @@ class ClusterSchedule(RootSchedule):
             self.iterations = min(self.iterations, options["most_iterations"])
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
-        """The global batch of one iteration.
+        """Return the global batch of one iteration.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class ClusterSchedule(RootSchedule):
                 f"sampler.kind_options: no training node in epoch {epoch}, iteration {iteration}; "
                 "take more clusters per_batch"
             )
-        bounds = np.concatenate(([0], np.cumsum([part.size for part in parts])))
+        bounds = np.concatenate(([0], np.cumsum([nodes.size for nodes in parts])))
         homes = nodes.home_ranks(roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
@@ -148,5 +148,6 @@ class ClusterBatches(ModelCentric):
 
     @classmethod
     def schedule_options(cls, config: Config) -> Mapping[str, Any]:
-        """See :class:`Engine`: the clusters are the sampler's."""
+        """Return the sampler's options for the schedule of batches, so that batches are its
+        clusters."""
         return config.sampler.kind_options

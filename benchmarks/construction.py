@@ -41,29 +41,29 @@ from hopper.whole_files import write_text  # noqa: E402
 IMPORT = "import"
 RANDOM, STREAM = "hopper random", "hopper stream"
 RAY = {"hopper random, Ray, 1 worker": 1, "hopper random, Ray, 2 workers": 2}
-# Bytes an edge that each is expected to take, from runs on two million edges.
+# Expected bytes for each edge by method, from runs on two million edges.
 DGL = {"DGL random": ("random", 200), "DGL METIS": ("metis", 300)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Make tables, import them, and divide the graph by everyone."""
+    """Make tables, import them, and divide the graph by every method."""
     work: Path = options.work
-    tables, graph, found = work / "tables", work / "graph", dict[str, Any]()
+    tables, graph, results = work / "tables", work / "graph", dict[str, Any]()
     make_tables(tables, "parquet", options.edges, texts=False)
     table_bytes = sum(file.stat().st_size for file in tables.iterdir())
     words = ["dataset", "import", "parquet", str(tables), "--out", str(graph)]
     limit = ["--memory-limit", options.memory]
-    found[IMPORT] = run([*HOPPER, *words, *limit], work / "import.log")
+    results[IMPORT] = run([*HOPPER, *words, *limit], work / "import.log")
     shutil.rmtree(tables)
-    found[RANDOM] = divide(options, graph, "random")
-    found[STREAM] = divide(options, graph, "stream")
+    results[RANDOM] = divide(options, graph, "random")
+    results[STREAM] = divide(options, graph, "stream")
     for name, count in RAY.items():
         if importlib.util.find_spec("ray") is None:
-            found[name] = {"left_out": "Ray is not installed"}
+            results[name] = {"left_out": "Ray is not installed"}
         else:
-            found[name] = divide(options, graph, "random", "--on", "ray", "--workers", str(count))
+            results[name] = divide(options, graph, "random", "--on", "ray", "--workers", str(count))
     for name, (method, edge_bytes) in DGL.items():
-        found[name] = divide_by_dgl(options, graph, method, edge_bytes)
+        results[name] = divide_by_dgl(options, graph, method, edge_bytes)
     return {
         **benchmark_header("construction"),
         "edges": options.edges,
@@ -71,18 +71,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "servers": options.servers,
         "table_bytes": table_bytes,
         "bound_bytes": parse_size(options.memory, "--memory"),
-        "runs": found,
+        "runs": results,
     }
 
 
 def divide(options: argparse.Namespace, graph: Path, method: str, *words: str) -> dict[str, Any]:
-    """A division by `hopper partition`, under the limit, and what it said and made."""
+    """Divide a graph by `hopper partition` under the limit. Return what it took and made."""
     out, log = options.work / "parts", options.work / "partition.log"
     command = [*HOPPER, "partition", str(graph), "--servers", str(options.servers), "--method"]
     command += [method, "--out", str(out), "--memory-limit", options.memory]
     measured: dict[str, Any] = run([*command, "--locality-roots", "0", *words], log)
-    said = re.search(r"time: about (\d+) s", log.read_text())
-    measured["expected_seconds"] = int(said[1]) if said else None
+    estimate = re.search(r"time: about (\d+) s", log.read_text())
+    measured["expected_seconds"] = int(estimate[1]) if estimate else None
     measured["division"] = read_division(out)
     shutil.rmtree(out)
     return measured
@@ -91,12 +91,14 @@ def divide(options: argparse.Namespace, graph: Path, method: str, *words: str) -
 def divide_by_dgl(
     options: argparse.Namespace, graph: Path, method: str, edge_bytes: int
 ) -> dict[str, Any]:
-    """A division by DGL, or why there is none."""
+    """Divide a graph by DGL, or say why that is not possible."""
     if importlib.util.find_spec("dgl") is None:
         return {"left_out": "DGL is not installed"}
-    needed, available = options.edges * edge_bytes, available_memory()
-    if needed > available:
-        left_out = f"about {needed / 2**30:.1f} GiB expected, {available / 2**30:.1f} GiB available"
+    required, available = options.edges * edge_bytes, available_memory()
+    if required > available:
+        left_out = (
+            f"about {required / 2**30:.1f} GiB expected, {available / 2**30:.1f} GiB available"
+        )
         return {"left_out": left_out}
     script, out = ROOT / "benchmarks" / "peers" / "distdgl_partition.py", options.work / "dgl"
     command = [sys.executable, str(script), str(graph), str(out), method, str(options.servers)]
@@ -106,7 +108,7 @@ def divide_by_dgl(
 
 
 def page(result: dict[str, Any]) -> str:
-    """What is shown of a result, in Markdown."""
+    """Write a page of the result, in Markdown."""
     runs = result["runs"]
     lines = [
         "# Construction in bounded memory",
@@ -143,7 +145,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Memory and seconds of each run that ended by itself, and the bound."""
+    """Draw memory and seconds of each run that ended by itself, and the bound."""
     cells = {
         name: row
         for name, row in reversed(result["runs"].items())
@@ -163,7 +165,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("construction-work"))

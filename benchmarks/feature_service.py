@@ -37,7 +37,7 @@ from feature_service_peers import (
     grpc_caller,
     serve_grpc,
     serve_tcp,
-    started,
+    start_server,
     tcp_caller,
     two_hosts,
 )
@@ -61,13 +61,14 @@ GOALS = {"loopback": 0.70, "veth": 0.90}
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that this process and another one have used together."""
+    """Return the CPU seconds that this process and another one have used together."""
     times = [process.cpu_times() for process in (psutil.Process(), psutil.Process(pid))]
     return sum(t.user + t.system for t in times)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Time the service and its peer call by call, alternately; seconds and CPU seconds per size."""
+    """Time the service and its peer call by call, in turns. Return seconds and CPU seconds by
+    size."""
     client = FeatureClient([options.service], security=Security(insecure=True))
     client.wait_until_serving(30)
     rows = client.describe(0).tables[0].count
@@ -126,7 +127,7 @@ def make_table(directory: Path, megabytes: int, seed: int) -> None:
 def run_link(
     link: str, directory: Path, seed: int, host: str, server_prefix: list[str], prefix: list[str]
 ) -> dict[str, Any]:
-    """Start service and peer, measure them from a process of its own, end all three.
+    """Start service and peer, measure them from another process, and end all three.
 
     The prefixes are what runs a command on the servers' host and on the client's.
     """
@@ -136,10 +137,10 @@ def run_link(
     follow = ["--die-with-parent", str(os.getpid()), "--insecure"]
     with ExitStack() as stack:
         served, address = stack.enter_context(
-            started([*server_prefix, *service, "--listen", f"{host}:0", *follow])
+            start_server([*server_prefix, *service, "--listen", f"{host}:0", *follow])
         )
         peer_process, peer_address = stack.enter_context(
-            started([*server_prefix, *script, "--role", peer, "--listen", f"{host}:0"])
+            start_server([*server_prefix, *script, "--role", peer, "--listen", f"{host}:0"])
         )
         measuring = ["--role", "measure", "--service", address, "--service-pid", str(served.pid)]
         measuring += ["--peer", peer_address, "--peer-pid", str(peer_process.pid)]
@@ -151,7 +152,7 @@ def run_link(
 
 
 def summarise(raw: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rates, percentiles and paired ratios (service / peer, of rates) per number of ids."""
+    """Return rates, percentiles and paired ratios (service / peer, of rates) by number of ids."""
     rows = []
     for count, sample in raw.items():
         row: dict[str, Any] = {"ids": int(count)}
@@ -173,7 +174,7 @@ def summarise(raw: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def show(console: Console, links: dict[str, Any]) -> None:
-    """Print one table per link, and whether its goal stands."""
+    """Print a table for each link, and whether its goal is met."""
     for name, link in links.items():
         if "skipped" in link:
             console.print(f"{name}: skipped: {link['skipped']}")
@@ -231,7 +232,7 @@ def run(out: Path, megabytes: int, seed: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; the roles other than ``run`` are this script's own child processes."""
+    """Run the command line. The roles other than ``run`` are this script's own child processes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="folder for feature_service.json")
     parser.add_argument("--megabytes", type=int, default=600, help="size of the table")

@@ -25,7 +25,7 @@ BURST = "128kb"
 
 
 def serve_grpc(listen: str) -> None:
-    """A server stream that sends as many bytes as 8 bytes of request stand for, in 1 MB chunks."""
+    """Serve a stream of as many bytes as 8 bytes of request stand for, in 1 MB chunks."""
     chunk = os.urandom(CHUNK)
 
     def send(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -48,7 +48,7 @@ def serve_grpc(listen: str) -> None:
 
 
 def serve_tcp(listen: str) -> None:
-    """A socket that answers an 8-byte count and that many ids with that many rows' bytes."""
+    """Serve a socket that answers an 8-byte count and that many ids with that many rows' bytes."""
     host, _, port = listen.rpartition(":")
     chunk = memoryview(os.urandom(CHUNK))
     with socket.create_server((host, int(port))) as server:
@@ -66,7 +66,7 @@ def serve_tcp(listen: str) -> None:
 
 
 def grpc_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]], None]:
-    """A function that asks :func:`serve_grpc` for rows."""
+    """Return a function that asks :func:`serve_grpc` for rows."""
     call = grpc.insecure_channel(address, STREAM_OPTIONS).unary_stream(METHOD)
 
     def ask(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
@@ -81,7 +81,7 @@ def grpc_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32
 
 
 def tcp_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]], None]:
-    """A function that asks :func:`serve_tcp` for rows."""
+    """Return a function that asks :func:`serve_tcp` for rows."""
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -99,8 +99,9 @@ def tcp_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and the last word of its first line, its address; ended afterwards."""
+def start_server(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a server process. Yield it and its address, the last word of its first line; end it
+    afterwards."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None
@@ -118,7 +119,7 @@ def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
-    """Two network namespaces joined by a rate-limited veth pair, torn down afterwards.
+    """Join two network namespaces by a rate-limited veth pair, and take them down afterwards.
 
     Yields the command prefixes that run in the first and in the second, and the first's address.
     """

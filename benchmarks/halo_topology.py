@@ -24,7 +24,7 @@ from hopper.whole_files import write_text
 
 
 def measure(path: Path, servers: int, hops: int) -> dict[str, Any]:
-    """What servers store of one graph, by hops of the halo."""
+    """Return what servers store of one graph, by hops of the halo."""
     graph = GraphDirectory.open(path)
     rows = []
     for halo in range(hops + 1):
@@ -57,7 +57,7 @@ def measure(path: Path, servers: int, hops: int) -> dict[str, Any]:
 
 
 def page(result: dict[str, Any], command: str) -> str:
-    """The result for people."""
+    """Write a page of the result, in Markdown."""
     host = result["machine"]
     lines = [
         "# Topology that a server stores, with halos",
@@ -88,7 +88,7 @@ def page(result: dict[str, Any], command: str) -> str:
 
 
 def run(graphs: Sequence[Path], out: Path, servers: int, hops: int) -> None:
-    """Measure all graphs; writes both files."""
+    """Measure all graphs, and write both files."""
     result = {
         "schema": 1,
         "date": datetime.date.today().isoformat(),
@@ -106,7 +106,7 @@ def run(graphs: Sequence[Path], out: Path, servers: int, hops: int) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graphs", required=True, metavar="DIR,DIR,...")
     parser.add_argument("--out", type=Path, required=True)

@@ -50,7 +50,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.layers.sides import merge_hops
 from benchmarks.paper.tables import ratio_text
-from benchmarks.typed_batches import Asked, ask, header, layer_configs
+from benchmarks.typed_batches import MeasureRequest, ask, header, layer_configs
 from hopper.bench.parity import LOSS_CEILING
 from hopper.device_copies import to_device
 from hopper.engines import Request
@@ -78,7 +78,7 @@ SIDES: dict[str, tuple[str, ...]] = {
 
 
 class EdgeList(NamedTuple):
-    """All edges of a hop with their relations, on the host.
+    """All edges of a hop on the host, with their relations.
 
     sources, destinations, kinds: [edges] int64; kinds are places in ``relations``.
     """
@@ -90,7 +90,7 @@ class EdgeList(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What of a batch is ready before it is computed."""
+    """The parts of a batch that are ready before it is computed."""
 
     subgraph: Subgraph
     places: dict[str, Tensor]
@@ -136,18 +136,20 @@ class Workload:
         mixed = torch.empty_like(table)
         mixed[self._mixed] = table
         self._tables = {True: table.to(device), False: mixed.to(device)}
-        # What is on no side's clock.
+        # No side's clock runs during these.
         batches_of = [
             self.sampler.sample(roots, 0, index) for index, roots in enumerate(self.roots)
         ]
         self.places = {
-            kind: [self._group_places(each, reorganised=kind) for each in batches_of]
-            for kind in (False, True)
+            reorganised: [
+                self._group_places(subgraph, reorganised=reorganised) for subgraph in batches_of
+            ]
+            for reorganised in (False, True)
         }
         self.lists = [[list_edges(hop) for hop in batch.typed_blocks()] for batch in batches_of]
 
     def _group_places(self, subgraph: Subgraph, *, reorganised: bool) -> dict[str, Tensor]:
-        """By type, [nodes] int64: where the table on the device has the rows of a batch."""
+        """Return by type, [nodes] int64, where the table on the device has the rows of a batch."""
         places_by_type = {}
         for node_type, ids in subgraph.nodes.items():
             places_by_type[node_type] = torch.from_numpy(ids) + self._starts[node_type]
@@ -156,7 +158,7 @@ class Workload:
         return places_by_type
 
     def rows(self, places: Mapping[str, Tensor], *, reorganised: bool) -> dict[str, Tensor]:
-        """By type, [nodes, hidden]: these rows."""
+        """Return the rows at some places by type, [nodes, hidden]."""
         table = self._tables[reorganised]
         return {
             node_type: table.index_select(0, to_device(rows, self.device))
@@ -164,39 +166,39 @@ class Workload:
         }
 
     def describe(self) -> dict[str, Any]:
-        """The graph and its batches in numbers."""
+        """Return the graph and its batches in numbers."""
         schema = self.graph.schema
         return {
             "graph": schema.name,
             "relations": len(schema.relations),
             "node_types": len(schema.node_types),
             "batches": len(self.roots),
-            "roots": [int(each.size) for each in self.roots],
+            "roots": [int(roots.size) for roots in self.roots],
         }
 
 
 def list_edges(hop: TypedBlocks) -> EdgeList:
-    """A hop's edges as a sampler draws them that knows no relations."""
+    """List a hop's edges as a sampler would draw them that knows no relations."""
     relations = list(hop.blocks)
     blocks = [hop.blocks[relation] for relation in relations]
     return EdgeList(
         relations,
-        torch.cat([each.indices for each in blocks]),
-        torch.cat([each.destinations() for each in blocks]),
-        torch.cat([torch.full_like(each.indices, i) for i, each in enumerate(blocks)]),
+        torch.cat([block.indices for block in blocks]),
+        torch.cat([block.destinations() for block in blocks]),
+        torch.cat([torch.full_like(block.indices, i) for i, block in enumerate(blocks)]),
     )
 
 
 def select_blocks(
     subgraph: Subgraph, lists: Sequence[EdgeList], device: torch.device
 ) -> list[TypedBlocks]:
-    """Blocks of a batch whose edges the device selects, relation by relation."""
+    """Return blocks of a batch whose edges the device selects, relation by relation."""
     parts = []
     for hop, edges in zip(subgraph.typed_blocks(device), lists, strict=True):
-        sources, destinations, kinds = (to_device(part, device) for part in edges[1:])
+        sources, destinations, kinds = (to_device(array, device) for array in edges[1:])
         places = {}
-        for kind, relation in enumerate(edges.relations):
-            mask = kinds == kind
+        for number, relation in enumerate(edges.relations):
+            mask = kinds == number
             counts = torch.bincount(destinations[mask], minlength=hop.destinations[relation.dst])
             block = hop.blocks[relation]
             places[relation] = Block(
@@ -225,14 +227,14 @@ class Epochs:
         self._threads = numba.get_num_threads() if "parallel" in self._on and is_alone else 1
 
     def run(self) -> tuple[float, float]:
-        """Seconds of an epoch, and the sum of its losses."""
+        """Return the seconds of an epoch, and the sum of its losses."""
         work = self._work
         total = torch.zeros((), device=work.device)
         began = time.perf_counter()
         for index, batch in enumerate(self._batches()):
             blocks = batch.blocks or select_blocks(batch.subgraph, batch.lists, work.device)
             rows = work.rows(batch.places, reorganised="reorganise" in self._on)
-            # Added up where it is: the host need not wait for it.
+            # The loss is added up on the device, so that the host need not wait for it.
             total += self._step(blocks, rows, work.labels[index])
         if work.device.type == "cuda":
             torch.cuda.synchronize()
@@ -274,8 +276,10 @@ class Epochs:
         return Batch(subgraph, places, blocks, [])
 
 
-def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
-    """One graph and model: seconds of every side and round, and ratios over none of them."""
+def compare(
+    request: MeasureRequest, path: Path, model: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measure a graph and model: seconds of every side and round, and ratios over "none"."""
     work = Workload(path, model, request.hidden, request.batches, request.device)
     names, threads = list(SIDES), numba.get_num_threads()
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -299,7 +303,7 @@ def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) 
     ratios = {name: asdict(paired_ratio(seconds[names[0]], seconds[name])) for name in names[1:]}
     say(
         f"{work.graph.schema.name} {model}: "
-        + ", ".join(f"{name} {each['mean']:.2f}" for name, each in ratios.items())
+        + ", ".join(f"{name} {ratio['mean']:.2f}" for name, ratio in ratios.items())
     )
     return {
         "model": model,
@@ -310,14 +314,14 @@ def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) 
     }
 
 
-def run(request: Asked) -> None:
+def run(request: MeasureRequest) -> None:
     """Compare, print and write."""
     console = Console()
     result = header(request.device, request.rounds) | {"hidden": request.hidden, "sides": SIDES}
     cells: list[dict[str, Any]] = []
     for path, model in request.cells():
         cells.append(compare(request, path, model, console.print))
-        # What is measured stays, also where time runs out.
+        # Results so far stay if time runs out.
         request.write(RESULT_FILE, result | {"cells": cells})
     table = Table(title="times as fast as with none (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "none, s", *list(SIDES)[1:]):
@@ -332,7 +336,7 @@ def run(request: Asked) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if every graph was measured."""
+    """Run the command. Return 0 if every graph was measured."""
     request = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat", rounds=3, batches=8)
     use_threads(0)
     run(request)

@@ -39,7 +39,7 @@ IMPORTS = ("parquet", "csv", "parquet, ids are texts")
 
 
 def make_tables(folder: Path, kind: str, edges: int, *, texts: bool) -> None:
-    """A table of nodes and one of edges, whose destinations are skewed."""
+    """Write a table of nodes and one of edges, whose destinations are skewed."""
     import pyarrow
     from pyarrow import csv, parquet
 
@@ -71,7 +71,8 @@ def run(
     spill: Callable[[], int] = lambda: 0,
     most_seconds: float = float("inf"),
 ) -> dict[str, float]:
-    """Seconds that a command takes, and the most memory that its processes have at once.
+    """Run a command. Return the seconds it takes, and the most memory that its processes have at
+    once.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         words = ["dataset", "import", kind, str(tables), "--out", str(graph)]
         words += ["--memory-limit", options.memory]
         log = work / "import.log"
-        # Files without a name take space too, so the disk is asked.
+        # Files without a name take space too, so measure the disk.
         usage = run(
             [*HOPPER, *words], log, lambda before=free: before - shutil.disk_usage(work).free
         )
@@ -157,7 +158,7 @@ def _summary_lines(log: Path) -> list[str]:
 
 
 def page(result: dict[str, Any]) -> str:
-    """What is shown of a result, in Markdown."""
+    """Write a page of the result, in Markdown."""
     lines = [
         "# Imports larger than memory",
         "",
@@ -194,7 +195,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """What each import held, and the bound."""
+    """Draw the memory that each import held, and the bound."""
     figure = Figure((7, 2.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -208,7 +209,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("import-memory-work"))

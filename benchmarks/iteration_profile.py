@@ -28,13 +28,13 @@ from least_times import Rates, least_of_sage
 from rich.console import Console
 from rich.table import Table
 
-from hopper.bench.emulate.hosts import emulated
+from hopper.bench.emulate.hosts import emulate_hosts
 from hopper.bench.emulate.request import make_request, parse_rate
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.span_lines import log_files, log_lines
-from hopper.bench.train_process import ended_by_signals
+from hopper.bench.train_process import end_on_signals
 from hopper.partition import PartitionedGraph
 from hopper.whole_files import write_text
 
@@ -58,7 +58,7 @@ PARTS = (
 
 
 def profile(run_dir: Path) -> dict[str, dict[str, float]]:
-    """By part: wall and processor seconds, means over ranks and iterations after epoch 0."""
+    """Return wall and processor seconds by part: means over ranks and iterations after epoch 0."""
     sums: defaultdict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "cpu": 0.0})
     turns = 0
     for file in log_files(run_dir / "spans"):
@@ -72,7 +72,7 @@ def profile(run_dir: Path) -> dict[str, dict[str, float]]:
             if part == "wait for the pipeline":
                 turns += 1
             elif part == "gradients back":
-                # It lies within the backward pass.
+                # The span lies within the backward pass.
                 _add(sums["backward"], line, -1.0)
     return {
         name: {key: value / max(1, turns) for key, value in sums[name].items()} for name, _ in PARTS
@@ -80,8 +80,8 @@ def profile(run_dir: Path) -> dict[str, dict[str, float]]:
 
 
 def work_of_layers(run_dir: Path) -> list[dict[str, float]]:
-    """First layer first, what plans say of each layer: means over ranks and iterations after epoch
-    0."""
+    """Return what plans say of each layer, first layer first: means over ranks and iterations after
+    epoch 0."""
     plans = [
         line["layers"]
         for file in log_files(run_dir / "spans")
@@ -95,11 +95,11 @@ def work_of_layers(run_dir: Path) -> list[dict[str, float]]:
 
 
 def part_of(line: dict[str, Any]) -> str | None:
-    """The part that a span is of; None for one that holds others."""
+    """Return the part that a span is of; None for one that holds others."""
     operation = line.get("operation")
     if operation == "update" and "layer" not in line:
         return "optimiser"
-    found: str | None = {
+    name: str | None = {
         ("wait", "pipeline"): "wait for the pipeline",
         ("sample", None): "plan, ahead",
         ("gather", "own rows"): "gather, ahead",
@@ -111,7 +111,7 @@ def part_of(line: dict[str, Any]) -> str | None:
         ("wait", "sync"): "wait for ranks",
         ("sync", None): "all-reduce",
     }.get((line["span"], operation))
-    return found
+    return name
 
 
 def _add(total: dict[str, float], line: dict[str, float], sign: float) -> None:
@@ -133,7 +133,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     options, console = parse(), Console()
     graph = PartitionedGraph.open(options.parts)
     values = {
@@ -148,10 +148,10 @@ def main() -> int:
             "evaluate_every": 0,
         },
     }
-    with tempfile.TemporaryDirectory(prefix="iteration-profile-") as folder, ended_by_signals():
+    with tempfile.TemporaryDirectory(prefix="iteration-profile-") as folder, end_on_signals():
         config, run_dir = Path(folder) / "config.json", Path(folder) / "run"
         config.write_text(json.dumps(values))
-        with emulated(make_request(graph.book.servers, options.link_rate)) as cluster:
+        with emulate_hosts(make_request(graph.book.servers, options.link_rate)) as cluster:
             if not cluster.effective:
                 console.print(f"error: no emulated hosts: {cluster.why_not}")
                 return 1
@@ -195,12 +195,12 @@ def show(console: Console, result: dict[str, Any]) -> None:
     """Print the table."""
     table = Table("part", "wall, ms", "processor, ms", "")
     for name, label in PARTS:
-        part = result["parts"][name]
-        table.add_row(name, f"{1e3 * part['seconds']:.1f}", f"{1e3 * part['cpu']:.1f}", label)
+        cost = result["parts"][name]
+        table.add_row(name, f"{1e3 * cost['seconds']:.1f}", f"{1e3 * cost['cpu']:.1f}", label)
     console.print(table)
     for name, seconds in result.get("least", {}).items():
         console.print(f"{name}: {1e3 * seconds:.1f} ms at least", highlight=False)
-    busy = sum(part["cpu"] for part in result["parts"].values())
+    busy = sum(cost["cpu"] for cost in result["parts"].values())
     cores = result["machine"]["usable_cores"]
     floor = busy * result["ranks"] / cores
     console.print(

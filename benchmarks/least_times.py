@@ -24,7 +24,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Rates:
-    """What one core does in a second.
+    """The rates of one core in a second.
 
     operations: of a large product, multiplications and additions. memory_bytes: read in order.
     """
@@ -34,7 +34,7 @@ class Rates:
 
     @classmethod
     def measure(cls) -> Rates:
-        """The best of some turns, with one thread."""
+        """Return the best of some turns, with one thread."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -51,7 +51,8 @@ def least_of_sage(
     rates: Rates,
     link_bytes: float | None,
 ) -> dict[str, float]:
-    """Seconds of a rank, by what they are spent on, of an iteration of GraphSAGE under cooperative.
+    """Return the seconds of a rank, by what they are spent on, of an iteration of GraphSAGE under
+    cooperative.
 
     Parameters
     ----------
@@ -69,18 +70,18 @@ def least_of_sage(
         rows = (layer["own"] if a > b else layer["destinations"]) + layer["destinations"]
         operations = 2.0 * a * b * rows
         forward += operations
-        # Gradients of the weights, and of the rows but the first layer's.
+        # Gradients of the weights, and of the rows except in the first layer.
         backward += operations if index == 0 else 2 * operations
     table = layers[0]["own"] * in_dim * _FLOAT_BYTES
-    found = {
+    seconds = {
         "products, forward": forward / rates.operations,
         "products, backward": backward / rates.operations,
         "reading input rows, twice": 2 * table / rates.memory_bytes,
     }
     if link_bytes is not None:
-        # Rows come and go at once, and so do their gradients, later.
-        found["messages"] = sum(layer["received_bytes"] for layer in layers) / link_bytes
-    return found
+        # Rows are sent and received at the same time, and so are their gradients, later.
+        seconds["messages"] = sum(layer["received_bytes"] for layer in layers) / link_bytes
+    return seconds
 
 
 def _least(work: Callable[[], object]) -> float:

@@ -88,7 +88,7 @@ more_metrics = ["hits@10"]
 
 
 def run_case(case: Case, seed: int, source: Path, work: Path, with_pyg: bool) -> dict[str, Any]:
-    """By side, test scores."""
+    """Train every side on a graph. Return its scores and its edges."""
     folder = work / f"{case.data}-{seed}"
     split = RandomSplit(0.85, 0.05)
     case_options = dataclasses.replace(case.options, targets=(case.target,), split=split, seed=seed)
@@ -96,7 +96,7 @@ def run_case(case: Case, seed: int, source: Path, work: Path, with_pyg: bool) ->
     graph = GraphDirectory.open(folder / "graph")
     config = work / "config.toml"
     config.write_text(CONFIG)
-    found = {}
+    scores = {}
     for side, (servers, engine) in SIDES.items():
         parts = folder / f"parts-{servers}"
         if not parts.exists():
@@ -111,18 +111,19 @@ def run_case(case: Case, seed: int, source: Path, work: Path, with_pyg: bool) ->
         summary = train_in_process(
             f"{case.data}, {side}, seed {seed}", config, run_dir, overrides, RUN_SECONDS
         )
-        found[side] = {name: summary["scores"]["test"][name] for name in METRICS}
-        found["a random order"] = {name: summary["baselines"]["test"][name] for name in METRICS}
+        scores[side] = {name: summary["scores"]["test"][name] for name in METRICS}
+        scores["a random order"] = {name: summary["baselines"]["test"][name] for name in METRICS}
     if with_pyg:
         for side, is_ours in PYG.items():
-            found[side] = train_pyg(case, graph, folder / "parts-1", seed, is_ours)
-    return found
+            scores[side] = train_pyg(case, graph, folder / "parts-1", seed, is_ours)
+    return scores
 
 
 def train_pyg(
     case: Case, graph: GraphDirectory, parts: Path, seed: int, is_ours: bool
 ) -> dict[str, float]:
-    """Test scores of the same model in PyG, trained in this process; parameters as of ``PYG``."""
+    """Train the same model by PyG in this process. Return its test scores; parameters as of
+    ``PYG``."""
     torch.manual_seed(seed)
     stored = PartitionedGraph.open(parts)
     schema = graph.schema
@@ -154,8 +155,8 @@ def train_pyg(
         model.train()
         for positions in torch.randperm(train.shape[1]).split(BATCH):
             batch = train[:, positions]
-            own = leave_out(edges, tuple(relation), reverses, batch, counts)
-            loss = model.loss(own, batch)
+            kept_edges = leave_out(edges, tuple(relation), reverses, batch, counts)
+            loss = model.loss(kept_edges, batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -176,9 +177,12 @@ def leave_out(
     batch: Tensor,
     counts: dict[str, int],
 ) -> Edges:
-    """The edges without those that tell a batch of links."""
+    """Return the edges without those that would reveal a batch of links."""
     kept_edges = dict(edges)
-    for stored_relation, ends in ((relation, batch), *((own, batch.flip(0)) for own in reverses)):
+    for stored_relation, ends in (
+        (relation, batch),
+        *((reverse, batch.flip(0)) for reverse in reverses),
+    ):
         width = counts[stored_relation[2]]
         is_left_out = torch.isin(
             kept_edges[stored_relation][0] * width + kept_edges[stored_relation][1],
@@ -223,8 +227,8 @@ class PygModel(nn.Module):
             nn.ModuleDict(
                 {
                     **{
-                        "__".join(each): SAGEConv(HIDDEN, HIDDEN, root_weight=False, bias=False)
-                        for each in relations
+                        "__".join(relation): SAGEConv(HIDDEN, HIDDEN, root_weight=False, bias=False)
+                        for relation in relations
                     },
                     **{name: nn.Linear(HIDDEN, HIDDEN) for name in counts},
                 }
@@ -233,7 +237,7 @@ class PygModel(nn.Module):
         )
 
     def draw_as_ours(self) -> None:
-        """Draw initial weights of linear maps anew, as Hopper's layers do."""
+        """Draw the initial weights of linear maps as Hopper's layers do."""
         from torch_geometric.nn import Linear
 
         for module in self.modules():
@@ -243,7 +247,7 @@ class PygModel(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def embed(self, edges: Edges) -> dict[str, Tensor]:
-        """By type, [nodes, width]."""
+        """Compute the rows of all nodes by type, [nodes, width]."""
         if not self.typed:
             ((relation, pairs),) = edges.items()
             h = self.layers[0](self.features[relation[0]], pairs).relu()
@@ -255,48 +259,48 @@ class PygModel(nn.Module):
             for name in self.counts
         }
         for index, layer in enumerate(self.layers):
-            new = {name: layer[name](own) for name, own in rows.items()}
+            new = {name: layer[name](type_rows) for name, type_rows in rows.items()}
             for relation, pairs in edges.items():
                 ends = rows[relation[0]], rows[relation[2]]
                 new[relation[2]] = new[relation[2]] + layer["__".join(relation)](ends, pairs)
-            rows = new if index else {name: own.relu() for name, own in new.items()}
+            rows = new if index else {name: type_rows.relu() for name, type_rows in new.items()}
         return rows
 
     def scores(self, heads: Tensor, tails: Tensor) -> Tensor:
-        """[n, m]: of all pairs."""
+        """Return [n, m]: the scores of all pairs."""
         return (heads if self.decoder is None else heads * self.decoder) @ tails.T
 
     def loss(self, edges: Edges, batch: Tensor) -> Tensor:
-        """[] the mean over links of the cross-entropy among negatives for both ends."""
+        """Return [] the mean over links of the cross-entropy among negatives for both ends."""
         rows = self.embed(edges)
         source, _, destination = self.target
         heads, tails = rows[source][batch[0]], rows[destination][batch[1]]
-        known = heads if self.decoder is None else heads * self.decoder
-        own = (known * tails).sum(1, keepdim=True)
+        decoded_heads = heads if self.decoder is None else heads * self.decoder
+        link_scores = (decoded_heads * tails).sum(1, keepdim=True)
         others = [torch.randint(self.counts[name], (NEGATIVES,)) for name in (destination, source)]
         wrong_tails = self.scores(heads, rows[destination][others[0]])
         wrong_heads = self.scores(rows[source][others[1]], tails).T
-        logits = torch.cat((own, wrong_tails, wrong_heads), 1)
-        return nn.functional.cross_entropy(logits, torch.zeros(len(own), dtype=torch.int64))
+        logits = torch.cat((link_scores, wrong_tails, wrong_heads), 1)
+        return nn.functional.cross_entropy(logits, torch.zeros(len(link_scores), dtype=torch.int64))
 
 
 @torch.no_grad()
 def rank(model: PygModel, edges: Edges, links: dict[str, Links], split: str) -> dict[str, float]:
-    """Filtered scores of a split, every link ranked for both of its ends."""
+    """Rank every link of a split for both of its ends. Return the filtered scores."""
     model.eval()
     rows = model.embed(edges)
     source, _, destination = model.target
     scores = model.scores(rows[source], rows[destination])
-    known = torch.zeros_like(scores, dtype=torch.bool)
+    is_known = torch.zeros_like(scores, dtype=torch.bool)
     for split_links in links.values():
-        known[torch.from_numpy(split_links.src), torch.from_numpy(split_links.dst)] = True
+        is_known[torch.from_numpy(split_links.src), torch.from_numpy(split_links.dst)] = True
     split_links = links[split]
     src, dst = (
         torch.from_numpy(np.array(split_links.src)),
         torch.from_numpy(np.array(split_links.dst)),
     )
     ranks = []
-    for table, gone, ends in ((scores, known, (src, dst)), (scores.T, known.T, (dst, src))):
+    for table, gone, ends in ((scores, is_known, (src, dst)), (scores.T, is_known.T, (dst, src))):
         for at, true in zip(
             *(split_links.split(LINKS_AT_ONCE) for split_links in ends), strict=True
         ):
@@ -312,7 +316,7 @@ def rank(model: PygModel, edges: Edges, links: dict[str, Links], split: str) -> 
 
 
 def run(data: Path, out: Path, seeds: int, only: list[str], with_pyg: bool) -> dict[str, Any]:
-    """Run the cases of some data sets; writes a page, a picture and ``result.json``."""
+    """Run the cases of some data sets. Write a page, a picture and ``result.json``."""
     console, rows = Console(), []
     with tempfile.TemporaryDirectory(prefix="link-prediction-") as work:
         for case in CASES:
@@ -348,7 +352,7 @@ def _over_seeds(row: dict[str, Any], side: str, metric: str) -> tuple[float, flo
 
 
 def page(result: dict[str, Any]) -> str:
-    """What people read."""
+    """Write the page of a result, in Markdown."""
     rows = result["cases"]
     lines = [
         "# Link prediction on real graphs",
@@ -374,7 +378,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """A bar for every graph and side."""
+    """Draw a bar for every graph and side."""
     figure = Figure(figsize=(9, 3.2), dpi=120)
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -392,7 +396,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -39,7 +39,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from benchmarks.layers.batches import Workload
 from benchmarks.layers.pyg import StackedSide, difference, pyg_sides
 from benchmarks.layers.sides import BY_RELATION, MERGED, HopperSide, LayerSide
-from benchmarks.typed_batches import Asked, ask, header, layer_configs
+from benchmarks.typed_batches import MeasureRequest, ask, header, layer_configs
 from hopper.paired_ratio import paired_ratio
 from hopper.partition import PartitionedGraph
 
@@ -47,7 +47,7 @@ RESULT_FILE = "merged_relations.json"
 
 
 def count_kernels(side: LayerSide) -> int | None:
-    """Kernels of one pass over all batches; None where there is no GPU."""
+    """Return the kernels of one pass over all batches; None where there is no GPU."""
     if side.work.device.type != "cuda":
         return None
     activities = [torch.profiler.ProfilerActivity.CUDA]
@@ -63,8 +63,10 @@ def count_kernels(side: LayerSide) -> int | None:
     return sum(not name.startswith(("Memcpy", "Memset")) for name in on_device)
 
 
-def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
-    """One graph and model: seconds of every side and round, and ratios."""
+def compare(
+    request: MeasureRequest, path: Path, model: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measure a graph and model: seconds of every side and round, and ratios."""
     configs = layer_configs(path, model, request.hidden)
     work = Workload(PartitionedGraph.open(path), configs, request.batches, request.device)
     merged_side, separate_side = (HopperSide(work, merge=merge) for merge in (True, False))
@@ -72,9 +74,9 @@ def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) 
         work
     )
     for name in ("RGCNConv", "FastRGCNConv"):
-        own = sides.get(name)
-        if isinstance(own, StackedSide):
-            own.take_weights(merged_side)
+        pyg_side = sides.get(name)
+        if isinstance(pyg_side, StackedSide):
+            pyg_side.take_weights(merged_side)
     expected = merged_side.step(0)
     differences = {
         name: difference(sides[name].step(0), expected)
@@ -117,7 +119,7 @@ def compare(request: Asked, path: Path, model: str, say: Callable[[str], None]) 
     }
 
 
-def run(request: Asked) -> None:
+def run(request: MeasureRequest) -> None:
     """Compare, print and write."""
     console = Console()
     try:
@@ -129,7 +131,7 @@ def run(request: Asked) -> None:
     cells: list[dict[str, Any]] = []
     for path, model in request.cells():
         cells.append(compare(request, path, model, console.print))
-        # What is measured stays, also where time runs out.
+        # Results so far stay if time runs out.
         request.write(RESULT_FILE, result | {"cells": cells})
     table = Table(title="merged relations: times as fast (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "edges a batch", "merged, ms a batch"):
@@ -156,7 +158,7 @@ def run(request: Asked) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if every graph was measured."""
+    """Run the command. Return 0 if every graph was measured."""
     request = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat,hgt", rounds=5, batches=4)
     run(request)
     return 0

@@ -44,7 +44,7 @@ MOST_BYTES: Final = 1 << 29
 
 
 def make_block(num_dst: int, fanout: int, seed: int) -> Edges:
-    """A block with four sources a destination, the first of which are the destinations."""
+    """Return a block with four sources a destination, the first of which are the destinations."""
     generator = np.random.default_rng(seed)
     indptr = np.zeros(num_dst + 1, np.int64)
     np.cumsum(generator.poisson(fanout, num_dst), out=indptr[1:])
@@ -52,7 +52,7 @@ def make_block(num_dst: int, fanout: int, seed: int) -> Edges:
 
 
 def with_backward(forward: Callable[[], Tensor], leaves: Sequence[Tensor]) -> Mapping[str, Call]:
-    """The two halves of an operation, to be timed alone."""
+    """Return the two halves of an operation, to be timed alone."""
     result = forward()
     upstream = torch.randn_like(result)
     return {
@@ -62,7 +62,7 @@ def with_backward(forward: Callable[[], Tensor], leaves: Sequence[Tensor]) -> Ma
 
 
 def make_sides(block: Edges, operation: str, width: int) -> Mapping[str, Mapping[str, Call]]:
-    """By side, then by direction."""
+    """Return the calls to time, by side and then by direction."""
     import dgl
 
     graph = dgl.create_block(
@@ -107,7 +107,7 @@ def make_sides(block: Edges, operation: str, width: int) -> Mapping[str, Mapping
 
 
 def torch_products(block: Edges, x: Tensor, w: Tensor | None) -> Mapping[str, Call]:
-    """Products with sparse CSR matrices, which are made before the clock runs."""
+    """Return products with sparse CSR matrices, which are made before the clock starts."""
     weights = torch.ones(block.num_edges) if w is None else w
     back = destinations_to_sources(block)
     ordered_weights = weights.index_select(0, edge_order(block))
@@ -123,7 +123,7 @@ def torch_products(block: Edges, x: Tensor, w: Tensor | None) -> Mapping[str, Ca
 
 
 def measure(sides: Mapping[str, Call], rounds: int) -> dict[str, Any]:
-    """Seconds of every side, and how many times as long as Hopper the others take."""
+    """Return the seconds of every side, and how many times as long as Hopper the others take."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
     for turn in range(-1, rounds):
@@ -145,7 +145,7 @@ def measure(sides: Mapping[str, Call], rounds: int) -> dict[str, Any]:
 
 
 def measure_cells(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
-    """Every operation at every width, printed as they come."""
+    """Measure every operation at every width, and print each at once."""
     cells = []
     operations = ["copy_sum", "weighted_sum", "multi_head_sum", "edge_dot", "edge_softmax"]
     for width in WIDTHS:
@@ -172,7 +172,7 @@ def measure_cells(options: argparse.Namespace, console: Console) -> list[dict[st
 
 
 def show(console: Console, cell: Mapping[str, Any]) -> None:
-    """One row: what was done, Hopper's time, and the others' as ratios."""
+    """Print a row: what was done, Hopper's time, and the others' as ratios."""
     table = Table.grid(padding=(0, 2))
     ratios = [
         f"{name} {ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
@@ -184,7 +184,7 @@ def show(console: Console, cell: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write ``result.json``; 0."""
+    """Measure, print, and write ``result.json``. Return 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--destinations", type=int, default=50_000)

@@ -44,32 +44,32 @@ _POLL = 0.02
 class MemoryPeaks:
     """Peaks since the last phase ended, and those of every phase that has."""
 
-    own: int = 0
+    private: int = 0
     mapped: int = 0
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def poll(self, process: psutil.Process) -> None:
-        """Take a sample of a process and those it started."""
-        own = mapped = 0
+        """Sample the memory of a process and of its children."""
+        private = mapped = 0
         try:
             for member in [process, *process.children(recursive=True)]:
                 memory = member.memory_info()
                 mapped += memory.shared
-                own += memory.rss - memory.shared
+                private += memory.rss - memory.shared
         except psutil.NoSuchProcess:
             return
-        self.own, self.mapped = max(self.own, own), max(self.mapped, mapped)
+        self.private, self.mapped = max(self.private, private), max(self.mapped, mapped)
 
     def close(self, line: str) -> None:
-        """Store a phase, from the line "name: seconds s" that ends it."""
+        """Store a phase, whose end the line "name: seconds s" tells."""
         name, _, seconds = line.strip().rpartition(": ")
         if name and seconds.endswith(" s"):
             self.phases[name] = {
                 "seconds": float(seconds[:-2]),
-                "own_mib": round(self.own / 2**20, 1),
+                "own_mib": round(self.private / 2**20, 1),
                 "mapped_mib": round(self.mapped / 2**20, 1),
             }
-            self.own = self.mapped = 0
+            self.private = self.mapped = 0
 
 
 def partition(graph: Path, method: str, servers: int, out: Path, *options: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def partition(graph: Path, method: str, servers: int, out: Path, *options: str) 
     os.sync()
     seconds = time.perf_counter() - start
     files = [file.stat() for file in out.rglob("*") if file.is_file()]
-    # A link is no second file.
+    # A hard link is not counted as a second file.
     linked = {file.stat().st_ino for file in graph.rglob("*") if file.is_file()}
     sizes = {file.st_ino: file.st_size for file in files if file.st_ino not in linked}
     shutil.rmtree(out, ignore_errors=True)
@@ -124,7 +124,7 @@ def partition(graph: Path, method: str, servers: int, out: Path, *options: str) 
 
 
 def prepare(name: str, folder: Path) -> Path:
-    """The graph directory of that path, or of that preset and scale, made now."""
+    """Open the graph directory of a path, or make one of a preset and scale."""
     if Path(name).is_dir():
         return Path(name)
     preset, _, scale = name.partition(":")
@@ -135,14 +135,14 @@ def prepare(name: str, folder: Path) -> Path:
 
 
 def assign_seconds(phases: dict[str, dict[str, float]]) -> float:
-    """What it takes to say where nodes go, without writing and measuring it."""
+    """Return the seconds that deciding where nodes go takes, without writing and measuring."""
     overhead = ("number", "write", "measure")
     assigned = (phase["seconds"] for name, phase in phases.items() if not name.startswith(overhead))
     return round(sum(assigned), 1)
 
 
 def show(results: dict[str, list[dict[str, Any]]]) -> None:
-    """Print one row a partition."""
+    """Print a row for each partition."""
     table = Table(title="partitions")
     headings = (
         "R_micro %",
@@ -174,12 +174,12 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
                 f"{run['seconds']:.1f}",
                 f"{run['own_mib']:.0f}",
             )
-    # Piped, too, no column may be cut short.
+    # No column may be cut short, even if output is piped.
     Console(width=max(Console().width, 120)).print(table)
 
 
 def main() -> None:
-    """Measure, print a table, write partitioners.json."""
+    """Measure, print a table, and write partitioners.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("graphs", nargs="*", metavar="PRESET:SCALE", default=DEFAULT)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -197,7 +197,7 @@ def main() -> None:
     for name in arguments.graphs:
         with tempfile.TemporaryDirectory(dir=arguments.out) as temporary:
             graph = prepare(name, Path(temporary))
-            # Where a graph lies on this machine is nobody's business.
+            # Paths of this machine do not belong into a result.
             results[Path(name).name] = [
                 partition(
                     graph,

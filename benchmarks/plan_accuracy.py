@@ -29,13 +29,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from hopper.bench.emulate.hosts import EmulatedCluster, emulated
+from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
 from hopper.bench.emulate.request import make_request, parse_rate
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs
-from hopper.bench.train_process import ended_by_signals
+from hopper.bench.train_process import end_on_signals
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.features import open_graph
@@ -89,7 +89,7 @@ SETTINGS = (
 
 
 def divide(setting: Setting, scale: float, work: Path) -> Path:
-    """The setting's divided graph; made once."""
+    """Divide the setting's graph, unless that has been done, and return it."""
     graph = work / setting.preset
     if not graph.exists():
         make(setting.preset, graph, scale=scale)
@@ -100,7 +100,7 @@ def divide(setting: Setting, scale: float, work: Path) -> Path:
 
 
 def values_of(setting: Setting, parts: Path, epochs: int) -> dict[str, Any]:
-    """The configuration, but for engine and folder."""
+    """Return the values of the configuration, without engine and folder."""
     model = {"name": setting.model, "layers": len(setting.fanouts), "hidden": setting.hidden}
     return {
         "data": {"partitioned": str(parts.absolute())},
@@ -121,7 +121,7 @@ def values_of(setting: Setting, parts: Path, epochs: int) -> dict[str, Any]:
 def plan(
     setting: Setting, values: dict[str, Any], cores: float, engines: Sequence[str]
 ) -> dict[str, Estimate]:
-    """By engine."""
+    """Rehearse a setting. Return the estimates by engine."""
     config = on_cluster(make_config(values), setting.ranks_per_server)
     rate = parse_rate(setting.link_rate)
     cluster = AskedCluster(setting.servers, setting.ranks_per_server, rate, LATENCY, cores)
@@ -132,7 +132,7 @@ def plan(
 def measure(
     cluster: EmulatedCluster, values: dict[str, Any], engine: str, folder: Path
 ) -> dict[str, Any]:
-    """Seconds and bytes of a measured epoch."""
+    """Train on the hosts. Return the seconds and bytes of a measured epoch."""
     config, run_dir = folder / f"{engine}.json", folder / engine
     config.write_text(json.dumps(values))
     summary = train_on_hosts(
@@ -140,29 +140,29 @@ def measure(
     )
     epochs = measured_epochs(summary)
     return {
-        "epoch_seconds": median(each["seconds"] for each in epochs),
-        "bytes": {c: round(median(each["bytes"][c] for each in epochs)) for c in CAUSES},
+        "epoch_seconds": median(epoch["seconds"] for epoch in epochs),
+        "bytes": {c: round(median(epoch["bytes"][c] for epoch in epochs)) for c in CAUSES},
         "stage_seconds": epochs[0]["stage_seconds"],
-        "processor_seconds": median(fmean(each["cpu_seconds"]) for each in epochs),
+        "processor_seconds": median(fmean(epoch["cpu_seconds"]) for epoch in epochs),
         "peak_rss_mib": max(summary["peak_rss_mib"]),
     }
 
 
 def compare(setting: Setting, options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
-    """A cell an engine."""
+    """Yield a cell for each engine of a setting."""
     parts = divide(setting, options.scale, work)
     values = values_of(setting, parts, options.epochs)
     cores = len(os.sched_getaffinity(0)) / setting.servers
     planned = plan(setting, values, cores, options.engines)
     request = make_request(setting.servers, setting.link_rate, cores)
-    with tempfile.TemporaryDirectory(dir=work) as folder, emulated(request) as cluster:
+    with tempfile.TemporaryDirectory(dir=work) as folder, emulate_hosts(request) as cluster:
         if not cluster.effective:
             raise SystemExit(f"no emulated hosts: {cluster.why_not}")
         for engine, estimate in planned.items():
             if estimate.refused:
                 continue
             measurement = measure(cluster, values, engine, Path(folder))
-            sent = sum(measurement["bytes"].values())
+            nbytes = sum(measurement["bytes"].values())
             yield {
                 "setting": setting.name,
                 "engine": engine,
@@ -175,12 +175,12 @@ def compare(setting: Setting, options: argparse.Namespace, work: Path) -> Iterat
                 },
                 "measured": measurement,
                 "seconds_error": estimate.epoch_seconds / measurement["epoch_seconds"] - 1,
-                "bytes_error": estimate.total_bytes / sent - 1 if sent else 0.0,
+                "bytes_error": estimate.total_bytes / nbytes - 1 if nbytes else 0.0,
             }
 
 
 def page(result: dict[str, Any]) -> str:
-    """The result in Markdown."""
+    """Write a page of the result, in Markdown."""
     cells = result["cells"]
     close_seconds = sum(abs(cell["seconds_error"]) <= SECONDS_GOAL for cell in cells)
     close_bytes = sum(abs(cell["bytes_error"]) <= BYTES_GOAL for cell in cells)
@@ -221,7 +221,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """A point a cell: measured to the right, planned upwards."""
+    """Draw a point for each cell: measured to the right, planned upwards."""
     figure = Figure((10, 4.6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     ways = (
@@ -234,9 +234,9 @@ def draw(result: dict[str, Any], file: Path) -> None:
         axes.fill_between(
             ends, [e * (1 - goal) for e in ends], [e * (1 + goal) for e in ends], alpha=0.2
         )
-        for engine in dict.fromkeys(each["engine"] for each in result["cells"]):
+        for engine in dict.fromkeys(cell["engine"] for cell in result["cells"]):
             cells = [cell for cell in result["cells"] if cell["engine"] == engine]
-            places = ([value(each[side]) for each in cells] for side in ("measured", "planned"))
+            places = ([value(cell[side]) for cell in cells] for side in ("measured", "planned"))
             axes.scatter(*places, s=18, label=engine)
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         axes.set_xlabel(f"measured, {label}")
@@ -246,7 +246,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", type=lambda text: text.split(";"), help="settings, by name; by ;")
@@ -263,10 +263,10 @@ def main(argv: list[str] | None = None) -> int:
         **benchmark_header("plan_accuracy"),
         "scale": options.scale,
         "epochs": options.epochs,
-        "settings": [asdict(each) for each in settings],
+        "settings": [asdict(setting) for setting in settings],
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="plan-accuracy-") as work, ended_by_signals():
+    with tempfile.TemporaryDirectory(prefix="plan-accuracy-") as work, end_on_signals():
         for setting in settings:
             for cell in compare(setting, options, Path(work)):
                 cells.append(cell)
@@ -275,7 +275,7 @@ def main(argv: list[str] | None = None) -> int:
                     f"bytes {cell['bytes_error']:+.2%}",
                     highlight=False,
                 )
-            # What is measured stays, also where time runs out.
+            # Results so far stay if time runs out.
             result = head | {"cells": cells}
             write_text(options.out / "result.json", format_result(result))
             write_text(options.out / "README.md", page(result))

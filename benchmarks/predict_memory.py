@@ -49,7 +49,7 @@ HOPPER = [sys.executable, "-m", "hopper.cli"]
 
 
 def make_graph(work: Path, nodes: int) -> Path:
-    """Communities of nodes that follow each other; a node's class is that of most around it."""
+    """Make a graph of communities. A node's class is that of most nodes around it."""
     parts = work / "parts"
     if parts.exists():
         return parts
@@ -73,7 +73,7 @@ def make_graph(work: Path, nodes: int) -> Path:
 
 
 def train(work: Path, parts: Path) -> dict[str, Any]:
-    """One epoch; the run's own summary, and what the epoch took."""
+    """Train one epoch. Return the run's summary and what the epoch took."""
     run = work / "run"
     if not (run / "summary.json").exists():
         words = ["--data.partitioned", str(parts), "--train.run_dir", str(run)]
@@ -94,7 +94,7 @@ class Bound:
         ((self.group,),) = bound_hosts(1, None, memory)
 
     def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """A command whose processes are in the group from the first moment on."""
+        """Return a command whose processes are in the group from the first moment on."""
         enter = f'echo $$ > "{self.group}/cgroup.procs" && exec "$@"'
         with log.open("ab") as out:
             return subprocess.Popen(
@@ -105,14 +105,14 @@ class Bound:
             )
 
     def peak(self) -> int:
-        """The most bytes that the group has held, page cache included."""
+        """Return the most bytes that the group has held, page cache included."""
         for name in ("memory.max_usage_in_bytes", "memory.peak"):
             if (self.group / name).exists():
                 return int((self.group / name).read_text())
         raise FileNotFoundError(f"{self.group}: tells no peak")
 
     def own_bytes(self) -> int:
-        """Bytes that the group's processes hold themselves now."""
+        """Return the bytes that the group's processes hold themselves now."""
         lines = (self.group / "memory.stat").read_text().splitlines()
         values = dict(line.split() for line in lines)
         return int(values.get("total_rss", values.get("anon", 0)))
@@ -121,7 +121,8 @@ class Bound:
 def predict(
     bound: Bound, work: Path, name: str, words: Sequence[str], kill_after: float | None = None
 ) -> dict[str, float]:
-    """Seconds that a prediction takes, and the most that its processes hold themselves.
+    """Predict in the bound. Return the seconds that it takes, and the most memory its processes
+    hold themselves.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def predict(
 
 
 def _end_all(bound: Bound) -> None:
-    """Kill what is left in the group: ranks are in sessions of their own."""
+    """Kill what is left in the group. Ranks are in sessions of their own."""
     while pids := (bound.group / "cgroup.procs").read_text().split():
         for pid in pids:
             try:
@@ -155,7 +156,7 @@ def _end_all(bound: Bound) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """By name, the checksum of every part."""
+    """Return the checksum of every part by name."""
     result = {}
     for file in sorted(folder.glob("*.npy")):
         with file.open("rb") as stream:
@@ -205,7 +206,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(result: dict[str, Any]) -> str:
-    """What is shown of a result, in Markdown."""
+    """Write a page of the result, in Markdown."""
     mib = {
         name: f"{result[name] / 2**20:,.0f}"
         for name in ("bound_bytes", "embeddings_bytes", "peak_bytes")
@@ -243,7 +244,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """What there is, and what held it."""
+    """Draw how much memory there is, and what held it."""
     largest = max(result[name]["own_bytes"] for name in ("whole", "killed", "resumed", "labels"))
     bars = {
         "embeddings": result["embeddings_bytes"],
@@ -262,7 +263,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("predict-memory-work"))

@@ -35,7 +35,7 @@ ROOTS = {"2L": 2000, "10L": 300}
 
 
 def time_command(*arguments: str) -> dict[str, float]:
-    """Run a ``hopper`` command; its seconds and the peak memory of its largest process.
+    """Run a ``hopper`` command. Return its seconds and the peak memory of its largest process.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def time_command(*arguments: str) -> dict[str, float]:
 
 
 def measure(preset: str, scale: float, folder: Path) -> dict[str, Any]:
-    """One preset at one scale."""
+    """Make a preset at a scale, and measure what that takes."""
     graph = folder / "graph"
     usage = time_command("dataset", "make", preset, "--scale", str(scale), "--out", str(graph))
     row: dict[str, Any] = {
@@ -92,7 +92,7 @@ def measure(preset: str, scale: float, folder: Path) -> dict[str, Any]:
 
 
 def run(out: Path, presets: list[str]) -> None:
-    """Measure all presets, in processes of their own; writes ``out/presets.json``."""
+    """Measure every preset in a process of its own, and write ``out/presets.json``."""
     console = Console()
     rows = []
     for text in presets:
@@ -113,23 +113,23 @@ def run(out: Path, presets: list[str]) -> None:
 
 
 def show(console: Console, rows: list[dict[str, Any]]) -> None:
-    """Print a line per partition."""
+    """Print a line for each partition."""
     table = Table("preset", "make, s", "servers", "partition, s", "edge cut", *LAYERS)
     for row in rows:
-        for part in row["partitions"]:
+        for partition in row["partitions"]:
             table.add_row(
                 f"{row['preset']} {row['scale']:g}",
                 f"{row['make']['seconds']:.1f}",
-                str(part["servers"]),
-                f"{part['seconds']:.1f}",
-                f"{part['edge_cut']:.1%}",
-                *(f"{value:.1%}" for value in part["micrograph_locality"].values()),
+                str(partition["servers"]),
+                f"{partition['seconds']:.1f}",
+                f"{partition['edge_cut']:.1%}",
+                *(f"{value:.1%}" for value in partition["micrograph_locality"].values()),
             )
     console.print(table)
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("presets", nargs="*", metavar="PRESET:SCALE", default=list(DEFAULT))

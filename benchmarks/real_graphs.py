@@ -104,7 +104,7 @@ evaluate_every = 10
 
 
 def run_case(case: Case, seed: int, source: Path, work: Path) -> dict[str, float]:
-    """Test accuracy by engine."""
+    """Train a case. Return the test accuracy by engine."""
     folder = work / f"{case.name}-{case.model}-{seed}"
     if not folder.exists():
         split = RandomSplit.parse("random:20:30") if case.random_split else None
@@ -138,7 +138,7 @@ def run_case(case: Case, seed: int, source: Path, work: Path) -> dict[str, float
 
 
 def run(data: Path, out: Path, seeds: int, only: list[str]) -> dict[str, Any]:
-    """Run the cases, those of some data sets if any is named; writes ``out/real_graphs.json``."""
+    """Run the cases, or those of the named data sets, and write ``out/real_graphs.json``."""
     console = Console()
     rows = []
     with tempfile.TemporaryDirectory(prefix="real-graphs-") as work:
@@ -188,13 +188,13 @@ def run(data: Path, out: Path, seeds: int, only: list[str]) -> dict[str, Any]:
 
 
 def standard_error(values: Iterable[float]) -> float | None:
-    """Of the mean; None of a single value."""
-    found = list(values)
-    return statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else None
+    """Return the standard error of the mean; None of a single value."""
+    samples = list(values)
+    return statistics.stdev(samples) / len(samples) ** 0.5 if len(samples) > 1 else None
 
 
 def show(console: Console, rows: list[dict[str, Any]]) -> None:
-    """Print a line per case."""
+    """Print a line for each case."""
     table = Table("data", "model", "published", "mean of seeds", "seeds", "engines differ by")
     for row in rows:
         table.add_row(
@@ -210,7 +210,7 @@ def show(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -46,7 +46,7 @@ THREADS, BLOCK = 64, 4096
 
 
 def make_table(file: Path, rows: int) -> None:
-    """A table of ones."""
+    """Write a table of ones."""
     if file.exists():
         return
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,14 +57,14 @@ def make_table(file: Path, rows: int) -> None:
 
 
 def forget(file: Path) -> None:
-    """Have nothing of a file in memory, which whoever wrote it would have paid for."""
+    """Drop a file from the page cache, so that whoever wrote it does not pay for its reads."""
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read(file: Path, side: str, seed: int) -> float:
-    """Rows a second, or blocks."""
+    """Read rows one by one or ahead. Return the rows a second, or blocks."""
     if side == DISK:
         return read_blocks(file, seed)
     table = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -74,19 +74,19 @@ def read(file: Path, side: str, seed: int) -> float:
     generator, begun, count = np.random.default_rng(seed), time.monotonic(), 0
     while time.monotonic() - begun < SECONDS:
         rows = generator.integers(0, len(table), AT_ONCE)
-        # The first of them take long where they wait one for another.
-        for part in np.array_split(rows, 1 if side == AHEAD else 50):
+        # Reads that wait for each other take long, so look at the clock often.
+        for chunk in np.array_split(rows, 1 if side == AHEAD else 50):
             if side == AHEAD:
-                read_ahead(table, part)
-            np.take(table, part, axis=0)
-            count += part.size
+                read_ahead(table, chunk)
+            np.take(table, chunk, axis=0)
+            count += chunk.size
             if time.monotonic() - begun >= SECONDS:
                 break
     return count / (time.monotonic() - begun)
 
 
 def read_blocks(file: Path, seed: int) -> float:
-    """Blocks a second."""
+    """Read random blocks. Return the blocks a second."""
     disk = os.open(file, os.O_RDONLY | os.O_DIRECT)
     blocks, stop = file.stat().st_size // BLOCK, time.monotonic() + SECONDS
 
@@ -104,7 +104,7 @@ def read_blocks(file: Path, seed: int) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Rows a second by side and round."""
+    """Return the rows a second by side and round."""
     memory, file = parse_size(options.memory, "--memory"), options.work / "rows.npy"
     make_table(file, options.rows)
     ((group,),) = bound_hosts(1, None, memory)
@@ -144,7 +144,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(result: dict[str, Any]) -> str:
-    """What is shown of a result, in Markdown."""
+    """Write a page of the result, in Markdown."""
     lines = [
         "# Rows of a table larger than memory",
         "",
@@ -172,7 +172,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Medians as bars, on a logarithmic axis."""
+    """Draw medians as bars, on a logarithmic axis."""
     figure = Figure((7, 1.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -184,7 +184,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--work", type=Path, default=Path("rows-beyond-memory-work"))

@@ -32,7 +32,7 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from hopper.bench.machine import commit, machine, tell_machine, versions
-from hopper.bench.train_process import ended_by_signals, train_in_process
+from hopper.bench.train_process import end_on_signals, train_in_process
 from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.train.checkpoint import BEST_MODEL_FILE
@@ -95,7 +95,7 @@ class Fixed:
     resumed: bool = False
 
     def configure(self, partitions: Path) -> Values:
-        """What its file says."""
+        """Return the values of the case's configuration."""
         values: Values = {
             "data": {"partitioned": str(partitions / self.partitioned)},
             "model": self.model,
@@ -180,7 +180,7 @@ FIXED: Final = {
 
 
 def main() -> int:
-    """Train all; 1 where something differs from what is compared with."""
+    """Train all configurations. Return 1 if something differs from the other side."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--against", type=Path, metavar="DIR")
@@ -188,7 +188,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     runs: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="same-results-") as name, ended_by_signals():
+    with tempfile.TemporaryDirectory(prefix="same-results-") as name, end_on_signals():
         work = Path(name)
         cases = {name: case for name, case in FIXED.items() if options.only in name}
         make_partitions(work, {case.partitioned for case in cases.values()})
@@ -220,7 +220,7 @@ def main() -> int:
 
 
 def _format_by_run(result: dict[str, Any]) -> str:
-    """As JSON, a line for what was measured where, and one for each configuration."""
+    """Write JSON with a line for each side's setting, and one for each configuration."""
     head = json.dumps({key: value for key, value in result.items() if key != "runs"})
     runs = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(run)}" for name, run in result["runs"].items()
@@ -241,7 +241,7 @@ def _page(result: dict[str, Any]) -> list[str]:
     ]
     for name, run in result["runs"].items():
         first, last = run["losses"][0], run["losses"][-1]
-        scores = ", ".join("-" if each is None else f"{each:.4f}" for each in run["scores"])
+        scores = ", ".join("-" if score is None else f"{score:.4f}" for score in run["scores"])
         sent_bytes = sum(run["bytes"].values())
         lines.append(
             f"| {name} | {first:.6f}, {last:.6f} | {scores} | {sent_bytes / 1e3:,.0f} | "
@@ -250,12 +250,12 @@ def _page(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def make_partitions(work: Path, wanted: set[str]) -> None:
-    """Write the partitioned directories that are wanted, under their names."""
-    for graph in {PARTITIONS[name][0] for name in wanted}:
+def make_partitions(work: Path, names: set[str]) -> None:
+    """Write the named partitioned directories."""
+    for graph in {PARTITIONS[name][0] for name in names}:
         preset, scale = GRAPHS[graph]
         _hopper("dataset", "make", preset, "--scale", scale, "--out", str(work / graph))
-    for name in sorted(wanted):
+    for name in sorted(names):
         graph, words = PARTITIONS[name]
         _hopper("partition", str(work / graph), *words.split(), "--out", str(work / name))
 
@@ -289,8 +289,9 @@ def _train(name: str, fixed: Fixed, work: Path) -> dict[str, Any]:
 
 
 def _sketches(run_dir: Path) -> dict[str, list[float]]:
-    """Of every recorded tensor, its norm and its product with a vector drawn for its name."""
-    found = {}
+    """Return the norm of every recorded tensor, and its product with a vector drawn for its
+    name."""
+    sketches = {}
     files = [*run_dir.rglob(f"{GRADIENTS_FOLDER}/*.safetensors"), *run_dir.rglob(BEST_MODEL_FILE)]
     for file in sorted(files):
         for name, tensor in load_file(file).items():
@@ -301,12 +302,13 @@ def _sketches(run_dir: Path) -> dict[str, list[float]]:
                 values.size
             )
             key = f"{file.relative_to(run_dir).with_suffix('')}: {name}"
-            found[key] = [float(np.linalg.norm(values)), float(values @ values_drawn)]
-    return found
+            sketches[key] = [float(np.linalg.norm(values)), float(values @ values_drawn)]
+    return sketches
 
 
 def _compare(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each configuration that both have, how far its numbers are apart, and its bytes."""
+    """Compare each configuration that both sides have: differences of its numbers, and its
+    bytes."""
     rows = []
     for name, now in after["runs"].items():
         then = before["runs"].get(name)
@@ -349,15 +351,16 @@ def _tell_comparison(
 
 
 def _difference(before: list[float | None], after: list[float | None]) -> float:
-    """Of the largest number; infinite where there are other ones."""
+    """Return the largest difference over the largest number; infinite where numbers are missing."""
     if [value is None for value in before] != [value is None for value in after]:
         return float("inf")
-    a, b = (np.array([each for each in side if each is not None]) for side in (before, after))
+    a, b = (np.array([value for value in side if value is not None]) for side in (before, after))
     return float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-300)) if a.size else 0.0
 
 
 def _tensor_difference(before: dict[str, list[float]], after: dict[str, list[float]]) -> float:
-    """Of a tensor's norm, where that is not lost in the rounding of the largest of its moment."""
+    """Return the largest difference over a tensor's norm, or over a millionth of the largest norm
+    of its moment if that is more."""
     if before.keys() != after.keys():
         return float("inf")
     largest: dict[str, float] = {}

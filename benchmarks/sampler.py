@@ -86,7 +86,7 @@ class Workload:
 
 
 def hopper_side(work: Workload) -> Sample:
-    """Hopper's sampler and blocks."""
+    """Make Hopper's sampler, which makes blocks too."""
     sampler = NeighborSampler(
         {work.relation: work.topology},
         {work.target: work.original_ids},
@@ -103,11 +103,11 @@ def hopper_side(work: Workload) -> Sample:
 
 
 def dgl_side(work: Workload, fused: bool) -> Sample:
-    """DGL's sampler; the graph is handed over in the format that it samples from."""
+    """Make DGL's sampler, with the graph in the format that it samples from."""
     import dgl
     import torch
 
-    # Copies: DGL wants writable tensors, and would keep maps alive otherwise.
+    # DGL needs writable tensors and would keep maps alive, so make copies.
     indptr = torch.from_numpy(np.array(work.topology.indptr))
     indices = torch.from_numpy(np.array(work.topology.indices))
     graph = dgl.graph(
@@ -125,12 +125,12 @@ def dgl_side(work: Workload, fused: bool) -> Sample:
 
 
 def make_side(name: str, work: Workload) -> Sample:
-    """The sampler of a side."""
+    """Return the sampler of a side."""
     return hopper_side(work) if name == "hopper" else dgl_side(work, fused=name == "dgl")
 
 
 def use_threads(threads: int, with_dgl: bool) -> None:
-    """Equal threads for numba, torch and, where it takes part, DGL."""
+    """Set an equal number of threads for numba, torch and, if it takes part, DGL."""
     import numba
     import torch
 
@@ -143,7 +143,7 @@ def use_threads(threads: int, with_dgl: bool) -> None:
 
 
 def measure_times(work: Workload, rounds: int, threads: int) -> dict[str, Any]:
-    """Seconds per batch of every side, round after round, and mean sizes of a batch."""
+    """Return the seconds per batch of every side, round after round, and mean sizes of a batch."""
     use_threads(threads, with_dgl=True)
     sides = {name: make_side(name, work) for name in SIDES}
     seconds: dict[str, list[float]] = {name: [] for name in SIDES}
@@ -166,7 +166,8 @@ def measure_times(work: Workload, rounds: int, threads: int) -> dict[str, Any]:
 
 
 def measure_memory(name: str, work: Workload, threads: int) -> dict[str, float]:
-    """MiB resident: before a sampler is made, and at the peak of sampling every batch once.
+    """Return the resident MiB before a sampler is made, and at the peak of sampling every batch
+    once.
 
     Memory maps of the topology count as far as they were read.
     """
@@ -179,7 +180,7 @@ def measure_memory(name: str, work: Workload, threads: int) -> dict[str, float]:
 
 
 def resident_mib(field: str) -> float:
-    """A line of /proc/self/status; getrusage would count the parent's memory before exec."""
+    """Read a line of /proc/self/status. getrusage would count the parent's memory before exec."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return round(int(line.split()[1]) / 1024, 1)
@@ -203,7 +204,7 @@ def in_process(options: argparse.Namespace, role: str) -> Any:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write and print; 0."""
+    """Measure, write and print. Return 0."""
     times = in_process(options, "times")
     memory = {name: in_process(options, f"memory-{name}") for name in SIDES}
     seconds = times["seconds"]
@@ -242,7 +243,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print the table, and whether the goal stands."""
+    """Print the table, and whether the goal is met."""
     table = Table(
         title=f"{result['batch_size']:,} roots, fanouts {result['fanouts']}, "
         f"{result['threads']} threads, {result['rounds']} rounds of {result['batches']} batches"
@@ -274,7 +275,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; the roles other than ``run`` are this script's own child processes."""
+    """Run the command line. The roles other than ``run`` are this script's own child processes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graph", type=Path, required=True, help="graph or partitioned directory")
     parser.add_argument("--out", type=Path, help=f"folder for {RESULT_FILE}")

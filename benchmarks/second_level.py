@@ -44,7 +44,8 @@ IN_TURN, BY_LOCALITY = PLACEMENTS = ("in turn", "by locality")
 
 
 def divide(graph: GraphDirectory, folder: Path, hosts: int, ranks: int) -> Path:
-    """The graph over the hosts, with a second level for so many ranks; made once."""
+    """Divide the graph over the hosts, unless that has been done, with a second level for the
+    ranks."""
     out = folder / ("in-turn" if ranks == 1 else f"by-locality-{ranks}")
     if not out.exists():
         partition_graph(graph, out, hosts, ranks_per_server=ranks)
@@ -74,21 +75,23 @@ def compare(options: argparse.Namespace, parts: dict[int, Path], ranks: int) -> 
 
 
 def summarise(results: dict[str, Any], ranks: int, hosts: int) -> Iterator[dict[str, Any]]:
-    """A line for each engine and placement."""
+    """Yield a line for each engine and placement."""
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in results["runs"]:
         place = BY_LOCALITY if "partitioned=" in run["label"] else IN_TURN
         runs.setdefault((run["engine"], place), []).append(run)
-    for (engine, place), own in sorted(runs.items(), key=lambda each: list(runs).index(each[0])):
-        epochs = [epoch for run in own for epoch in measured_epochs(run)]
+    for (engine, place), engine_runs in sorted(
+        runs.items(), key=lambda item: list(runs).index(item[0])
+    ):
+        epochs = [epoch for run in engine_runs for epoch in measured_epochs(run)]
         turns = hosts * ranks
         rows = {
-            kind: fmean(each["rows"][kind] / each["iterations"] / turns for each in epochs)
+            kind: fmean(epoch["rows"][kind] / epoch["iterations"] / turns for epoch in epochs)
             for kind in ("local", "remote_unique")
         }
         times = None
         if place == BY_LOCALITY:
-            ratio = paired_ratio(_seconds(runs[engine, IN_TURN]), _seconds(own))
+            ratio = paired_ratio(_seconds(runs[engine, IN_TURN]), _seconds(engine_runs))
             times = {"mean": ratio.mean, "low": ratio.low, "high": ratio.high}
         yield {
             "engine": engine,
@@ -96,23 +99,23 @@ def summarise(results: dict[str, Any], ranks: int, hosts: int) -> Iterator[dict[
             "placement": place,
             "rows_a_rank": round(sum(rows.values()), 1),
             "rows_of_other_servers_a_rank": round(rows["remote_unique"], 1),
-            "epoch_seconds": round(fmean(_seconds(own)), 4),
+            "epoch_seconds": round(fmean(_seconds(engine_runs)), 4),
             "times_as_fast_as_in_turn": times,
             "bytes": {
-                cause: round(fmean(each["bytes"][cause] for each in epochs))
+                cause: round(fmean(epoch["bytes"][cause] for epoch in epochs))
                 for cause in epochs[0]["bytes"]
             },
         }
 
 
 def _seconds(runs: Sequence[dict[str, Any]]) -> list[float]:
-    """By round, a run's mean epoch."""
+    """Return a run's mean epoch by round."""
     ordered_runs = sorted(runs, key=lambda run: run["round"])
     return [fmean(epoch["seconds"] for epoch in measured_epochs(run)) for run in ordered_runs]
 
 
 def page(result: dict[str, Any]) -> str:
-    """The result in Markdown."""
+    """Write a page of the result, in Markdown."""
     lines = [
         "# Several ranks a host",
         "",
@@ -147,7 +150,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Rows a rank and seconds, by engine, a bar for each number of ranks and placement."""
+    """Draw rows and seconds of a rank by engine, a bar for each number of ranks and placement."""
     figure = Figure((11, 4.4), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     cells = result["cells"]
@@ -158,9 +161,9 @@ def draw(result: dict[str, Any], file: Path) -> None:
     for axes, (key, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
         for number, (ranks, placement) in enumerate(kinds):
             values = {
-                each["engine"]: each[key]
-                for each in cells
-                if (each["ranks_per_host"], each["placement"]) == (ranks, placement)
+                cell["engine"]: cell[key]
+                for cell in cells
+                if (cell["ranks_per_host"], cell["placement"]) == (ranks, placement)
             }
             width = 0.8 / len(kinds)
             axes.bar(
@@ -179,7 +182,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
-    """The options, and what overrides keys of the configuration."""
+    """Parse the options, and the words that override keys of the configuration."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("--graph", type=Path, required=True, help="graph directory")
@@ -193,7 +196,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     options, options.overrides = parse()
     graph = GraphDirectory.open(options.graph)
     options.out.mkdir(parents=True, exist_ok=True)

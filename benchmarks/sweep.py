@@ -31,13 +31,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.bench.emulate.hosts import EmulatedCluster, emulated
+from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
 from hopper.bench.emulate.request import make_request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs
-from hopper.bench.train_process import ended_by_signals, train_in_process
+from hopper.bench.train_process import end_on_signals, train_in_process
 from hopper.config import make_config
 from hopper.errors import ClusterError
 from hopper.paired_ratio import paired_ratio
@@ -102,7 +102,7 @@ class Benchmark:
         }  # fmt: skip
 
     def losses(self, side: str) -> list[list[float]]:
-        """By trial: the losses of round 0 of a side."""
+        """Return the losses of round 0 of a side by trial."""
         folders = [f"{side}-0-{trial}" for trial in range(self._count)]
         if side not in SEPARATE:
             folders = [f"{_words(side)}-0/trial-{trial}" for trial in range(self._count)]
@@ -145,7 +145,7 @@ def _words(side: str) -> str:
 
 
 def loss_difference(benchmark: Benchmark) -> float:
-    """The largest relative difference between a trial's losses in the sweep and alone."""
+    """Return the largest relative difference between a trial's losses in the sweep and alone."""
     for side in ("sweep", *SEPARATE):
         benchmark.run(side, 0)
     expected = benchmark.losses("sweep")
@@ -158,23 +158,24 @@ def loss_difference(benchmark: Benchmark) -> float:
 
 
 def ratios(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How many times less the sweep took than each other side: feature bytes, and paired times."""
+    """Return how many times less the sweep took than each other side: feature bytes, and paired
+    times."""
     by_side = {side: [run for run in runs if run["side"] == side] for side in SIDES}
     sweep = by_side["sweep"]
-    found: dict[str, dict[str, Any]] = {}
+    ratios_by_side: dict[str, dict[str, Any]] = {}
     for side in SIDES[1:]:
         fetched = sweep[0]["bytes"]["feature"]
-        found[side] = {
+        ratios_by_side[side] = {
             "feature_bytes": by_side[side][0]["bytes"]["feature"] / fetched if fetched else None
         }
         for key in ("seconds", "wall_seconds"):
             ratio = paired_ratio([r[key] for r in by_side[side]], [r[key] for r in sweep])
-            found[side][key] = asdict(ratio)
-    return found
+            ratios_by_side[side][key] = asdict(ratio)
+    return ratios_by_side
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Print a line per side."""
+    """Print a line for each side."""
     columns = ("features, MB", "models, MB", "gradients, MB", "s", "wall s", "sweep is faster by")
     table = Table("side", *columns, title=f"{result['trials']} trials, {result['dataset']['name']}")
     for side in SIDES:
@@ -196,7 +197,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _train_anew(hosts: EmulatedCluster, *arguments: Any) -> dict[str, Any]:
-    """Train on hosts with ranks that are started for it, as every run of a sweep's own would."""
+    """Train on hosts with newly started ranks, as a single run would."""
     hosts.ranks.stop()
     return train_on_hosts(hosts, *arguments)
 
@@ -213,8 +214,8 @@ def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="sweep-") as work,
-        ended_by_signals(),
-        nullcontext() if request is None else emulated(request) as hosts,
+        end_on_signals(),
+        nullcontext() if request is None else emulate_hosts(request) as hosts,
     ):
         train: Any = train_in_process
         if hosts is not None:
@@ -241,7 +242,7 @@ def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
         "commit": commit(),
         "machine": machine() | {"emulation": emulation},
         "versions": versions(),
-        # Where the graph lay is nobody's business.
+        # Paths of this machine do not belong into a result.
         "config": base.model_dump() | {"data": {"partitioned": options.graph.name}},
         "dataset": {"name": graph.schema.name, "servers": graph.book.servers},
         "trials": options.trials,
@@ -258,7 +259,7 @@ def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--graph", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -35,29 +35,29 @@ from typing import Any
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
-# Last, since PYTHONPATH says of which commit the packages are.
+# Imported last, since PYTHONPATH decides which commit the packages are from.
 sys.path.append(str(ROOT))
 SIDES = ("before", "after")
 RUN_SECONDS = 1800.0
 
 
 def train(arguments: list[str]) -> None:
-    """Train once, in the commit whose packages are on the path; prints what was measured.
+    """Train once in the commit whose packages are on the path, and print what was measured.
 
     What it imports must be there in both commits.
     """
-    from hopper.bench.emulate.hosts import emulated
+    from hopper.bench.emulate.hosts import emulate_hosts
     from hopper.bench.emulate.request import make_request
     from hopper.bench.emulate.train import train_on_hosts
     from hopper.bench.statistics import measured_epochs
-    from hopper.bench.train_process import ended_by_signals, train_in_process
+    from hopper.bench.train_process import end_on_signals, train_in_process
     from hopper.train.results import EPOCHS_FILE
 
     file, run_dir, emulate, link_rate = arguments
-    with ended_by_signals():
+    with end_on_signals():
         begun = time.monotonic()
         if int(emulate):
-            with emulated(make_request(int(emulate), link_rate, None, None)) as hosts:
+            with emulate_hosts(make_request(int(emulate), link_rate, None, None)) as hosts:
                 if not hosts.effective:
                     sys.exit(f"--emulate: {hosts.why_not}")
                 begun = time.monotonic()
@@ -78,7 +78,7 @@ def train(arguments: list[str]) -> None:
 
 
 def main() -> int:
-    """Compare two commits; 1 where they do not train the same."""
+    """Compare two commits. Return 1 if they do not train the same."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("config", metavar="CONFIG.toml")
     parser.add_argument("--before", required=True, metavar="COMMIT")
@@ -139,7 +139,7 @@ def main() -> int:
     return 0 if result["ratios"] is not None else 1
 
 
-# In the commit that reads it: keys may have come or gone.
+# Let the commit that reads the configuration write it, since keys may differ.
 WRITE_CONFIG = """
 import pathlib, sys
 from hopper.config import load_config
@@ -161,11 +161,11 @@ def _worktree(work: Path, commit: str) -> Iterator[Path]:
 
 
 def _run(root: Path, work: Path, words: list[str]) -> str:
-    """Run Python with the packages of a checkout; returns what it printed."""
+    """Run Python with the packages of a checkout. Return its output."""
     words = [str(Path(word).absolute()) if word.endswith(".toml") else word for word in words]
     done = subprocess.run(
         [sys.executable, *words],
-        # Nothing of the folder that this is called in is on the path of either.
+        # The present folder must not be on the path of either commit.
         cwd=work,
         env=os.environ | {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"},
         stdout=subprocess.PIPE,
@@ -193,8 +193,8 @@ def _result(
 
     losses = {engine: [run["losses"] for run in runs if run["engine"] == engine]
               for engine in engines}  # fmt: skip
-    off = {engine: max(_difference(all_[0], losses_of_run) for losses_of_run in all_)
-           for engine, all_ in losses.items()}  # fmt: skip
+    off = {engine: max(_difference(runs_losses[0], losses_of_run) for losses_of_run in runs_losses)
+           for engine, runs_losses in losses.items()}  # fmt: skip
     different = [engine for engine, most in off.items() if most > options.tolerance]
     ratios: dict[str, Any] = {}
     for engine in engines:
@@ -231,8 +231,12 @@ def _result(
 
 
 def _difference(losses: list[list[float]], others: list[list[float]]) -> float:
-    """The largest relative difference between the losses of two runs' iterations."""
-    pairs = [pair for both in zip(losses, others, strict=True) for pair in zip(*both, strict=True)]
+    """Return the largest relative difference between the losses of two runs' iterations."""
+    pairs = [
+        pair
+        for iteration_losses in zip(losses, others, strict=True)
+        for pair in zip(*iteration_losses, strict=True)
+    ]
     return max(abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in pairs)
 
 
@@ -290,7 +294,7 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _run_values(result: Mapping[str, Any], engine: str, side: str, key: str) -> list[float]:
-    """What was measured, by round."""
+    """Return what was measured, by round."""
     runs = result["runs"]
     return [run[key] for run in runs if (run["engine"], run["side"]) == (engine, side)]
 

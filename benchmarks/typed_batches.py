@@ -23,8 +23,8 @@ BATCH_SIZE: Final = 1024
 
 
 def layer_configs(path: Path, model: str, hidden: int) -> dict[bool, Config]:
-    """Two layers on a partitioned graph, by ``model.merge``; R-GCN without root weight, as PyG's is
-    compared."""
+    """Return two layers on a partitioned graph, by ``model.merge``; R-GCN without root weight, as
+    PyG's is compared."""
     root = {"root_weight": False} if model == "rgcn" else {}
     return {
         merge: make_config(
@@ -40,7 +40,7 @@ def layer_configs(path: Path, model: str, hidden: int) -> dict[bool, Config]:
 
 
 def header(device: torch.device, rounds: int) -> dict[str, Any]:
-    """When, where and with what something was measured."""
+    """Return when, where and with what something was measured."""
     return {
         "schema": 1,
         "date": datetime.now(UTC).date().isoformat(),
@@ -55,8 +55,8 @@ def header(device: torch.device, rounds: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is measured, how often, and where results go."""
+class MeasureRequest:
+    """The options of a measurement: what is measured, how often, and where results go."""
 
     partitioned: list[Path]
     models: list[str]
@@ -68,7 +68,7 @@ class Asked:
     device: torch.device
 
     def cells(self) -> Iterator[tuple[Path, str]]:
-        """Every graph with every model."""
+        """Yield every graph with every model."""
         return product(self.partitioned, self.models)
 
     def write(self, file: str, result: Mapping[str, Any]) -> None:
@@ -79,8 +79,8 @@ class Asked:
 
 def ask(
     arguments: Sequence[str] | None, description: str, *, models: str, rounds: int, batches: int
-) -> Asked:
-    """Read the options, which have these defaults."""
+) -> MeasureRequest:
+    """Read the options, with these defaults."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("partitioned", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
@@ -90,7 +90,7 @@ def ask(
     parser.add_argument("--batches", type=int, default=batches, help="0: a whole epoch")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = vars(parser.parse_args(arguments))
-    return Asked(
+    return MeasureRequest(
         **options
         | {"models": options["models"].split(","), "device": choose_device(options["device"])}
     )

@@ -58,23 +58,23 @@ Sample = Callable[[NDArray[np.int64], int], int]
 
 
 def make_weights(work: Workload, seed: int) -> NDArray[np.float32]:
-    """[edges] float32, in the order of the neighbour lists."""
+    """Return [edges] float32, in the order of the neighbour lists."""
     generator = np.random.default_rng(seed)
     noise = generator.normal(0.0, SIGMA, work.topology.indices.size)
     return np.exp(noise).astype(np.float32)
 
 
 def our_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
-    """A sampler of Hopper's."""
-    kind, options = OURS[name]
+    """Make a sampler of Hopper's."""
+    sampler_class, options = OURS[name]
     units = to_units(weights, float(weights.max()))
     indptr = np.asarray(work.topology.indptr)
     add_up(units, indptr, 0, indptr.size - 1, units)
     table = np.empty(units.size, np.uint32)
     write_tables(units, indptr, 0, indptr.size - 1, table)
     topology = dataclasses.replace(work.topology, weight_sums=units, alias_table=table)
-    given: Any = ({work.relation: topology}, {work.target: work.original_ids}, work.target)
-    sampler = SAMPLERS[kind](*given, FANOUTS, work.seed, **options)  # type: ignore[arg-type]
+    arguments: Any = ({work.relation: topology}, {work.target: work.original_ids}, work.target)
+    sampler = SAMPLERS[sampler_class](*arguments, FANOUTS, work.seed, **options)  # type: ignore[arg-type]
 
     def sample(roots: NDArray[np.int64], iteration: int) -> int:
         blocks = sampler.sample(roots, 0, iteration).blocks()
@@ -87,7 +87,7 @@ def our_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
 
 
 def dgl_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
-    """A sampler of DGL's, without its fused way where it has none."""
+    """Make a sampler of DGL's, without its fused function if it has none."""
     import dgl
 
     topology = work.topology
@@ -106,7 +106,7 @@ def dgl_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a batch by side and round."""
+    """Return the seconds of a batch by side and round."""
     use_threads(options.threads, with_dgl=True)
     work = Workload(options.graph, options.batches, options.seed)
     weights = make_weights(work, options.seed)
@@ -157,7 +157,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(result: dict[str, Any]) -> str:
-    """What is shown of a result, in Markdown."""
+    """Write a page of the result, in Markdown."""
     lines = [
         "# Draws by weight and with replacement",
         "",
@@ -186,7 +186,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Medians as bars."""
+    """Draw medians as bars."""
     names = list(result["seconds_of_a_batch"])[::-1]
     medians = [1e3 * float(np.median(result["seconds_of_a_batch"][name])) for name in names]
     figure = Figure((7, 3.6), layout="constrained")
@@ -199,7 +199,7 @@ def draw(result: dict[str, Any], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graph", type=Path, required=True, help="graph or partitioned directory")
     parser.add_argument("--out", type=Path, required=True)

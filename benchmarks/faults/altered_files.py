@@ -70,8 +70,8 @@ def alter_files(
     outcomes: dict[str, dict[str, int]] = {}
     wrong = [
         f"{what}: refused, and nothing was altered: {outcome}"
-        for what, (owner, read) in plain.items()
-        if (outcome := _in_a_child(read, owner, folder / "said")) != "accepted"
+        for what, (owner, read_file) in plain.items()
+        if (outcome := _in_a_child(read_file, owner, folder / "said")) != "accepted"
     ]
     for _ in range(count):
         kind, what, owner, file, read = _choose(draw, divisions, plain, sources, run_dir)
@@ -106,7 +106,8 @@ def _choose(
     sources: dict[str, Path],
     run_dir: Path,
 ) -> tuple[str, str, Path, Path, Callable[[Path], None]]:
-    """Choose a file. Return its kind, its owner, the path of that, the file, and its reader."""
+    """Choose a file. Return its kind, the name and path of what it belongs to, the file, and its
+    reader."""
     kind = draw.choices(("division", "tensors", "source", "plain"), (5, 2, 3, 2))[0]
     if kind == "tensors":
         what = draw.choice(("checkpoint", "best.safetensors"))
@@ -114,16 +115,16 @@ def _choose(
         return kind, what, run_dir, newest or run_dir / what, check_file
     if kind == "division":
         what = draw.choice(list(divisions))
-        owner, read = divisions[what], _read_division
+        owner, read_file = divisions[what], _read_division
     elif kind == "plain":
         what = draw.choice(list(plain))
-        owner, read = plain[what]
+        owner, read_file = plain[what]
     else:
         what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
         owner = sources[what]
-        read = _import_as(what.split()[0], owner.parent / "out")
+        read_file = _import_as(what.split()[0], owner.parent / "out")
     files = [owner] if owner.is_file() else sorted(owner.rglob("*"))
-    return kind, what, owner, draw.choice([path for path in files if path.is_file()]), read
+    return kind, what, owner, draw.choice([path for path in files if path.is_file()]), read_file
 
 
 def _alter(file: Path, draw: random.Random) -> str:
@@ -158,7 +159,7 @@ def _alter(file: Path, draw: random.Random) -> str:
     return how
 
 
-def _in_a_child(read: Callable[[Path], None], target: Path, log_file: Path) -> str:
+def _in_a_child(read_file: Callable[[Path], None], target: Path, log_file: Path) -> str:
     """Read a path in another process. Return "accepted", "refused", or what went wrong."""
     child = os.fork()
     if not child:
@@ -168,7 +169,7 @@ def _in_a_child(read: Callable[[Path], None], target: Path, log_file: Path) -> s
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
                 try:
-                    read(target)
+                    read_file(target)
                     code = 0
                 except HopperError as error:
                     code = 1 if "\n" not in str(error) else 2
@@ -211,7 +212,7 @@ def _import_as(kind: str, out: Path) -> Callable[[Path], None]:
         if code == 0:
             GraphDirectory.open(out, check="full")
         else:
-            # Lines before it tell how far it came.
+            # Earlier lines report progress.
             last_line = output.getvalue().strip().splitlines()[-1]
             assert last_line.startswith("error: "), output.getvalue()
             raise HopperError(last_line)

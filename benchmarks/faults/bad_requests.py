@@ -53,17 +53,17 @@ def send_bad_requests(
     requests alone, by itself and beside all the others, and ``wrong``, a line each.
     """
     with serving(partitioned, 0, partitioned / "port.json") as (process, address):
-        told = _abuse(process, address, partitioned, count, seed, advance)
+        result = _abuse(process, address, partitioned, count, seed, advance)
         process.send_signal(signal.SIGTERM)
         begun = time.monotonic()
         try:
-            said = process.communicate(timeout=_LIMIT)[1]
+            errors = process.communicate(timeout=_LIMIT)[1]
         except subprocess.TimeoutExpired:
-            said = "it did not end"
-        told["end"] = {"exit_code": process.returncode, "seconds": time.monotonic() - begun}
-        if process.returncode != 0 or said:
-            told["wrong"].append(f"ended with {process.returncode}: {said!r:.300}")
-    return told
+            errors = "it did not end"
+        result["end"] = {"exit_code": process.returncode, "seconds": time.monotonic() - begun}
+        if process.returncode != 0 or errors:
+            result["wrong"].append(f"ended with {process.returncode}: {errors!r:.300}")
+    return result
 
 
 def _abuse(
@@ -81,7 +81,7 @@ def _abuse(
         time.sleep(_ALONE_SECONDS)
     beside = {"by itself": good.latencies()}
     before = _state(watched)
-    clients = [_Client(address, Requests(shard, seed + each)) for each in range(CLIENTS)]
+    clients = [_Client(address, Requests(shard, seed + index)) for index in range(CLIENTS)]
     request = Requests(shard, seed).good()[0]
     strangers = Strangers(address, request, _large(request), seed)
     begun = time.monotonic()
@@ -92,7 +92,7 @@ def _abuse(
         strangers.end()
     seconds = time.monotonic() - begun
     beside["beside the others"] = good.latencies()
-    wrong = [line for each in (*clients, good) for line in each.wrong]
+    wrong = [line for client in (*clients, good) for line in client.wrong]
     time.sleep(_SETTLE_SECONDS)
     if process.poll() is not None:
         wrong.append(f"the server ended with {process.returncode}")
@@ -103,17 +103,19 @@ def _abuse(
     growth = _growth(memory, count)
     wrong += _find_growth(growth, before, after)
     by_kind: dict[str, Counter[str]] = {}
-    for each in clients:
-        for kind, statuses in each.statuses.items():
+    for client in clients:
+        for kind, statuses in client.statuses.items():
             by_kind.setdefault(kind, Counter()).update(statuses)
     return {
-        "requests": sum(each.answered for each in clients),
+        "requests": sum(client.answered for client in clients),
         "connections": strangers.connections,
         "floods": strangers.floods,
         "slow_readers": strangers.readers,
         "requests_per_second": count / seconds,
-        "statuses": {kind: dict(sorted(each.items())) for kind, each in sorted(by_kind.items())},
-        "slowest_seconds": max(each.slowest for each in clients),
+        "statuses": {
+            kind: dict(sorted(counts.items())) for kind, counts in sorted(by_kind.items())
+        },
+        "slowest_seconds": max(client.slowest for client in clients),
         "memory_mib": [[answered, round(rss, 1)] for answered, rss in memory],
         "growth_mib": round(growth, 1),
         "before": before,
@@ -130,18 +132,18 @@ def _await_clients(
     watched: psutil.Process,
     advance: Callable[[int], None],
 ) -> list[tuple[int, float]]:
-    """Let clients send their requests; returns the server's memory in MiB after so many."""
+    """Let clients send their requests. Return the server's memory in MiB over time."""
     threads = [
-        threading.Thread(target=each.run, args=(count // CLIENTS,), name="client")
-        for each in clients
+        threading.Thread(target=client.run, args=(count // CLIENTS,), name="client")
+        for client in clients
     ]
     memory: list[tuple[int, float]] = []
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     done = 0
-    while any(each.is_alive() for each in threads):
+    while any(thread.is_alive() for thread in threads):
         time.sleep(0.05)
-        now = sum(each.answered for each in clients)
+        now = sum(client.answered for client in clients)
         advance(now - done)
         done = now
         if done >= len(memory) * count / _SAMPLES and process.poll() is None:
@@ -161,7 +163,8 @@ def _growth(memory: list[tuple[int, float]], count: int) -> float:
 
 
 def _find_growth(growth: float, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What is left of requests that have been answered."""
+    """Describe memory and open files that the server still holds when all requests have been
+    answered."""
     wrong = []
     if growth > _MOST_GROWTH_MIB:
         wrong.append(f"memory grew by {growth:.1f} MiB from the fourth fifth to the last")
@@ -179,10 +182,10 @@ def _state(watched: psutil.Process) -> dict[str, Any]:
 
 
 def _large(request: bytes) -> bytes:
-    """A request for the first of its rows, very often."""
-    asked = features_pb2.FetchRowsRequest.FromString(request)
-    asked.ids = asked.ids[:8] * _LARGE_IDS
-    return bytes(asked.SerializeToString())
+    """Make a request that asks for the first rows of another one many times."""
+    message = features_pb2.FetchRowsRequest.FromString(request)
+    message.ids = message.ids[:8] * _LARGE_IDS
+    return bytes(message.SerializeToString())
 
 
 class _Client:
@@ -219,11 +222,11 @@ class _Client:
         self.answered += 1
         if status not in _ANSWERS:
             self.wrong.append(f"{kind}: {method} ended with {status.name}")
-        # Above its limits a server tells good clients, too, to come again.
+        # Above its limits a server refuses valid requests too.
         refused = status is grpc.StatusCode.RESOURCE_EXHAUSTED
         if expected is not None and not refused and _rows(answer) != expected:
             self.wrong.append(f"{kind}: {status.name}, or rows that were not asked for")
 
 
 def _rows(answer: Any) -> bytes:
-    return b"".join(features_pb2.RowChunk.FromString(each).data for each in answer or [])
+    return b"".join(features_pb2.RowChunk.FromString(chunk).data for chunk in answer or [])

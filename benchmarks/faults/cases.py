@@ -38,7 +38,7 @@ _MEMORY: Final = r"killed by SIGKILL|out of memory|Cannot allocate|\bpid \d+\) e
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of fault.
+    """A kind of fault.
 
     Attributes
     ----------
@@ -78,20 +78,20 @@ class Case:
         return self.small_disk or self.bounded_memory
 
 
-def _signal(kind: signal.Signals, who: str) -> Act:
+def _signal(number: signal.Signals, process: str) -> Act:
     def send(run: Running) -> None:
-        pid = run.find(who)
+        pid = run.find(process)
         run.begun = time.monotonic()
         if pid is not None:
             with suppress(ProcessLookupError):
-                os.kill(pid, kind)
+                os.kill(pid, number)
 
     return send
 
 
-def _pause(who: str) -> Act:
+def _pause(process: str) -> Act:
     def stop(run: Running) -> None:
-        pid = run.find(who)
+        pid = run.find(process)
         run.begun = time.monotonic()
         if pid is not None:
             with suppress(ProcessLookupError):
@@ -130,14 +130,14 @@ def _fill_disk_while_writing(run: Running) -> None:
 
 
 def _bound_memory(run: Running) -> None:
-    """What is there stays; what comes is too much."""
+    """Bound the server's memory to what it has, so that more is too much."""
     [group] = run.cgroups
     for used, bound in (
         ("memory.usage_in_bytes", "memory.limit_in_bytes"), ("memory.current", "memory.max"),
     ):  # fmt: skip
         if (group / bound).exists():
             for extra in range(0, 64 << 20, 1 << 20):
-                # More has been taken since.
+                # The server may have taken more memory since the usage was read.
                 with suppress(OSError):
                     now = int((group / used).read_text())
                     (group / bound).write_text(str(now + extra))
@@ -166,13 +166,13 @@ def _go_down_for_a_while(run: Running) -> None:
     run.link.mend()
 
 
-def _reach(which: Callable[[Running], str]) -> Act:
-    """From now on another one is reached at the server's address."""
+def _reach(address_of: Callable[[Running], str]) -> Act:
+    """Lead the server's address to another address from now on."""
 
     def lead(run: Running) -> None:
         assert run.link is not None
         run.begun = time.monotonic()
-        run.link.proxy.lead_to(which(run))
+        run.link.proxy.lead_to(address_of(run))
 
     return lead
 
@@ -188,8 +188,12 @@ def _alter(file: Path, draw: random.Random) -> None:
 
 
 def _kill_and_alter(count: int) -> Act:
-    """The launcher and all that it started are killed; so many of the newest checkpoints are
-    altered before the run goes on."""
+    """Kill the launcher and all that it started, and alter some of the newest checkpoints.
+
+    Parameters
+    ----------
+    count: the number of checkpoints that are altered before the run goes on.
+    """
 
     def act(run: Running) -> None:
         os.kill(run.process.pid, signal.SIGKILL)

@@ -31,10 +31,10 @@ from benchmarks.faults.matrix import (
     usable_cases,
 )
 from benchmarks.faults.page import write_all
-from benchmarks.faults.running import Limits, World, made_world, running
+from benchmarks.faults.running import Limits, World, make_world, running
 from benchmarks.faults.summary import summarise
 from hopper.bench.machine import commit, machine, versions
-from hopper.bench.train_process import ended_by_signals
+from hopper.bench.train_process import end_on_signals
 from hopper.cli import main as hopper
 from hopper.cli.numbers import seed, whole
 from hopper.errors import RequestError
@@ -46,7 +46,7 @@ _PAGE_EVERY = 10
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Return the command's options."""
     parser = argparse.ArgumentParser(
         prog="hopper bench faults",
         description="Let things happen to small runs over two servers, at random moments. Each "
@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(words: Sequence[str], overrides: Sequence[str]) -> int:
-    """The command; 1 if something was wrong.
+    """Run the command. Return 1 if something was wrong, else 0.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
             print(f"{case.word}: {case.right}")
         return 0
     cases = _check(options, overrides)
-    # A shell starts what runs in its background with Ctrl-C ignored, and so would every run be.
+    # A shell starts background jobs with Ctrl-C ignored, and every run would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
@@ -108,7 +108,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
     }  # fmt: skip
     console = Console()
     limits = Limits(grace=options.grace)
-    with ended_by_signals(), scratch_folder("hopper-faults-") as folder, _bars(console) as bars:
+    with end_on_signals(), scratch_folder("hopper-faults-") as folder, _bars(console) as bars:
         parts, others = divide(folder)
         try:
             _try_parts(options, cases, limits, (folder, parts, others), bars, result)
@@ -123,7 +123,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
 
 
 def _check(options: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
-    """The cases to try."""
+    """Return the cases to try."""
     if overrides:
         raise RequestError(f"bench faults: {overrides[0]}: runs have a configuration of their own")
     if options.out is None:
@@ -140,16 +140,16 @@ def _check(options: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
     if not options.cases:
         return usable
     words = {case.word: name for name, case in CASES.items()}
-    asked = [word.strip() for word in options.cases.split(",")]
-    for word in asked:
+    case_names = [word.strip() for word in options.cases.split(",")]
+    for word in case_names:
         if words.get(word) not in usable:
             why = "needs root" if word in words else "is none; --list tells them"
             raise RequestError(f"--cases: {word!r} {why}")
-    return [words[word] for word in asked]
+    return [words[word] for word in case_names]
 
 
 def _repeat(options: argparse.Namespace) -> str:
-    """The command line that repeats the result, without its folder."""
+    """Return the command line that repeats the result, without its folder."""
     defaults = build_parser().parse_args([])
     words = ["hopper bench faults"]
     for name, value in vars(options).items():
@@ -169,16 +169,16 @@ def _try_parts(
 ) -> None:
     folder, parts, others = folders
     if options.files:
-        # Processes are forked to read files: before there are threads.
-        with made_world(folder, parts, others, limits, 2) as world:
-            undisturbed = _finished(world)
+        # Files are read in forked processes, so this comes before there are threads.
+        with make_world(folder, parts, others, limits, 2) as world:
+            undisturbed = _make_finished_run(world)
         task = bars.add_task("files", total=options.files)
         result["files"] = alter_files(
             folder, undisturbed, options.files, options.seed, lambda n: bars.advance(task, n)
         )
         write_all(options.out, result)
     if options.runs:
-        with made_world(folder, parts, others, limits, options.epochs) as world:
+        with make_world(folder, parts, others, limits, options.epochs) as world:
             _try_matrix(options, cases, world, bars, result)
     if options.fuzz:
         task = bars.add_task("requests", total=options.fuzz)
@@ -212,7 +212,7 @@ def _try_matrix(
     done: list[Trial] = []
 
     def begin(trial: Trial) -> None:
-        wrong = sum(each.outcome == WRONG for each in done)
+        wrong = sum(result.outcome == WRONG for result in done)
         bars.update(task, description=f"{wrong} wrong; {trial.case}")
 
     for number, trial in enumerate(try_all(world, undisturbed, trials, options.at_once, begin), 1):
@@ -222,13 +222,13 @@ def _try_matrix(
         is_turn = number % _PAGE_EVERY == 0
         write_all(options.out, result, page=is_turn)
         if is_turn and not bars.console.is_terminal:
-            # A log has no bars.
+            # Bars are not drawn into a log.
             wrong = len(result["matrix"]["wrong"])
             print(f"{number} of {options.runs} runs, {wrong} wrong", flush=True)
 
 
-def _finished(world: World) -> Path:
-    """A folder with a finished run."""
+def _make_finished_run(world: World) -> Path:
+    """Train a run to its end, and return its folder."""
     with running(world, "finished", 0) as run:
         if run.process.wait():
             raise RequestError(f"bench faults: a run that nothing happens to fails: {run.text}")
@@ -238,19 +238,19 @@ def _finished(world: World) -> Path:
 
 
 def divide(folder: Path) -> tuple[Path, Path]:
-    """Two graphs of the same shape, each over two servers."""
-    found = []
+    """Make two graphs of the same shape, and divide each over two servers."""
+    folders = []
     for name, number in (("parts", "0"), ("other-parts", "1")):
         graph = folder / f"graph-{number}"
         make = ["dataset", "make", "arxiv-like", "--scale", _SCALE, "--seed", number]
         _quietly([*make, "--out", str(graph)])
         _quietly(_partition(graph, folder / name))
-        found.append(folder / name)
-    return found[0], found[1]
+        folders.append(folder / name)
+    return folders[0], folders[1]
 
 
 def _divide_topology(folder: Path) -> Path:
-    """The first of them, whose servers draw neighbours too."""
+    """Divide the first graph with its topology, so that servers draw neighbours too."""
     out = folder / "topology-parts"
     _quietly([*_partition(folder / "graph-0", out), "--topology", "partitioned"])
     return out
@@ -261,11 +261,11 @@ def _partition(graph: Path, out: Path) -> list[str]:
 
 
 def _quietly(words: list[str]) -> None:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = hopper(words)
     if code:
-        raise RequestError(f"hopper {' '.join(words)}: {said.getvalue().strip()}")
+        raise RequestError(f"hopper {' '.join(words)}: {output.getvalue().strip()}")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class GoodClient:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Ask meanwhile."""
+        """Ask for rows while the context lasts."""
         self._ended.clear()
         thread = threading.Thread(target=self._run, name="good client")
         thread.start()
@@ -51,7 +51,8 @@ class GoodClient:
             thread.join()
 
     def latencies(self) -> dict[str, Any]:
-        """Of all since the last time: how many, and milliseconds."""
+        """Return the number of requests since the last call, and their latencies in
+        milliseconds."""
         seconds, self._seconds = np.array(self._seconds or [np.nan]), []
         p50, p99 = np.percentile(seconds, (50, 99)) * 1e3
         return {

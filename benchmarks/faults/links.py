@@ -32,7 +32,7 @@ def cut_connections(processes: Sequence[psutil.Process]) -> int:
     """
     ends = []
     for process in processes:
-        # One that ends meanwhile has none.
+        # A process that has ended has no connections.
         with suppress(psutil.Error):
             for connection in process.net_connections("tcp"):
                 if connection.raddr:
@@ -63,7 +63,8 @@ def _shut_down(pid: int, number: int) -> None:
 
 
 class Link:
-    """What happens to the bytes of one server's replies, from a moment on; and who is reached.
+    """A proxy before a server, which can disturb the bytes of its replies, or lead to another
+    address.
 
     Parameters
     ----------
@@ -82,12 +83,12 @@ class Link:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # Nothing of it waits any longer.
+        # A thread that waits for this link stops waiting.
         self._ended.set()
         self.proxy.__exit__(*exception)
 
     def flip_a_bit(self) -> None:
-        """Of what passes next."""
+        """Flip a bit of the bytes that pass next."""
 
         def flip(data: bytes) -> bytes:
             self.mend()
@@ -98,7 +99,7 @@ class Link:
         self._act = flip
 
     def go_down(self) -> None:
-        """Let nothing through until :meth:`mend`, or at all."""
+        """Let nothing through until :meth:`mend`."""
         mended = self._mended = threading.Event()
 
         def hold(data: bytes) -> bytes:
@@ -109,12 +110,12 @@ class Link:
         self._act = hold
 
     def mend(self) -> None:
-        """Let everything through, what was held back first."""
+        """Let everything through. What was held back comes first."""
         self._act = lambda data: data
         self._mended.set()
 
     def slow_down(self, bytes_per_second: float) -> None:
-        """Let so much through."""
+        """Limit the rate of what passes."""
 
         def wait(data: bytes) -> bytes:
             self._ended.wait(len(data) / bytes_per_second)
@@ -127,7 +128,7 @@ class Link:
 
 
 class Stranger:
-    """Listens where a feature server should; answers nothing, or with what nobody can read.
+    """Listens where a feature server should, and answers nothing, or what nobody can read.
 
     Attributes
     ----------
@@ -143,11 +144,11 @@ class Stranger:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
-        for each in (self._listening, *self._kept):
-            each.close()
+        for sock in (self._listening, *self._kept):
+            sock.close()
         self._thread.join()
 
     def _accept(self) -> None:

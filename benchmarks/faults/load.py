@@ -50,19 +50,19 @@ def load_server(
             with serving(partitioned, 0, port_file, *words) as (process, address):
                 watched = psutil.Process(process.pid)
                 before = watched.memory_info().rss / 2**20
-                said = _ask(folder, partitioned, address, clients, seconds, seed, authority)
+                reports = _ask(folder, partitioned, address, clients, seconds, seed, authority)
                 after = watched.memory_info().rss / 2**20
-            cell = _sum_up(clients, tls, seconds, said) | {
+            cell = _sum_up(clients, tls, seconds, reports) | {
                 "rss_mib": [round(before, 1), round(after, 1)]
             }
             cells.append(cell)
             what = f"{clients} clients{', TLS' if tls else ''}"
-            wrong += [f"{what}: {line}" for each in said for line in each["wrong"]]
+            wrong += [f"{what}: {line}" for report in reports for line in report["wrong"]]
             if cell["fairness"] < _LEAST_FAIR:
                 wrong.append(f"{what}: fairness {cell['fairness']:.2f}, expected {_LEAST_FAIR}")
             report({
                 "seconds": seconds, "processes": PROCESSES, "ids": IDS,
-                "row_bytes": said[0]["row_bytes"], "cells": cells, "wrong": wrong,
+                "row_bytes": reports[0]["row_bytes"], "cells": cells, "wrong": wrong,
             })  # fmt: skip
 
 
@@ -75,60 +75,62 @@ def _ask(
     seed: int,
     authority: str,
 ) -> list[dict[str, Any]]:
-    """What each process of clients says, and its latencies."""
+    """Start the clients. Return the report of each of their processes, with its latencies."""
     processes = []
     for number in range(PROCESSES):
-        asked = {
+        request = {
             "partitioned": str(partitioned), "address": address, "clients": clients // PROCESSES,
             "seconds": seconds, "seed": seed * PROCESSES + number, "ids": IDS, "tls_ca": authority,
             "out": str(folder / f"latencies-{number}.npy"),
         }  # fmt: skip
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.faults.load_clients", json.dumps(asked)],
+                [sys.executable, "-m", "benchmarks.faults.load_clients", json.dumps(request)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT,
                 env=os.environ | {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
             )
         )  # fmt: skip
     try:
-        for each in processes:
-            assert each.stdout is not None
-            if each.stdout.readline() != "ready\n":
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
                 raise RequestError("bench faults: clients of the load did not start")
-        # All of them begin before the first one's answer is awaited.
+        # All processes begin before the first output is awaited.
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
         outputs = [process.communicate(timeout=seconds + _END_SECONDS)[0] for process in processes]
     finally:
-        for each in processes:
+        for process in processes:
             with suppress(OSError):
-                each.kill()
-            each.wait()
+                process.kill()
+            process.wait()
     return [
         json.loads(output) | {"latencies": np.load(folder / f"latencies-{number}.npy")}
         for number, output in enumerate(outputs)
     ]
 
 
-def _sum_up(clients: int, tls: bool, seconds: float, said: list[dict[str, Any]]) -> dict[str, Any]:
-    latencies = np.concatenate([each["latencies"] for each in said])
-    counts = [count for each in said for count in each["counts"]]
+def _sum_up(
+    clients: int, tls: bool, seconds: float, reports: list[dict[str, Any]]
+) -> dict[str, Any]:
+    latencies = np.concatenate([report["latencies"] for report in reports])
+    counts = [count for report in reports for count in report["counts"]]
     names = ("p50_ms", "p99_ms", "p999_ms")
-    told = np.percentile(latencies, (50, 99, 99.9)) * 1e3 if latencies.size else [0.0] * 3
+    percentiles = np.percentile(latencies, (50, 99, 99.9)) * 1e3 if latencies.size else [0.0] * 3
     return {
         "clients": clients,
         "tls": tls,
         "requests": int(latencies.size),
         "requests_per_second": round(latencies.size / seconds, 1),
-        **{name: round(float(value), 2) for name, value in zip(names, told, strict=True)},
+        **{name: round(float(value), 2) for name, value in zip(names, percentiles, strict=True)},
         "fairness": round(min(counts) / max(*counts, 1), 3),
     }
 
 
 def _issue(folder: Path) -> dict[str, Path]:
-    """An authority, and a certificate of this machine.
+    """Issue a certificate for this machine. Return the authority and the certificate.
 
     Raises
     ------

@@ -23,8 +23,8 @@ _PAUSE_SECONDS = 0.01
 
 
 class Client:
-    """Asks for rows over a connection of its own, one time after the other; whoever is refused for
-    want of resources comes again."""
+    """Asks for rows over a connection of its own, one request after the other. A request that the
+    server refuses for lack of resources is repeated."""
 
     def __init__(self, request: dict[str, Any], seed: int) -> None:
         self._ids = request["ids"]
@@ -43,11 +43,11 @@ class Client:
         self.wrong: list[str] = []
 
     def connect(self) -> None:
-        """Return once the server is there."""
+        """Connect once the server serves."""
         grpc.channel_ready_future(self._channel).result(_DEADLINE)
 
     def run(self, until: float) -> None:
-        """Ask until then."""
+        """Ask for rows until a moment."""
         stub, spec = self._channel.unary_stream(FETCH_ROWS), self._table.spec
         while (begun := time.monotonic()) < until:
             ids = spec.first_id + self._draw.integers(0, spec.count, self._ids)

@@ -33,8 +33,7 @@ _HANG_SECONDS: Final = 30.0
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run that nothing happens to: its losses, and seconds until its ranks have met and until its
-    first epoch is over, of an epoch, from the last one to the end, and of all."""
+    """A run that nothing happens to: its losses, and the seconds of its phases."""
 
     losses: list[list[float]]
     meeting: float
@@ -75,7 +74,7 @@ class Trial:
 
 
 def measure(world: World) -> Undisturbed:
-    """Let a run end that nothing happens to.
+    """Let a run end without a disturbance, and measure it.
 
     Raises
     ------
@@ -113,7 +112,7 @@ def draw_trials(count: int, cases: Sequence[str], epochs: int, seed: int) -> lis
 
 
 def usable_cases() -> list[str]:
-    """The names of the cases that this user can try."""
+    """Return the names of the cases that this user can try."""
     return [name for name, case in CASES.items() if os.geteuid() == 0 or not case.needs_root]
 
 
@@ -124,14 +123,15 @@ def try_all(
     at_once: int,
     begin: Callable[[Trial], None],
 ) -> Iterator[Trial]:
-    """Yield trials as they end, ``at_once`` of them side by side; ``begin`` is told of each."""
+    """Try all trials, ``at_once`` of them side by side. Yield each as it ends; ``begin`` is told of
+    each."""
 
     def try_next(trial: Trial) -> Trial:
         begin(trial)
         try:
             return try_one(world, undisturbed, trial)
         except Exception as error:
-            # The others go on.
+            # The other trials go on.
             trial.outcome, trial.why = WRONG, f"could not be tried: {error!r}"
             return trial
 
@@ -195,7 +195,7 @@ def _await_moment(run: Running, trial: Trial, undisturbed: Undisturbed) -> None:
 
 def _judge(run: Running, case: Case, trial: Trial, undisturbed: Undisturbed) -> str:
     limits = run.world.limits
-    # Ranks wait for each other once they have come themselves.
+    # Ranks wait for each other only after they have started.
     early = run.epochs_done == 0
     to_the_error = (limits.start + undisturbed.start if early else limits.wait) + limits.grace
     to_the_error += case.seconds
@@ -223,7 +223,7 @@ def _judge(run: Running, case: Case, trial: Trial, undisturbed: Undisturbed) -> 
             raise _Wrong("ended well with other losses")
         return RECOVERED
     _check_error(run, case, trial, code)
-    # It may have trained to its end before the wait that failed.
+    # The run may have trained to its end before the wait that failed.
     if trial.seconds > to_the_error and trial.seconds > limit:
         raise _Wrong(f"ended after {trial.seconds:.1f} s, limit {to_the_error:.1f}: "
                      f"{trial.last_line}")  # fmt: skip
@@ -237,10 +237,10 @@ def _check_error(run: Running, case: Case, trial: Trial, code: int) -> None:
     if case.right == "recovered" and not (case.named and run.returned_late):
         raise _Wrong(f"should have recovered, ended with {code}: {last_line}")
     if code == -signal.SIGTERM and case.named and not last_line:
-        # Told before it had anything to end in order.
+        # The signal came before there was anything to end in order.
         return
     if case.bounded_memory and code == -signal.SIGKILL:
-        # The kernel chose the launcher, which then can say nothing.
+        # The kernel killed the launcher, which then prints nothing.
         return
     if not re.search(case.named.format(place=run.place), last_line):
         raise _Wrong(f"ended with {code}; the last line names something else: {last_line}")

@@ -17,7 +17,7 @@ PARTS = ("matrix", "fuzz", "files", "load")
 
 
 def write_all(out: Path, result: dict[str, Any], page: bool = True) -> None:
-    """Write ``result.json``, and, unless told not to, the page and the picture."""
+    """Write ``result.json`` and, unless told not to, the page and the picture."""
     write_text(out / "result.json", format_result(result))
     if page:
         draw(result, out / PICTURE_FILE)

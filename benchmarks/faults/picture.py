@@ -15,8 +15,8 @@ _COLOURS: Final = {"recovered": "green", "named error": "orange", "wrong": "red"
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """How soon each run ended or recovered, by case; and the memory of the server that was sent
-    requests which make no sense, where that was tried."""
+    """Draw how soon each run ended or recovered, by case, and the memory of the server that was
+    sent nonsense."""
     matrix, fuzz = result.get("matrix"), result.get("fuzz")
     cases = [case["case"] for case in matrix["cases"]] if matrix else []
     figure = Figure(figsize=(11, max(3.5, 1.5 + 0.26 * len(cases))), layout="constrained")

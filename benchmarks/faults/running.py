@@ -32,7 +32,7 @@ _UNBOUNDED = 64 << 30
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: of deadlines, and what a run may take beyond them.
+    """The deadlines of a run, and what it may take beyond them, in seconds.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass
 class World:
-    """What runs share: a graph over two servers, and servers of it that nothing happens to.
+    """What runs share: a graph over two servers, and its servers, which nothing happens to.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class World:
     """held by the one run that has its memory bounded"""
 
     def config(self, place: Path) -> dict[str, Any]:
-        """The configuration of a run in the folder ``place``."""
+        """Return the configuration of a run in the folder ``place``."""
         return {
             "data": {"partitioned": str(place / "parts")},
             "model": {"layers": 2, "hidden": 16, "dropout": 0.3},
@@ -85,7 +85,7 @@ class World:
 
 
 @contextmanager
-def made_world(
+def make_world(
     folder: Path, parts: Path, other_parts: Path, limits: Limits, epochs: int
 ) -> Iterator[World]:
     """Start the servers that runs share, and end them afterwards."""
@@ -116,7 +116,7 @@ class Running:
         self.world, self.place = world, place
         self.folder = world.folder / name
         self.run_dir = self.folder / "run"
-        # What is said, and what is left, goes to another disk than what is written.
+        # Logs and port files lie on another disk than the run's files.
         self.log, self.temporary = world.folder / f"{name}.log", world.folder / f"{name}-tmp"
         self.begun = 0.0
         self.returned_late = False
@@ -132,7 +132,7 @@ class Running:
         return None if self.victim is None else self.victim.pid
 
     def start(self, *words: str) -> None:
-        """Start ``hopper train``; what it says goes on in the same log."""
+        """Start ``hopper train``. Its output is appended to the same log."""
         command = [sys.executable, "-m", "hopper.cli", "train", str(self.folder / "config.json")]
         command += words
         if self.cgroups:
@@ -150,7 +150,7 @@ class Running:
         return self.link is not None or self.victim is not None
 
     def return_victim(self) -> None:
-        """Start the server that was killed again, at the same address."""
+        """Start the killed server again, at the same address."""
         gone = time.monotonic()
         port_file = self.folder / f"server-{self.place}.json"
         self.victim = start_server(
@@ -204,20 +204,20 @@ class Running:
         return any(CheckpointFiles(self.run_dir).folder.glob("*.unfinished"))
 
     def members(self) -> list[psutil.Process]:
-        """Every process of the run but the launcher and what stands beside it, by the folder in
-        their command lines."""
-        known = (self.process.pid, os.getpid(), self.pid_of_victim)
+        """Return every process of the run except the launcher and those started beside it. The
+        run's folder in the command line tells them."""
+        known_pids = (self.process.pid, os.getpid(), self.pid_of_victim)
         members = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 named = any(f"{self.folder}/" in word for word in process.cmdline())
                 gone = process.status() == psutil.STATUS_ZOMBIE
-                if named and process.pid not in known and not gone:
+                if named and process.pid not in known_pids and not gone:
                     members.append(process)
         return members
 
     def ranks(self) -> list[psutil.Process]:
-        """The ranks that live."""
+        """Return the ranks that live."""
         ranks = []
         for process in self.members():
             with suppress(psutil.Error):
@@ -225,17 +225,17 @@ class Running:
                     ranks.append(process)
         return ranks
 
-    def find(self, who: str) -> int | None:
-        """Process id of the "launcher", or of the "rank" or "server" at the place, once it is
-        there; None where the run ends before."""
-        if who == "launcher":
+    def find(self, role: str) -> int | None:
+        """Find the process id of the "launcher", or of the "rank" or "server" at the place, once it
+        is there. Return None if the run ends before."""
+        if role == "launcher":
             return self.process.pid
-        if who == "server" and self.victim is not None:
+        if role == "server" and self.victim is not None:
             return self.victim.pid
         while self.process.poll() is None:
             for process in self.members():
                 with suppress(psutil.Error):
-                    if _place_of(process, who) == str(self.place):
+                    if _place_of(process, role) == str(self.place):
                         return int(process.pid)
             time.sleep(0.02)
         return None
@@ -249,11 +249,11 @@ class Running:
         self.process.wait()
 
 
-def _place_of(process: psutil.Process, who: str) -> str | None:
+def _place_of(process: psutil.Process, role: str) -> str | None:
     words = process.cmdline()
-    if who == "rank" and "hopper.train" in words:
+    if role == "rank" and "hopper.train" in words:
         return process.environ().get("RANK")
-    if who == "server" and "cache_server" in words:
+    if role == "server" and "cache_server" in words:
         return str(words[words.index("--server") + 1])
     return None
 
@@ -270,7 +270,7 @@ def running(
     bounded_memory: bool = False,
     words: Sequence[str] = (),
 ) -> Iterator[Running]:
-    """A run that is started; killed afterwards, and what it wrote is removed but for its log.
+    """Start a run. Kill it afterwards, and remove what it wrote except its log.
 
     Parameters
     ----------
@@ -304,21 +304,21 @@ def running(
 
 
 def _servers(run: Running, serving_by: str, seed: int, stack: ExitStack) -> list[Any]:
-    """``cluster.servers``; what is needed is started."""
+    """Return ``cluster.servers`` of a run, and start the servers that it needs."""
     shared = run.world.servers
     if serving_by == "itself":
         return []
     if "link" in serving_by:
         run.link = stack.enter_context(Link(shared[run.place], seed))
-        mine = run.link.proxy.address
+        rank_address = run.link.proxy.address
     else:
         port_file = run.folder / f"server-{run.place}.json"
         run.victim = start_server(run.folder / "parts", run.place, port_file)
         stack.callback(_end_victim, run)
-        mine = run.victim_address = await_address(run.victim, port_file)
+        rank_address = run.victim_address = await_address(run.victim, port_file)
     is_alone = serving_by in ("a server beside it", "a link")
     return [
-        (mine if is_alone else [mine, core]) if index == run.place else core
+        (rank_address if is_alone else [rank_address, core]) if index == run.place else core
         for index, core in enumerate(shared)
     ]
 

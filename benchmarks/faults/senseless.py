@@ -30,7 +30,7 @@ _UNSIGNED_TYPES: Final = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXE
 
 
 class Requests:
-    """Draws requests to a shard's server.
+    """Draws requests to a shard's server, valid and senseless ones.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ class Requests:
         self._relations: Sequence[str] = list(shard.in_edges)
 
     def draw(self) -> tuple[str, str, bytes, bytes | None]:
-        """Of a request: its kind, method and bytes, and the rows that must come if it is good."""
+        """Draw a request: its kind, method and bytes, and the rows that must come if it is
+        valid."""
         draw = self._draw
         kind = draw.choices(list(_KINDS), list(_KINDS.values()))[0]
         if kind == "good":
@@ -105,7 +106,7 @@ class Requests:
         return method, features_pb2.SampleNeighborsRequest(draws=draws)
 
     def _spoil(self, message: Message) -> bytes:
-        """With nonsense in any field of it, or of a message in it."""
+        """Put nonsense into any field of a message, or of a message in it."""
         target = message
         if isinstance(message, features_pb2.SampleNeighborsRequest):
             target = self._draw.choice(list(message.draws))

@@ -15,7 +15,7 @@ from pathlib import Path
 def start_server(
     partitioned: Path, index: int, port_file: Path, *words: str, listen: str = "127.0.0.1:0"
 ) -> subprocess.Popen[str]:
-    """Start a feature server; its standard error is a pipe.
+    """Start a feature server, whose standard error is a pipe.
 
     Parameters
     ----------
@@ -32,13 +32,13 @@ def start_server(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        # Ctrl-C is for the command that has started it.
+        # Ctrl-C must reach only the command that started the server.
         start_new_session=True,
     )
 
 
 def await_address(process: subprocess.Popen[str], port_file: Path) -> str:
-    """Where a server listens, once it does; RuntimeError if it ends before."""
+    """Wait until a server listens, and return its address. Raise RuntimeError if it ends before."""
     while not port_file.exists():
         if process.poll() is not None:
             raise RuntimeError(f"a feature server ended before it served: {process.args}")

@@ -54,7 +54,7 @@ class Strangers:
             thread.start()
 
     def end(self) -> None:
-        """Leave the server alone."""
+        """End all threads."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -66,7 +66,7 @@ class Strangers:
             act()
 
     def _connect(self) -> None:
-        """Speak another protocol; go in one of several ways, or stay."""
+        """Speak another protocol, and leave in one of several ways, or stay."""
         host, _, port = self._address.rpartition(":")
         with suppress(OSError):
             stranger = socket.create_connection((host, int(port)), timeout=5.0)

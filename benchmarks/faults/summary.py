@@ -15,7 +15,7 @@ from benchmarks.faults.running import Limits
 def summarise(
     trials: Sequence[Trial], asked: int, undisturbed: Undisturbed, limits: Limits
 ) -> dict[str, Any]:
-    """The matrix's part of the result: by case, every trial, and ``wrong``, a line each."""
+    """Return the matrix's part of the result: by case, every trial, and ``wrong``, a line each."""
     trials = sorted(trials, key=lambda trial: trial.number)
     times = {name: round(value, 2) for name, value in asdict(undisturbed).items()
              if name != "losses"}  # fmt: skip

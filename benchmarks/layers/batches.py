@@ -67,11 +67,11 @@ class Workload:
         ]
 
     def sample(self, batch: int) -> Subgraph:
-        """Sample a batch, by its number; the same one each time."""
+        """Sample a batch by its number; it is the same each time."""
         return self._sampler.sample(self._roots[batch], 0, batch)
 
     def loss(self, logits: Tensor, batch: int) -> Tensor:
-        """The sum of the roots' cross-entropies.
+        """Return the sum of the roots' cross-entropies.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class Workload:
             torch.cuda.synchronize(self.device)
 
     def describe(self) -> dict[str, Any]:
-        """The graph and its batches in numbers."""
+        """Return the graph and its batches in numbers."""
         schema = self.graph.schema
         return {
             "graph": schema.name,

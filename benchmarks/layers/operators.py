@@ -54,19 +54,19 @@ class OperatorCount(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run an operator, and count it."""
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if not func.is_view and not name.startswith(_WITHOUT_KERNEL):
-            self.counts[_kind(name, found)] += 1
-        return found
+            self.counts[_kind(name, result)] += 1
+        return result
 
 
 def _kind(name: str, result: Any) -> str:
     if name in _PRODUCTS:
         return PRODUCTS
     parts = result if isinstance(result, tuple | list) else [result]
-    tensors = [part for part in parts if isinstance(part, Tensor)]
-    if tensors and not any(part.is_floating_point() for part in tensors):
+    tensors = [value for value in parts if isinstance(value, Tensor)]
+    if tensors and not any(tensor.is_floating_point() for tensor in tensors):
         return SELECTION
     return AGGREGATION
 

@@ -77,11 +77,11 @@ class StackedSide(LayerSide):
         self._rows = [torch.cat([rows[name] for name in sorted(rows)]) for rows in work.rows]
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[StackedHop]:
-        """See :class:`LayerSide`: what has been stacked."""
+        """Return what has been stacked; see :class:`LayerSide`."""
         return self.hops[batch]
 
     def forward(self, batch: int, prepared: list[StackedHop]) -> Tensor:
-        """See :class:`LayerSide`."""
+        """Compute the logits with one convolution over stacked edges; see :class:`LayerSide`."""
         h = self._rows[batch]
         for index, (convolution, hop) in enumerate(zip(self.convolutions, prepared, strict=True)):
             h = convolution((h, h[: hop.destinations]), hop.edge_index, hop.edge_type)
@@ -89,11 +89,11 @@ class StackedSide(LayerSide):
                 h = h.relu()
         return h[prepared[-1].places[self.work.target]]
 
-    def take_weights(self, own: HopperSide) -> None:
+    def take_weights(self, hopper_side: HopperSide) -> None:
         """Copy the matrices of Hopper's R-GCN, so that logits can be compared."""
         with torch.no_grad():
             for index, convolution in enumerate(self.convolutions):
-                layer, weight = own.model.relation_layer(index), convolution.weight
+                layer, weight = hopper_side.model.relation_layer(index), convolution.weight
                 assert isinstance(weight, Tensor)
                 for relation, place in number_relations(self.work).items():
                     if relation in layer.relations:
@@ -136,26 +136,26 @@ class HeteroSide(LayerSide):
         ]
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[dict[Any, Tensor]]:
-        """See :class:`LayerSide`: edges by relation, made off the clock."""
+        """Return the edges by relation, which are made off the clock; see :class:`LayerSide`."""
         return self._hops[batch]
 
     def forward(self, batch: int, prepared: list[dict[Any, Tensor]]) -> Tensor:
-        """See :class:`LayerSide`."""
+        """Compute the logits relation by relation; see :class:`LayerSide`."""
         h: dict[str, Tensor] = {n: x for n, x in self.work.rows[batch].items() if len(x)}
         for index, (convolution, edges) in enumerate(zip(self.convolutions, prepared, strict=True)):
-            made = convolution(h, edges)
-            h = h | {name: x.relu() for name, x in made.items()} if index == 0 else made
+            rows = convolution(h, edges)
+            h = h | {name: x.relu() for name, x in rows.items()} if index == 0 else rows
         return h[self.work.target][: self.work.batches[batch].num_roots]
 
 
 def number_relations(work: Workload) -> dict[Relation, int]:
-    """The graph's relations, each with its number."""
+    """Return the graph's relations, each with its number."""
     return {relation: place for place, relation in enumerate(sorted(work.graph.schema.relations))}
 
 
 def pyg_sides(work: Workload) -> dict[str, LayerSide]:
-    """What PyG offers for the batches' model, by name of the class; nothing where it is not
-    installed. A side that takes a matrix per edge is left out where memory is short."""
+    """Return the sides that PyG offers for the batches' model, by class name; none if PyG is not
+    installed."""
     try:
         from torch_geometric.nn import FastRGCNConv, RGATConv, RGCNConv
     except ImportError:
@@ -182,6 +182,6 @@ def pyg_sides(work: Workload) -> dict[str, LayerSide]:
     return sides
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
-    """The largest difference of logits, over the largest of those expected."""
-    return float((found - expected).abs().max() / expected.abs().max())
+def difference(logits: Tensor, expected: Tensor) -> float:
+    """Return the largest difference of logits, over the largest of those expected."""
+    return float((logits - expected).abs().max() / expected.abs().max())

@@ -51,20 +51,20 @@ class Aggregation:
     nbytes: int
 
     def seconds(self) -> float:
-        """How long all of them take now."""
+        """Return how long all of them take now."""
         began = time.perf_counter()
         for call in self.calls:
             call()
         return time.perf_counter() - began
 
     def rates(self, seconds: float) -> Rates:
-        """What was reached in so many seconds."""
+        """Return the rates of a call that took some seconds."""
         return Rates(self.operations / seconds, self.nbytes / seconds)
 
 
 def measure_machine() -> Rates:
-    """The processors' own rates: a product of two matrices, and STREAM's triad ``a = b + s c``
-    (McCalpin, 1995), which moves three numbers for each of its results; the best of a few."""
+    """Return the processors' own rates: a product of two matrices, and STREAM's triad ``a = b + s
+    c`` (McCalpin, 1995), which moves three numbers for each of its results; the best of a few."""
     matrix = torch.randn(_MATRIX, _MATRIX)
     product = torch.empty_like(matrix)
     arithmetic = 2 * _MATRIX**3 / _least_seconds(lambda: torch.mm(matrix, matrix, out=product))
@@ -76,17 +76,17 @@ def measure_machine() -> Rates:
 
 def _least_seconds(call: Callable[[], object]) -> float:
     call()
-    found = []
+    seconds = []
     for _ in range(_MACHINE_ROUNDS):
         began = time.perf_counter()
         call()
-        found.append(time.perf_counter() - began)
-    return min(found)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
-    """The sums over edges of Hopper's layers: one of every relation and hop, or, where relations
-    are merged, one of a hop.
+    """Return the sums over edges of Hopper's layers: one of every relation and hop, or, where
+    relations are merged, one of a hop.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
 
 
 def pyg_aggregation(side: StackedSide, *, by_relation: bool) -> Aggregation:
-    """PyG's ``scatter`` of messages that are there already.
+    """Return PyG's ``scatter`` calls on messages that have been made.
 
     Parameters
     ----------

@@ -21,13 +21,13 @@ MERGED: Final = "merged"
 
 
 def merge_hops(model: HGNN, hops: Sequence[TypedBlocks]) -> list[MergedRelations]:
-    """Lay the relations of every hop behind one another, as the layer that reads it wants them; the
-    layer finds them prepared."""
+    """Lay the relations of every hop behind one another, as the layer that reads it expects
+    them."""
     merged = []
     for index, hop in enumerate(hops):
         layer = model.relation_layer(index)
-        known = [r for r in layer.relations if r.dst in layer.types and r in hop.blocks]
-        merged.append(merge_relations(hop, known, layer.types))
+        relations = [r for r in layer.relations if r.dst in layer.types and r in hop.blocks]
+        merged.append(merge_relations(hop, relations, layer.types))
     return merged
 
 
@@ -46,21 +46,21 @@ class LayerSide(ABC):
 
     @abstractmethod
     def prepare(self, batch: int, subgraph: Subgraph) -> Any:
-        """What the host makes of a sampled batch before the device computes it."""
+        """Return what the host makes of a sampled batch before the device computes it."""
 
     @abstractmethod
     def forward(self, batch: int, prepared: Any) -> Tensor:
-        """[roots, classes]: the logits, from what :meth:`prepare` made."""
+        """Return [roots, classes]: the logits, from what :meth:`prepare` made."""
 
     def compute(self, batch: int, prepared: Any) -> Tensor:
-        """Go forward and backward; returns the logits, [roots, classes], without their graph."""
+        """Go forward and backward. Return the logits, [roots, classes], without their graph."""
         self.parameters.zero_grad(set_to_none=True)
         logits = self.forward(batch, prepared)
         self.work.loss(logits, batch).backward()
         return logits.detach()
 
     def step(self, batch: int) -> Tensor:
-        """Prepare and compute a batch that is sampled already; returns its logits."""
+        """Prepare and compute a sampled batch. Return its logits."""
         return self.compute(batch, self.prepare(batch, self.work.batches[batch]))
 
 
@@ -80,15 +80,15 @@ class HopperSide(LayerSide):
         self.merge = merge
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[TypedBlocks]:
-        """Blocks of every hop on the device; where relations are merged, laid behind one another
-        already. They are new each time: nothing of an earlier pass is prepared in them."""
+        """Return blocks of every hop on the device; where relations are merged, laid behind one
+        another already. They are new each time: nothing of an earlier pass is prepared in them."""
         blocks = subgraph.typed_blocks(self.work.device)
         if self.merge:
             merge_hops(self.model, blocks)
         return blocks
 
     def forward(self, batch: int, prepared: list[TypedBlocks]) -> Tensor:
-        """See :class:`LayerSide`."""
+        """Compute the logits by Hopper's layers; see :class:`LayerSide`."""
         h: dict[str, Tensor] = dict(self.work.rows[batch])
         for index, hop in enumerate(prepared):
             h = self.model.relation_layer(index)(hop, h)

@@ -28,7 +28,7 @@ _RUN_SECONDS: Final = 3600.0
 
 
 def count_trainings(job: Job) -> int:
-    """The number of training runs of a job."""
+    """Count the training runs of a job."""
     return len(job.cells) * job.options.seeds * len(job.experiment.sides)
 
 
@@ -130,7 +130,8 @@ def _cell_entry(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def half_interval(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of the mean (Student's t). None with fewer than two values."""
+    """Return half of the 95 % interval of the mean (Student's t). None with fewer than two
+    values."""
     if len(values) < 2:
         return None
     quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1))

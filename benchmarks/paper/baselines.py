@@ -37,12 +37,12 @@ def together_table(result: Result) -> Table:
     for cell in result["cells"]:
         base = next(iter(cell["sides"].values()))["interface_bytes"]
         for role, side in everybody(cell).items():
-            sent = side["interface_bytes"]
+            nbytes = side["interface_bytes"]
             rows.append(
                 [
                     *(cell["name"], role if side.get("exact") else f"{role} (own batches)"),
                     number(side["seconds"] / side["iterations"]),
-                    *(megabytes(sent), number(sent / base) if base and sent else NONE),
+                    *(megabytes(nbytes), number(nbytes / base) if base and nbytes else NONE),
                     percent(side["accuracy"]),
                 ]
             )
@@ -65,10 +65,12 @@ def first_table(result: Result) -> Table:
         seconds = {
             role: side["seconds"] / side["iterations"] for role, side in everybody(cell).items()
         }
-        own = [role for role in seconds if role in _OWN_ROLES]
-        others = [role for role in seconds if role not in _OWN_ROLES]
-        if own and others:
-            best, other = (min(roles, key=seconds.__getitem__) for roles in (own, others))
+        hopper_roles = [role for role in seconds if role in _OWN_ROLES]
+        other_roles = [role for role in seconds if role not in _OWN_ROLES]
+        if hopper_roles and other_roles:
+            best, other = (
+                min(roles, key=seconds.__getitem__) for roles in (hopper_roles, other_roles)
+            )
             rows.append([cell["name"], best, other, number(seconds[other] / seconds[best])])
     return Table(
         "Who is first",
@@ -79,7 +81,7 @@ def first_table(result: Result) -> Table:
 
 
 def everybody(cell: Any) -> dict[str, Any]:
-    """The sides and other systems of a cell, by role."""
+    """Return the sides and other systems of a cell, by role."""
     return {**cell["sides"], **cell["others"]}
 
 

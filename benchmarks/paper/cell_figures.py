@@ -28,11 +28,11 @@ Record = Mapping[str, Any]
 
 
 def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """One entry of ``cells`` in result.json.
+    """Return one entry of ``cells`` in result.json.
 
     Parameters
     ----------
-    comparisons: pairs of roles (faster, baseline); no ratio is told if the sides of the cell did
+    comparisons: pairs of roles (faster, baseline); there is no ratio if the sides of the cell did
         not compute the same.
     """
     results = record["results"]
@@ -70,23 +70,23 @@ def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict
 
 def _parity(results: Mapping[str, Any], label: str) -> dict[str, float | None]:
     parity = results["parity"]
-    again = parity.get("in_float64", {}).get(label)
+    in_float64 = parity.get("in_float64", {}).get(label)
     return {
         "gradient": parity["max_relative_gradient_difference"].get(label),
-        "gradient_in_float64": again and again["difference"],
+        "gradient_in_float64": in_float64 and in_float64["difference"],
         "loss": parity["max_relative_loss_difference"].get(label),
         "loss_in_float64": parity.get("losses_in_float64", {}).get(label),
     }
 
 
 def _peers(record: Record) -> Mapping[str, str]:
-    """The labels of other systems by role; cells of older commits have none."""
-    found: Mapping[str, str] = record.get("peers", {})
-    return found
+    """Return the labels of other systems by role; cells of older commits have none."""
+    peers: Mapping[str, str] = record.get("peers", {})
+    return peers
 
 
 def other_figures(record: Record, label: str) -> dict[str, Any]:
-    """The figures of another system."""
+    """Return the figures of another system."""
     label_runs = [run for run in record["guests"] if label_of(run) == label]
     epochs = [epoch for run in label_runs for epoch in measured_epochs(run)]
     return {
@@ -103,20 +103,20 @@ def other_figures(record: Record, label: str) -> dict[str, Any]:
 def _interface_bytes(
     sent: Sequence[Sequence[int] | None], runs: Sequence[Mapping[str, Any]]
 ) -> float | None:
-    """Bytes that all interfaces sent in an iteration, mean over whole runs.
+    """Return the bytes that all interfaces sent in an iteration, mean over whole runs.
 
     Parameters
     ----------
     sent: by host, in parts that make up the runs; an entry of None = they were not read.
     """
-    known = [sum(part) for part in sent if part is not None]
-    if len(known) < len(sent):
+    totals = [sum(host_bytes) for host_bytes in sent if host_bytes is not None]
+    if len(totals) < len(sent):
         return None
-    return sum(known) / sum(epoch["iterations"] for run in runs for epoch in run["epochs"])
+    return sum(totals) / sum(epoch["iterations"] for run in runs for epoch in run["epochs"])
 
 
 def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
-    """What one side of a cell measured.
+    """Return what one side of a cell measured.
 
     Rows, gathers and bytes are means of a rank and iteration, of the measured epochs.
     """
@@ -128,7 +128,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
     per_epoch = figures(results["runs"], label)
     rows = {kind: value / turns for kind, value in per_epoch.rows.items()}
     rows_held = record["held"][role]
-    # Under raf some gradients have nobody to be added to.
+    # Under raf some gradients have a single owner and need no sum.
     is_raf = label.startswith("raf")
     all_turns = ranks * sum(epoch["iterations"] for epoch in label_runs[0]["epochs"])
     size = row_bytes(results["dataset"])
@@ -167,23 +167,23 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
 
 def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
     """Sum up [hits, misses] of all epochs by node type."""
-    found: dict[str, list[int]] = {}
+    lookups: dict[str, list[int]] = {}
     for epoch in epochs:
         # Cells of older commits do not tell.
         for node_type, counts in epoch.get("lookups", {}).items():
-            counts_so_far = found.setdefault(node_type, [0, 0])
-            found[node_type] = [counts_so_far[0] + counts[0], counts_so_far[1] + counts[1]]
-    return found
+            counts_so_far = lookups.setdefault(node_type, [0, 0])
+            lookups[node_type] = [counts_so_far[0] + counts[0], counts_so_far[1] + counts[1]]
+    return lookups
 
 
 def row_bytes(dataset: Mapping[str, Any]) -> int | None:
-    """Bytes of one row of features. None without features, or if types differ."""
-    found = {
+    """Return the bytes of one row of features. None without features, or if types differ."""
+    sizes = {
         int(kind["feature_dim"]) * np.dtype(kind["feature_dtype"]).itemsize
         for kind in dataset["node_types"].values()
         if kind["feature_dim"]
     }
-    return found.pop() if len(found) == 1 else None
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _bounds(
@@ -209,7 +209,7 @@ def _bounds(
         "nic_over_counted": None
         if nic is None
         else _share(nic, bytes_by_cause["feature"] + others),
-        # What the interfaces sent, less what is counted under the other causes.
+        # Bytes that the interfaces sent, minus those counted under other causes.
         "nic_feature_over_bound": None if nic is None else _share(nic - others, feature),
     }
 
@@ -219,13 +219,13 @@ def _ratio(record: Record, role: str, baseline: str) -> dict[str, Any]:
         return {"mean": None, "low": None, "high": None, "rounds": None}
     sides = {**record["sides"], **_peers(record)}
     runs = [*record["results"]["runs"], *record.get("guests", [])]
-    found: Ratio = speed_up(runs, sides[role], sides[baseline])
-    return {"mean": found.mean, "low": found.low, "high": found.high, "rounds": found.rounds}
+    ratio: Ratio = speed_up(runs, sides[role], sides[baseline])
+    return {"mean": ratio.mean, "low": ratio.low, "high": ratio.high, "rounds": ratio.rounds}
 
 
 def _steps(run: Mapping[str, Any], ranks: int) -> int:
-    """How many portions an iteration's fetched rows come and go in: the time steps of hop without
-    pre-gathering; 1 for all that fetch an iteration's rows at once."""
+    """Return how many portions an iteration's fetched rows come and go in: the time steps of hop
+    without pre-gathering; 1 for all that fetch an iteration's rows at once."""
     options = run["options"]
     if run["engine"] in SINGLE_STEP or options.get("pregather", True):
         return 1

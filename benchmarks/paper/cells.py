@@ -75,7 +75,7 @@ class Cell:
     def config(
         self, partitioned: Path, epochs: int, iterations: int, words: tuple[str, ...]
     ) -> Config:
-        """The configuration that all sides share.
+        """Return the configuration that all sides share.
 
         Raises
         ------
@@ -84,7 +84,8 @@ class Cell:
         return make_config(self.values(str(partitioned), epochs, iterations), words)
 
     def values(self, partitioned: str, epochs: int, iterations: int) -> dict[str, Any]:
-        """:meth:`config` as nested values, with ``partitioned`` as it is to be written."""
+        """Return the values of :meth:`config`, nested, with ``partitioned`` as it is to be
+        written."""
         cache = {} if self.cache_size is None else {"cache": {"size": self.cache_size}}
         return {
             "data": {"partitioned": partitioned},
@@ -132,22 +133,23 @@ class Grid:
     pairs: tuple[tuple[str, str], ...] = ()
 
     def cells(self, options: Options) -> list[Cell]:
-        """All cells, each setting once, in order of the axes.
+        """Return all cells, each setting once, in order of the axes.
 
         Raises
         ------
         RequestError: a number of servers that is not among the experiment's was asked for.
         """
-        own = self.servers
-        if own is not None and options.servers is not None:
-            if options.servers not in own:
+        numbers = self.servers
+        if numbers is not None and options.servers is not None:
+            if options.servers not in numbers:
                 raise RequestError(
                     "--emulate or --loopback: this experiment varies the number of servers itself; "
-                    f"expected one of {', '.join(map(str, own))}, or none; given {options.servers}"
+                    f"expected one of {', '.join(map(str, numbers))}, or none; "
+                    f"given {options.servers}"
                 )
-            own = (options.servers,)
-        chosen = options.graphs is not None or options.models is not None
-        found: dict[str, Cell] = {}
+            numbers = (options.servers,)
+        is_chosen = options.graphs is not None or options.models is not None
+        cells: dict[str, Cell] = {}
         for choice in product(
             options.graphs or self.graphs,
             options.models or self.models,
@@ -155,13 +157,13 @@ class Grid:
             self.fanouts or (None,),
             self.batch_sizes if options.batch_size is None else (None,),
             self.feature_dims,
-            own or (options.servers or 4,),
+            numbers or (options.servers or 4,),
             self.cache_sizes,
         ):
-            if chosen or not self.pairs or choice[:2] in self.pairs:
+            if is_chosen or not self.pairs or choice[:2] in self.pairs:
                 cell = self._cell(options, *choice)
-                found.setdefault(cell.name, cell)
-        return list(found.values())
+                cells.setdefault(cell.name, cell)
+        return list(cells.values())
 
     def _cell(
         self,
@@ -180,8 +182,8 @@ class Grid:
             if is_directory(graph)
             else options.scale or self.scales.get(graph, SCALES.get(graph, 0.02))
         )
-        given = batch_size or PAPER_BATCH
-        scaled = options.batch_size or max(LEAST_BATCH, round(given * (scale or 1)))
+        roots = batch_size or PAPER_BATCH
+        scaled = options.batch_size or max(LEAST_BATCH, round(roots * (scale or 1)))
         if self.shared_batch is not None and options.batch_size is None:
             scaled = self.shared_batch // servers
         axes: dict[str, Any] = {
@@ -217,11 +219,11 @@ class Grid:
         for axis, form in NAMED_AXES.items():
             if len(varied[axis] or ()) > 1:
                 value = axes[axis]
-                told = "-".join(map(str, value)) if isinstance(value, tuple) else value
-                # A percent sign would have to be written otherwise in links to the cell's file.
-                yield form.format(told).replace("%", "-percent")
+                text = "-".join(map(str, value)) if isinstance(value, tuple) else value
+                # A percent sign would have to be escaped in links to the cell's file.
+                yield form.format(text).replace("%", "-percent")
 
 
 def is_directory(graph: str) -> bool:
-    """Whether a word of ``--graphs`` names a graph directory, and not a preset."""
+    """Return whether a word of ``--graphs`` names a graph directory, and not a preset."""
     return "/" in graph or Path(graph).is_dir()

@@ -73,10 +73,10 @@ def draw_trend(axis: str, label: str) -> Callable[[Result, Path], None]:
         keys = [key for key in ("graph", "model", "hidden") if key != axis]
         groups = list(dict.fromkeys(tuple(cell[key] for key in keys) for cell in cells))
         styles = ("-", "--", ":", "-.")
-        for which, group in enumerate(groups):
+        for index, group in enumerate(groups):
             group_cells = [cell for cell in cells if tuple(cell[key] for key in keys) == group]
             group_cells.sort(key=lambda cell: cell[axis])
-            style = styles[which % len(styles)]
+            style = styles[index % len(styles)]
             prefix = f"{' '.join(map(str, group))}: " if len(groups) > 1 else ""
             xs = [cell[axis] for cell in group_cells]
             for role in group_cells[0]["sides"]:
@@ -201,7 +201,8 @@ def _cut_warm_up(axes: Axes, seconds: Sequence[float]) -> None:
 
 
 def colour_of(role: str, cell: Mapping[str, Any]) -> str:
-    """The colour of a role's engine. Further roles of the same engine in a cell are paler."""
+    """Return the colour of a role's engine. Further roles of the same engine in a cell are
+    paler."""
     labels = {role: str(side.get("label", role)) for role, side in cell["sides"].items()}
     colours = engine_colours(list(labels.values()))
     are_engines = all(label.partition(":")[0] in ENGINES for label in labels.values())
@@ -246,8 +247,8 @@ def finish(axes: Axes, title: str, grid: str, x_label: str = "") -> None:
 
 
 def save(figure: Figure, result: Result, path: Path) -> None:
-    """Write as lossless WebP, a third of PNG, under a temporary name, then rename; the setting
-    stands below."""
+    """Write a picture as lossless WebP, a third of PNG's size, with the setting below it. It gets
+    its name when it is whole."""
     machine = result["machine"]
     figure.supxlabel(
         f"{result['experiment']}, {result['date']}: {machine['cpu']}, {machine['cores']} cores",

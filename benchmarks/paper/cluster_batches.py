@@ -29,7 +29,7 @@ _NODES_A_CLUSTER: Final = 128
 
 
 def run_cluster_curves(job: Job) -> Iterator[dict[str, Any]]:
-    """As :func:`run_curves`, one side being :data:`CLUSTER_GCN`.
+    """Do what :func:`run_curves` does, with :data:`CLUSTER_GCN` as one of the sides.
 
     Yields
     ------
@@ -45,8 +45,8 @@ def run_cluster_curves(job: Job) -> Iterator[dict[str, Any]]:
 
 
 def count_clusters(graph: PartitionedGraph, batch_size: int) -> tuple[int, int]:
-    """How many clusters a graph is divided into, and how many of them make a rank's batch, so that
-    it has about ``batch_size`` training nodes."""
+    """Return how many clusters a graph is divided into, and how many of them make a rank's batch,
+    so that it has about ``batch_size`` training nodes."""
     training = graph.split("train").size
     nodes = graph.schema.node_types[graph.schema.target_type()].count
     clusters = max(2, nodes // _NODES_A_CLUSTER, training // batch_size)
@@ -54,7 +54,7 @@ def count_clusters(graph: PartitionedGraph, batch_size: int) -> tuple[int, int]:
 
 
 def clusters_table(result: Result) -> Table:
-    """The clusters of every cell."""
+    """Make a table of the clusters of every cell."""
     rows = [
         [cell["name"], f"{cell['clusters']['count']:,}", str(cell["clusters"]["per_batch"])]
         for cell in result["cells"]
@@ -63,7 +63,7 @@ def clusters_table(result: Result) -> Table:
 
 
 def _words(job: Job, cell: Cell, role: str) -> tuple[str, ...]:
-    """What ClusterGCN's side sets besides the engine: all edges within a batch are read."""
+    """Return what ClusterGCN's side sets besides the engine: all edges within a batch are read."""
     if role != CLUSTER_GCN.role:
         return ()
     clusters, per_batch = count_clusters(job.materials.parts(cell), cell.batch_size)
@@ -85,13 +85,13 @@ def _divide(job: Job, cell: Cell, clusters: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         job.progress.say(f"dividing {graph.path.name} into {clusters} clusters")
         no_roots = Balance({"train": np.empty(0, np.int64)})
-        found = assign(graph, clusters, "metis", SEED, no_roots, Phases(), folder)
-        homes = found.homes[graph.schema.target_type()]
+        assignment = assign(graph, clusters, "metis", SEED, no_roots, Phases(), folder)
+        homes = assignment.homes[graph.schema.target_type()]
         np.save(path, homes.astype(np.int64), allow_pickle=False)
     return path
 
 
 def _importable() -> dict[str, str]:
-    """The environment in which ranks can import this checkout's ``benchmarks``."""
-    root, known = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": root if known is None else os.pathsep.join((root, known))}
+    """Return the environment in which ranks can import this checkout's ``benchmarks``."""
+    root, python_path = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": root if python_path is None else os.pathsep.join((root, python_path))}

@@ -19,7 +19,7 @@ from benchmarks.paper.options import Options
 from benchmarks.paper.page import PAGE_FILE
 from benchmarks.paper.registry import EXPERIMENTS
 from benchmarks.peers.registry import PEERS
-from hopper.bench.train_process import ended_by_signals
+from hopper.bench.train_process import end_on_signals
 from hopper.cli.bench import progress_bar
 from hopper.cli.numbers import whole
 from hopper.console_tables import print_table
@@ -29,7 +29,8 @@ _WORK = Path("runs/paper")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's options; overrides of the configuration are taken out of its words before."""
+    """Return the command's options; overrides of the configuration are taken out of its words
+    before."""
     parser = argparse.ArgumentParser(
         prog="hopper bench paper",
         description="Run an experiment of a paper, or one of Hopper's own, as an A/B in every cell "
@@ -101,7 +102,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def make_options(arguments: argparse.Namespace, overrides: Sequence[str]) -> Options:
-    """What the command line asks for.
+    """Return what the command line asks for.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
         )
     experiment, options = EXPERIMENTS[arguments.experiment], make_options(arguments, overrides)
     total = make_job(experiment, options, Progress(lambda _: None, lambda _: None)).total_runs
-    with progress_bar(console, total) as bar, ended_by_signals():
+    with progress_bar(console, total) as bar, end_on_signals():
         result = run_job(make_job(experiment, options, Progress(bar.say, bar.begin)))
     console.print(f"page: {options.out / PAGE_FILE}", soft_wrap=True, highlight=False)
     return 1 if any(cell["problems"] for cell in result["cells"]) else 0

@@ -30,7 +30,7 @@ RUNS: Final = "{seeds} seeds of {epochs} whole epochs, all shown, and the first 
 """what the page says of its runs"""
 SCORES: Final = {"train": "training nodes", "val": "validation nodes"}
 REACHED: Final = 0.95
-"""of the first side's best validation score: when a run has got as far as that is told"""
+"""the share of the first side's best validation score up to which a run's time is reported"""
 _STYLES: Final = ("-", "--", ":", "-.")
 
 Run = Mapping[str, Any]
@@ -39,7 +39,7 @@ of training until then, ``train`` and ``val``"""
 
 
 def count_curves(job: Job) -> int:
-    """Training runs of a job."""
+    """Count the training runs of a job."""
     return len(job.cells) * (job.options.seeds + 1) * len(job.experiment.sides)
 
 
@@ -123,7 +123,7 @@ def scores_table(result: Result) -> Table:
 
 
 def reach(run: Run, aim: float) -> Mapping[str, Any] | None:
-    """The first point with a validation score of at least ``aim``. None if there is none."""
+    """Return the first point with a validation score of at least ``aim``. None if there is none."""
     return next((point for point in run["points"] if point["val"] >= aim), None)
 
 
@@ -150,8 +150,7 @@ def equality_table(result: Result) -> Table:
 
 
 def _differences(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
-    """Of runs and those that they are compared with: by score, how many points are equal, and the
-    largest difference."""
+    """Compare runs in pairs: by score, how many points are equal, and the largest difference."""
     cells_text = []
     for score in SCORES:
         gaps = [
@@ -164,8 +163,8 @@ def _differences(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
 
 
 def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], None]:
-    """Makes a picture of the scores of all seeds against epochs or seconds of training: a column a
-    cell, training nodes above validation nodes."""
+    """Return a function that draws the scores of all seeds against epochs or seconds of training.
+    It draws a column for each cell, with training nodes above validation nodes."""
 
     def draw(result: Result, path: Path) -> None:
         cells = result["cells"]
@@ -177,7 +176,7 @@ def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], 
                 for run in side["runs"]:
                     panel.plot(
                         [point[axis] for point in run["points"]],
-                        [100 * each for each in _scores(run, score)],
+                        [100 * value for value in _scores(run, score)],
                         _STYLES[index % len(_STYLES)], color=colour_of(role, cell),
                         linewidth=1.2, alpha=0.7, label=role,
                     )  # fmt: skip

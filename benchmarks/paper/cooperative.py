@@ -26,7 +26,8 @@ SCALES: Final = {"uk-like": 0.1, "products-like": 0.1, "arxiv-like": 1.0, "scatt
 
 
 def auto_table(result: Result) -> Table:
-    """What "auto" took after two iterations, and how far it is from the side that was fastest."""
+    """Make a table of what "auto" took after two iterations, and how far it is from the fastest
+    side."""
     rows = []
     for cell in result["cells"]:
         chosen_engine = cell["auto"]["engine"]
@@ -48,7 +49,7 @@ def auto_table(result: Result) -> Table:
 
 
 def work_table(result: Result) -> Table:
-    """Who computes how much of each layer, where an engine divides layers among ranks."""
+    """Make a table of how an engine divides the computation of layers among ranks."""
     rows = []
     for cell, role, side in sides_of(result):
         for layer, work in enumerate(side["work"], 1):

@@ -146,7 +146,7 @@ _EXPERIMENTS: Final = (
             "one rank.",
         ),
         draw=draw_scaling,
-        # A small share of a processor comes in slices: an epoch has to be longer than a few.
+        # A small share of a processor comes in slices, and an epoch must last several slices.
         iterations=8,
         extra=count_roots,
         shares_cpus=True,

@@ -29,7 +29,7 @@ _KEPT: Final = ("date", "commit", "nodes", "edges", "emulation", "sides")
 
 
 def no_words(_job: Job, _cell: Cell, _role: str) -> tuple[str, ...]:
-    """Sides whose labels say all."""
+    """Return no words, for sides whose labels say everything."""
     return ()
 
 
@@ -45,7 +45,7 @@ def run_cells(job: Job, run: Callable[[Job, Cell], dict[str, Any]]) -> Iterator[
     The content of every cell's file, in the order of the cells.
     """
     for cell in job.cells:
-        record = job.finished(cell, job.fingerprint(cell))
+        record = job.read_result(cell, job.fingerprint(cell))
         if record is None:
             record = run(job, cell)
         else:
@@ -105,14 +105,13 @@ def _run_sides(turns: Turns, take: Take, words_of: Words, job: Job, cell: Cell) 
         "emulation": None if cluster is None else cluster.describe(),
     }
     entry = job.keep(cell, record | graph_size(graph))
-    # All that is told of the runs is kept.
+    # The results hold all figures of the runs, so their files can go.
     shutil.rmtree(folder)
     return entry
 
 
 def make_run_folder(job: Job, cell: Cell) -> Path:
-    """An empty folder for the runs of a cell; what an interrupted or differently asked one has left
-    is deleted."""
+    """Make an empty folder for the runs of a cell. What an earlier run left in it is deleted."""
     folder = job.options.work / RUNS_FOLDER / job.experiment.name / cell.name
     if folder.exists():
         shutil.rmtree(folder)
@@ -121,7 +120,7 @@ def make_run_folder(job: Job, cell: Cell) -> Path:
 
 
 def graph_size(graph: PartitionedGraph) -> dict[str, int]:
-    """The number of ``nodes`` and ``edges`` of a graph, over all types."""
+    """Return the number of ``nodes`` and ``edges`` of a graph, over all types."""
     schema = graph.schema
     return {
         "nodes": sum(kind.count for kind in schema.node_types.values()),

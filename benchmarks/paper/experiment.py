@@ -35,20 +35,20 @@ class Side(NamedTuple):
     label: str
 
     def contender(
-        self, found: int | None = None, divisions: Mapping[str, Path] | None = None
+        self, dissolve: int | None = None, divisions: Mapping[str, Path] | None = None
     ) -> Contender:
         """Parse the contender. The parameters are those of :meth:`text`."""
-        return Contender.parse(self.text(divisions or {}, found))
+        return Contender.parse(self.text(divisions or {}, dissolve))
 
-    def text(self, divisions: Mapping[str, Path], found: int | None = None) -> str:
+    def text(self, divisions: Mapping[str, Path], dissolve: int | None = None) -> str:
         """Write the contender as ``ENGINE[:KEY=VALUE]...``.
 
         Parameters
         ----------
         divisions: by method, where the graph so divided lies.
-        found: what an adaptive run settled on; to dissolve no time step is not to merge.
+        dissolve: what an adaptive run settled on; to dissolve no time step is not to merge.
         """
-        label = self.label.replace(FOUND, str(found) if found else "off")
+        label = self.label.replace(FOUND, str(dissolve) if dissolve else "off")
         for method, path in divisions.items():
             label = label.replace(f"{{{method}}}", str(path))
         return label
@@ -88,7 +88,7 @@ class Experiment:
     hardware, link: what the paper measured on, and over.
     grid: the cells.
     sides: what is compared in every cell, the baseline first.
-    comparisons: pairs of roles (faster, baseline) whose ratio is told.
+    comparisons: pairs of roles (faster, baseline) whose ratio is reported.
     differs: why figures differ, as far as it is peculiar to this experiment; sentences.
     tables: make the page's tables from result.json.
     draw: makes the picture from result.json; None = no picture.
@@ -98,17 +98,17 @@ class Experiment:
     iterations: of an epoch, at most; 0 = all.
     words: ``--section.key=value`` of every cell's configuration, ahead of the command line's.
     runs: what a side's runs are, in words of the page, with what was asked for in braces, such as
-        {seeds}; "" = timed runs, or whole epochs where no time is told.
-    timed: False where no time is told.
+        {seeds}; "" = timed runs, or whole epochs where no time is reported.
+    timed: False where no time is reported.
     shows_epochs: whether tables or the picture show single epochs.
     peers: other systems that are trained in the same rounds, where they are there; by name.
-    scores: whether accuracy is told, after a run's last epoch.
+    scores: whether accuracy is reported, after a run's last epoch.
     lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
     shares_cpus: every host gets the same share of the machine, whatever their number.
     host_memory: what a host may use at most, unless the command line says so; "" = no bound.
     extra: what is added to a cell, from its configuration and its divided graph.
     carry_out: runs the experiment, from a job to the cells of result.json; None = a grid of A/Bs.
-    count_runs: how many runs ``carry_out`` tells of; None = those of a grid.
+    count_runs: how many runs ``carry_out`` reports; None = those of a grid.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Experiment:
     count_runs: Callable[[Any], int] | None = None
 
     def of_sides(self, roles: tuple[str, ...] | None) -> Experiment:
-        """The same with some of its sides, in its order; None = all.
+        """Return the same with some of its sides, in its order; None = all.
 
         Raises
         ------

@@ -62,7 +62,7 @@ def run_on_gpu(job: Job) -> Iterator[dict[str, Any]]:
     RequestError: there is no GPU.
     """
     require_gpu()
-    with _watched() as samples:
+    with _watch_gpu() as samples:
         for cell, record in zip(job.cells, run_grid(job), strict=True):
             if "utilisation" not in record["extra"]:
                 runs = job.options.work / RUNS_FOLDER / job.experiment.name / cell.name / "ab"
@@ -75,7 +75,8 @@ def run_on_gpu(job: Job) -> Iterator[dict[str, Any]]:
 
 
 def training_time(runs: Path, label: str) -> tuple[float, float]:
-    """When the first timed run of a side trained, on the monotonic clock: after its first epoch."""
+    """Return when the first timed run of a side trained, on the monotonic clock: after its first
+    epoch."""
     folder = runs / RUNS_FOLDER / f"{Contender.parse(label).folder}-round-0" / SPANS_FOLDER
     opened, start, stop = 0.0, None, 0.0
     for line in (folder / "rank-0.jsonl").read_text().splitlines():
@@ -89,7 +90,8 @@ def training_time(runs: Path, label: str) -> tuple[float, float]:
 
 
 def utilisation(samples: Sequence[Sample], start: float, stop: float) -> dict[str, Any]:
-    """Peak utilisation, and the share of samples in which the GPU did anything, in [0, 1]."""
+    """Return the peak utilisation, and the share of samples in which the GPU did anything, in [0,
+    1]."""
     shares = [sample.busy for sample in samples if start <= sample.moment <= stop]
     if not shares:
         return {"samples": 0, "peak": None, "busy": None}
@@ -113,7 +115,7 @@ def utilisation_table(result: Result) -> Table:
 
 
 @contextmanager
-def _watched() -> Iterator[list[Sample]]:
+def _watch_gpu() -> Iterator[list[Sample]]:
     samples: list[Sample] = []
     ended = threading.Event()
 

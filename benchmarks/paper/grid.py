@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.experiment import Experiment
-from benchmarks.paper.held import SPANS_FOLDER, held_rows
+from benchmarks.paper.held import SPANS_FOLDER, read_held_rows
 from benchmarks.paper.materials import Materials
 from benchmarks.paper.options import Options
 from benchmarks.paper.toml import write_toml
@@ -67,32 +67,32 @@ class Job:
     @property
     def words(self) -> tuple[str, ...]:
         """Words that are added to a cell's configuration."""
-        own = (f"--train.evaluate_every={self.epochs}",) if self.experiment.scores else ()
-        return (*self.experiment.words, *own, *self.options.words)
+        scoring = (f"--train.evaluate_every={self.epochs}",) if self.experiment.scores else ()
+        return (*self.experiment.words, *scoring, *self.options.words)
 
     @property
     def peers(self) -> tuple[Peer, ...]:
         """The names of other systems to compare with."""
-        asked = self.options.peers
-        own = self.experiment.peers
-        return tuple(PEERS[name] for name in (own if asked is None else asked))
+        names = self.options.peers
+        default = self.experiment.peers
+        return tuple(PEERS[name] for name in (default if names is None else names))
 
     def config(self, cell: Cell, partitioned: Path) -> Config:
-        """The configuration that all sides of a cell share."""
+        """Return the configuration that all sides of a cell share."""
         return cell.config(partitioned, self.epochs, self.iterations, self.words)
 
     def peers_of(self, cell: Cell) -> dict[Peer, str | None]:
-        """The other systems that are asked for, each with why it cannot train a cell."""
+        """Return the other systems that are asked for, each with why it cannot train a cell."""
         if not self.peers:
             return {}
         config = self.config(cell, self.options.work)
         return {peer: peer.why_not(config) for peer in self.peers}
 
     def runs_of(self, cell: Cell) -> int:
-        """Training runs of one cell of a grid."""
-        once = self.experiment.looks_for_merge + self.experiment.lets_auto_choose
+        """Count the training runs of a cell."""
+        extra_runs = self.experiment.looks_for_merge + self.experiment.lets_auto_choose
         peers = list(self.peers_of(cell).values()).count(None) if self.options.emulated else 0
-        return (len(self.experiment.sides) + peers) * self.rounds + once
+        return (len(self.experiment.sides) + peers) * self.rounds + extra_runs
 
     @property
     def total_runs(self) -> int:
@@ -111,21 +111,21 @@ class Job:
         return self.options.iterations or self.experiment.iterations
 
     def cell_file(self, cell: Cell) -> Path:
-        """The path of a cell's result."""
+        """Return the path of a cell's result."""
         return self.options.out / CELLS_FOLDER / f"{cell.name}.json"
 
-    def finished(self, cell: Cell, asked: str) -> dict[str, Any] | None:
+    def read_result(self, cell: Cell, fingerprint: str) -> dict[str, Any] | None:
         """Read a cell's result, if it exists and was measured with the present options."""
         path = self.cell_file(cell)
         if not path.is_file():
             return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found if found.get("asked") == asked else None
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result if result.get("asked") == fingerprint else None
 
     def fingerprint(self, cell: Cell) -> str:
-        """Names all that a cell's result depends on, as far as it was asked for."""
+        """Return a name for all that was asked for and that a cell's result depends on."""
         options = self.options
-        asked = {
+        request = {
             "cell": asdict(cell),
             "sides": [list(side) for side in self.experiment.sides],
             "epochs": self.epochs,
@@ -136,8 +136,8 @@ class Job:
             "emulation": _describe_hosts(options, cell),
         }
         if self.peers:
-            asked["peers"] = {peer.name: why for peer, why in self.peers_of(cell).items()}
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+            request["peers"] = {peer.name: why for peer, why in self.peers_of(cell).items()}
+        return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
     def keep(self, cell: Cell, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write a cell's result, with its date and commit."""
@@ -174,7 +174,7 @@ def run_grid(job: Job) -> Iterator[dict[str, Any]]:
     HopperError: a cell cannot be run; those before it are kept.
     """
     for number, cell in enumerate(job.cells, 1):
-        record = job.finished(cell, job.fingerprint(cell))
+        record = job.read_result(cell, job.fingerprint(cell))
         if record is not None:
             job.progress.say(f"{cell.name}: is there already")
             for _ in range(job.runs_of(cell)):
@@ -191,7 +191,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     config = job.config(cell, graph.path)
     folder = options.work / RUNS_FOLDER / experiment.name / cell.name
     if folder.exists():
-        # What an interrupted or differently asked run has left.
+        # Delete what an interrupted run, or one with other options, left.
         shutil.rmtree(folder)
     divisions = {
         method: job.materials.division(cell, method).path for method in experiment.divisions
@@ -203,8 +203,8 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     begin = lambda name: job.progress.begin(f"{cell.name}: {name}")  # noqa: E731
     with place_plan(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
         scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
-        found = scout["dissolve"] if scout is not None else 0
-        sides = {side.role: side.contender(found, divisions) for side in experiment.sides}
+        dissolve = scout["dissolve"] if scout is not None else 0
+        sides = {side.role: side.contender(dissolve, divisions) for side in experiment.sides}
         contenders = tuple(dict.fromkeys(sides.values()))
         for _ in range((len(sides) - len(contenders)) * job.rounds):
             begin("no time step is dissolved, so that two sides are one")
@@ -212,7 +212,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         outcome = run_ab(plan, job.progress.say, begin)
         auto = _let_auto_choose(plan, folder, begin) if experiment.lets_auto_choose else None
     outcome.results["machine"]["emulation"] = emulation
-    # Where hosts cannot be had the plan has lost its guests.
+    # If hosts cannot be built, the plan has no guests.
     trained = [peer for peer, guest in peers.items() if guest in plan.guests]
     model = make_model(Request(config, graph))
     record = {
@@ -221,7 +221,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "auto": auto,
         "problems": outcome.problems,
         "parameter_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
-        "held": {role: held_rows(plan.run_dir(side, 0)) for role, side in sides.items()},
+        "held": {role: read_held_rows(plan.run_dir(side, 0)) for role, side in sides.items()},
         "work": {
             role: [work._asdict() for work in read_layer_work(plan.run_dir(side, 0) / SPANS_FOLDER)]
             for role, side in sides.items()
@@ -232,16 +232,16 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
         "results": outcome.results,
     }
-    write_config(job, cell, found)
+    write_config(job, cell, dissolve)
     entry = job.keep(cell, record)
-    # All that is told of them is kept; learnable rows alone would fill a disk.
+    # The record holds all figures of the runs; their learnable rows would fill a disk.
     shutil.rmtree(folder)
     return entry
 
 
 def _join_peers(job: Job, cell: Cell, config: Config) -> dict[Peer, Guest]:
     """Set up the other systems that can train a cell, each with the graph divided for it."""
-    found: dict[Peer, Guest] = {}
+    guests: dict[Peer, Guest] = {}
     for peer, why in job.peers_of(cell).items():
         if why is not None:
             job.progress.say(f"{cell.name}: {peer.role} is left out: {why}")
@@ -249,12 +249,12 @@ def _join_peers(job: Job, cell: Cell, config: Config) -> dict[Peer, Guest]:
         graph, parts = job.materials.graph(cell), job.materials.parts(cell)
         work = job.options.work / PEERS_FOLDER / job.materials.parts_path(cell).name
         job.progress.say(f"{cell.name}: dividing the graph for {peer.role}")
-        found[peer] = peer.join(config, graph, parts, work)
-    return found
+        guests[peer] = peer.join(config, graph, parts, work)
+    return guests
 
 
 def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
-    """One adaptive run, long enough to settle; what it found is then compared as a fixed number."""
+    """Run adaptive merging until it settles. What it found is then compared as a fixed number."""
     begin("hop, looking for the number of time steps")
     epochs = plan.world + 2
     words = [
@@ -272,7 +272,7 @@ def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> d
 
 
 def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
-    """What ``train.engine = "auto"`` takes here, and what it tried."""
+    """Return what ``train.engine = "auto"`` takes here, and what it tried."""
     begin("auto")
     words = ["--train.engine=auto", "--train.epochs=1"]
     plan.train("auto", plan.out / CONFIG_FILE, folder / "auto", words, plan.limit)
@@ -280,17 +280,17 @@ def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> 
     return choice
 
 
-def write_config(job: Job, cell: Cell, found: int = 0, more: tuple[str, ...] = ()) -> None:
+def write_config(job: Job, cell: Cell, dissolve: int = 0, more: tuple[str, ...] = ()) -> None:
     """Write the cell's configuration, below the commands that repeat it by hand.
 
     Parameters
     ----------
-    found: the number of time steps to dissolve that an adaptive run settled on.
+    dissolve: the number of time steps to dissolve that an adaptive run settled on.
     more: words behind the command of the comparison.
     """
     options, experiment = job.options, job.experiment
     paths = {method: job.materials.parts_path(cell, method) for method in experiment.divisions}
-    labels = dict.fromkeys(side.text(paths, found) for side in experiment.sides)
+    labels = dict.fromkeys(side.text(paths, dissolve) for side in experiment.sides)
     request = options.request(cell.servers)
     command = [
         *("hopper bench ab", f"{cell.name}.toml", "--engines", ",".join(labels)),

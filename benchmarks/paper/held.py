@@ -17,7 +17,7 @@ _LEARNABLE: Final = {"gather": "read", "sync": "send", "compute": "update"}
 the plan"""
 
 
-def held_rows(run_dir: Path) -> dict[str, Any]:
+def read_held_rows(run_dir: Path) -> dict[str, Any]:
     """Read all ranks' spans of a run.
 
     Returns

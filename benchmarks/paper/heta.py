@@ -71,7 +71,7 @@ DIFFERS: Final = (
 
 
 def stage_table(result: Result) -> Table:
-    """Seconds of a rank by stage, in an iteration (Heta, Figure 10)."""
+    """Return the seconds of a rank by stage, in an iteration (Heta, Figure 10)."""
     names = list(next(iter(result["cells"][0]["sides"].values()))["stage_seconds"])
     rows = []
     for cell, role, side in sides_of(result):
@@ -88,7 +88,7 @@ def stage_table(result: Result) -> Table:
 
 
 def learnable_table(result: Result) -> Table:
-    """What learnable rows take of an iteration (Heta, Figure 4)."""
+    """Return what learnable rows take of an iteration (Heta, Figure 4)."""
     rows = []
     for cell, role, side in sides_of(result):
         spent = side["learnable"]
@@ -108,7 +108,7 @@ def learnable_table(result: Result) -> Table:
 
 
 def bound_table(result: Result) -> Table:
-    """Bytes of partials under RAF beside what the layers make it send."""
+    """Return the bytes of partials under RAF beside what the layers make it send."""
     rows = []
     for cell, _, side in sides_of(result):
         if not side["label"].startswith("raf"):
@@ -140,7 +140,7 @@ def bound_table(result: Result) -> Table:
 
 
 def cache_table(result: Result) -> Table:
-    """Hit rates of every side that has a cache, over all types and by type."""
+    """Make a table of the hit rates of every side that has a cache, over all types and by type."""
     types = sorted(
         {node_type for _, _, side in sides_of(result) for node_type in side.get("lookups", {})}
     )
@@ -166,10 +166,10 @@ def _hit_rate(lookups: Sequence[int]) -> str:
 
 
 def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
-    """How many groups of servers hold the same root relations, and the bytes of partials that an
-    iteration has to send."""
+    """Return how many groups of servers hold the same root relations, and the bytes of partials
+    that an iteration has to send."""
     schema, train = graph.schema, config.train
-    # The sides' own graph is divided by node; how relations would be is what this is about.
+    # The sides' graph is divided by node. The figures are about a division by relation.
     request = Request(config, graph)
     tree = request.reads.tree
     assert tree is not None
@@ -189,8 +189,8 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
 
 
 def _partial_width(layer: RelationLayer) -> int:
-    """Numbers of a partial: of the joint softmax also a largest logit and a normaliser per head, of
-    a mean also how many relations it is of."""
+    """Return the numbers of a partial: of the joint softmax also a largest logit and a normaliser
+    per head, of a mean also how many relations it is of."""
     width = 1
     for size in layer.nothing:
         width *= size
@@ -198,7 +198,7 @@ def _partial_width(layer: RelationLayer) -> int:
     return width + extra.get(layer.combination.algebra, 0)
 
 
-def _published(*figures: tuple[str, str, str]) -> tuple[Published, ...]:
+def _list_published(*figures: tuple[str, str, str]) -> tuple[Published, ...]:
     return tuple(Published(*figure) for figure in figures)
 
 
@@ -206,16 +206,16 @@ SPEED_TABLES: Final = (
     *(summary_table, speed_table, traffic_table, bound_table, stage_table, learnable_table),
     *(parity_table, rows_table, memory_table),
 )
-_OVERALL: Final = _published(
+_OVERALL: Final = _list_published(
     ("section 8.2, Figures 8 and 9", "Heta over DGL, three models, five graphs", "1.9 to 5.8 x"),
     ("section 8.2", "average over DGL and GraphLearn: R-GCN, R-GAT, HGT", "2.8, 2.6, 2.4 x"),
 )
 
 
-def _cached_sides(label: str) -> tuple[Side, ...]:
-    """A side without a cache, and with one under every policy."""
+def _cache_sides(label: str) -> tuple[Side, ...]:
+    """Return a side without a cache, and with one under every policy."""
     plain = Side("none", label)
-    return (plain, *(Side(each, f"{label}:cache.policy={each}") for each in POLICIES))
+    return (plain, *(Side(policy, f"{label}:cache.policy={policy}") for policy in POLICIES))
 
 
 def _cache_experiment(label: str, name: str, rows: str) -> Experiment:
@@ -223,7 +223,7 @@ def _cache_experiment(label: str, name: str, rows: str) -> Experiment:
     return Experiment(
         name=name,
         title=f"Policies of a cache of {rows} under {engine}",
-        published=_published(
+        published=_list_published(
             ("section 8.3, Figure 12", "cache of GPU memory over none, R-GCN", "up to 1.6 x"),
             ("section 8.3", "over a cache by hotness alone: mag240m, Donor", "15 %, 13 %"),
         ),
@@ -233,17 +233,17 @@ def _cache_experiment(label: str, name: str, rows: str) -> Experiment:
             cache_sizes=("2%", "10%", "30%"),
         ),
         tables=(summary_table, speed_table, cache_table, traffic_table, stage_table, parity_table),
-        sides=_cached_sides(label),
+        sides=_cache_sides(label),
         comparisons=(
-            *((each, "none") for each in POLICIES),
-            *(("benefit", each) for each in POLICIES if each != "benefit"),
+            *((policy, "none") for policy in POLICIES),
+            *(("benefit", policy) for policy in POLICIES if policy != "benefit"),
         ),
         draw=draw_speed,
     )
 
 
 def _on_disk(experiment: Experiment) -> Experiment:
-    """The same where learnable rows and their optimiser's state are larger than memory."""
+    """Return the same where learnable rows and their optimiser's state are larger than memory."""
     grid = replace(
         experiment.grid,
         graphs=("freebase-like", "mag240m-like"),
@@ -268,7 +268,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="heta-section4",
         title="Bytes of a batch: features, or partial aggregations",
-        published=_published(
+        published=_list_published(
             ("section 4", "vanilla, METIS: 66,772 of 289,986 rows fetched", "92.3 MB"),
             ("section 4", "RAF without meta-partitioning (here: cooperative)", "8.0 MB"),
             ("section 5", "RAF with meta-partitioning", "0.5 MB"),
@@ -298,7 +298,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="heta-fig11",
         title="Hit rates of a cache on the device",
-        published=_published(
+        published=_list_published(
             ("section 8.3", "hit rate of papers on MAG240M, Heta and DGL-Opt", "67 and 11 %"),
         ),
         grid=replace(
@@ -306,8 +306,8 @@ _EXPERIMENTS: Final = (
         ),
         tables=(cache_table, summary_table, speed_table, traffic_table, parity_table),
         sides=tuple(
-            Side(each.role, f"{each.label}:cache.policy={policy}:cache.memory=device")
-            for each, policy in ((VANILLA, "hotness"), (RAF, "hotness+penalty"))
+            Side(side.role, f"{side.label}:cache.policy={policy}:cache.memory=device")
+            for side, policy in ((VANILLA, "hotness"), (RAF, "hotness+penalty"))
         ),
         comparisons=((RAF.role, VANILLA.role),),
         rounds=1,
@@ -315,7 +315,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="heta-hidden",
         title="Hidden widths",
-        published=_published(
+        published=_list_published(
             ("section 8.3", "Heta over DGL-Opt, R-GCN on ogbn-mag, hidden 1024", "1.7 x"),
         ),
         grid=replace(GRID, graphs=("mag-like",), hidden=(64, 256, 1024)),
@@ -328,7 +328,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="heta-fig14",
         title="Numbers of servers, the same global batch",
-        published=_published(
+        published=_list_published(
             ("section 8.3, Figure 14", "Heta, R-GAT on Donor, 2, 3, 4 machines", "scales on"),
             ("section 8.3, Figure 14", "DGL-Opt, GraphLearn, 3 to 4 machines", "slower"),
         ),
@@ -342,7 +342,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="heta-fig15",
         title="Fanouts and hops",
-        published=_published(
+        published=_list_published(
             ("section 8.3, Figure 15", "Heta over DGL-Opt, R-GCN on IGB-HET", "2.3 to 4.9 x"),
             ("section 8.3", "bytes of Heta as the neighbourhood grows", "constant"),
         ),

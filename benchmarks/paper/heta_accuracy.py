@@ -22,7 +22,7 @@ from benchmarks.paper.tables import number, sides_of
 
 
 def scaling_table(result: Result) -> Table:
-    """How many times as fast more servers are, by model and side."""
+    """Make a table of how many times as fast more servers are, by model and side."""
     alone: dict[tuple[str, str], float] = {}
     rows = []
     for cell, role, side in sides_of(result):

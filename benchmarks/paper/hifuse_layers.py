@@ -1,4 +1,4 @@
-"""What HiFuse's Figures 7, 8, 10 and 11 and its Table 3 tell of, measured on sampled batches.
+"""The measures of HiFuse's Figures 7, 8, 10 and 11 and of its Table 3, on sampled batches.
 
 Each side computes the same batches: relation by relation and merged in Hopper's own kernels, and
 PyTorch Geometric's convolutions where they are installed (``benchmarks/layers``).
@@ -41,8 +41,8 @@ LIMIT: Final = 1e-4
 
 
 def measure_epochs(job: Job, cell: Cell) -> dict[str, Any]:
-    """Seconds of an epoch of every side, round by round: sampling and what else prepares a batch,
-    and computing it, one after the other (Figures 7 and 10)."""
+    """Return the seconds of an epoch of every side, round by round: sampling and what else prepares
+    a batch, and computing it, one after the other (Figures 7 and 10)."""
     work = _workload(job, cell)
     sides = _sides(work)
     problems = _compare_logits(sides)
@@ -55,15 +55,15 @@ def measure_epochs(job: Job, cell: Cell) -> dict[str, Any]:
                 for stage, seconds in enumerate(_time_batch(work, sides[role], batch)):
                     totals[role][stage] += seconds
         if turn < 0:
-            # It warmed up.
+            # The first pass only warms up.
             continue
         for role, (prepare, compute) in totals.items():
             spent[role].prepare.append(prepare)
             spent[role].compute.append(compute)
-    whole = {role: own.whole() for role, own in spent.items()}
+    whole = {role: costs.whole() for role, costs in spent.items()}
     return {
         **_describe(work),
-        "sides": {role: own.describe() for role, own in spent.items()},
+        "sides": {role: costs.describe() for role, costs in spent.items()},
         "ratios": [_ratio(whole, pair, problems) for pair in COMPARISONS if pair[1] in sides],
         "problems": problems,
     }
@@ -77,11 +77,11 @@ class _Spent:
     compute: list[float] = field(default_factory=list)
 
     def whole(self) -> list[float]:
-        """Seconds of every round."""
+        """Return the seconds of every round."""
         return [a + b for a, b in zip(self.prepare, self.compute, strict=True)]
 
     def describe(self) -> dict[str, float]:
-        """Medians over rounds."""
+        """Return the medians over rounds."""
         return {
             "seconds": median(self.whole()),
             "prepare": median(self.prepare),
@@ -90,7 +90,8 @@ class _Spent:
 
 
 def measure_operators(job: Job, cell: Cell) -> dict[str, Any]:
-    """Operators of an epoch of every side, in all and in the forward pass (Figures 8 and 11)."""
+    """Return the operators of an epoch of every side, in all and in the forward pass (Figures 8 and
+    11)."""
     work = _workload(job, cell)
     sides = _sides(work)
     return {
@@ -101,8 +102,8 @@ def measure_operators(job: Job, cell: Cell) -> dict[str, Any]:
 
 
 def measure_rates(job: Job, cell: Cell) -> dict[str, Any]:
-    """Rates of the sums over edges of every side on the CPU, median over rounds, beside those of
-    the processors, measured in the same process (Table 3)."""
+    """Return the rates of the sums over edges of every side on the CPU, median over rounds, beside
+    those of the processors, measured in the same process (Table 3)."""
     work = _workload(job, cell, torch.device("cpu"))
     attends = cell.model == "rgat"
     sums: dict[str, Aggregation] = {}
@@ -132,7 +133,7 @@ def measure_rates(job: Job, cell: Cell) -> dict[str, Any]:
 
 
 def _workload(job: Job, cell: Cell, device: torch.device | None = None) -> Workload:
-    """The batches of a cell, on a device; None = the one that the configuration chooses."""
+    """Return the batches of a cell, on a device; None = the one that the configuration chooses."""
     graph = job.materials.parts(cell)
     config = job.config(cell, graph.path)
     configs = {merge: _configure(config, merge=merge) for merge in (False, True)}
@@ -140,7 +141,8 @@ def _workload(job: Job, cell: Cell, device: torch.device | None = None) -> Workl
 
 
 def _configure(config: Config, *, merge: bool) -> Config:
-    """A cell's configuration, R-GCN without root weight, which PyG's is compared without too."""
+    """Return a cell's configuration, R-GCN without root weight, which PyG's is compared without
+    too."""
     words = ["--train.engine=model_centric", f"--model.merge={str(merge).lower()}"]
     if config.model.name == "rgcn":
         words.append("--model.root_weight=false")
@@ -148,7 +150,7 @@ def _configure(config: Config, *, merge: bool) -> Config:
 
 
 def _sides(work: Workload) -> dict[str, LayerSide]:
-    """By role; without PyG's where it is not installed, or too large."""
+    """Make the sides by role, without PyG's if it is not installed or if they are too large."""
     merged = HopperSide(work, merge=True)
     sides: dict[str, LayerSide] = {BY_RELATION: HopperSide(work, merge=False)}
     name = PYG[work.configs[True].model.name]
@@ -161,7 +163,8 @@ def _sides(work: Workload) -> dict[str, LayerSide]:
 
 
 def _compare_logits(sides: Mapping[str, LayerSide]) -> list[str]:
-    """What is told of sides that do not compute the same; PyG's R-GAT has weights of its own."""
+    """Describe the sides that do not compute the same. PyG's R-GAT has other weights and is left
+    out."""
     expected = sides[MERGED].step(0)
     problems = []
     for role in (BY_RELATION, PYG_ROLE):
@@ -175,7 +178,7 @@ def _compare_logits(sides: Mapping[str, LayerSide]) -> list[str]:
 
 
 def _time_batch(work: Workload, side: LayerSide, batch: int) -> tuple[float, float]:
-    """Seconds that prepare a batch, and that compute it."""
+    """Return the seconds that prepare a batch, and that compute it."""
     gc.disable()
     began = time.perf_counter()
     prepared = side.prepare(batch, work.sample(batch))
@@ -199,7 +202,7 @@ def _ratio(
 
 
 def _describe(work: Workload) -> dict[str, Any]:
-    """What cells of all of these experiments tell of their batches."""
+    """Return the facts about batches that cells of all these experiments hold."""
     facts = work.describe()
     return {
         **graph_size(work.graph),

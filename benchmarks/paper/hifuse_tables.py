@@ -1,4 +1,4 @@
-"""Tables and pictures of what HiFuse's figures tell of, made from result.json."""
+"""Tables and pictures of the measures in HiFuse's figures, made from result.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Measure = Callable[[Mapping[str, Any]], int]
 
 
 def batches_table(result: Result) -> Table:
-    """The batches that all sides of a cell compute."""
+    """Make a table of the batches that all sides of a cell compute."""
     rows = [
         [
             *(cell["name"], str(cell["relations"]), str(cell["batches"])),
@@ -37,7 +37,8 @@ def batches_table(result: Result) -> Table:
 
 
 def balance_table(result: Result) -> Table:
-    """Seconds that prepare an epoch's batches over those that compute them (Figure 10)."""
+    """Make a table of the seconds that prepare an epoch's batches over those that compute them
+    (Figure 10)."""
     rows = [
         [
             *(cell["name"], role),
@@ -61,10 +62,10 @@ def balance_table(result: Result) -> Table:
 
 
 def operators_table(result: Result) -> Table:
-    """Operators of an epoch, forward and backward (Figure 8)."""
+    """Make a table of the operators of an epoch, forward and backward (Figure 8)."""
     rows = []
     for cell in result["cells"]:
-        whole = {role: own["whole"] for role, own in cell["operators"].items()}
+        whole = {role: operators["whole"] for role, operators in cell["operators"].items()}
         rows.append([cell["name"], *_counts(whole), *_reductions(whole)])
     note = (
         "Operators of torch that compute something; views and allocations are left out. Hopper's "
@@ -75,13 +76,14 @@ def operators_table(result: Result) -> Table:
 
 
 def forward_table(result: Result) -> Table:
-    """Operators of the forward pass that select edges and that aggregate (Figure 11)."""
+    """Make a table of the forward pass's operators that select edges and that aggregate (Figure
+    11)."""
     rows = []
     for cell in result["cells"]:
-        by_role = {role: found["forward"] for role, found in cell["operators"].items()}
+        by_role = {role: operators["forward"] for role, operators in cell["operators"].items()}
         for kind in (SELECTION, AGGREGATION):
-            own = {role: forward[kind] for role, forward in by_role.items()}
-            rows.append([f"{cell['name']}: {kind}", *_counts(own), *_reductions(own)])
+            operators = {role: forward[kind] for role, forward in by_role.items()}
+            rows.append([f"{cell['name']}: {kind}", *_counts(operators), *_reductions(operators)])
         products = {role: forward[PRODUCTS] for role, forward in by_role.items()}
         rows.append([f"{cell['name']}: {PRODUCTS}", *_counts(products), NONE, NONE])
     note = (
@@ -100,7 +102,7 @@ def _counts(by_role: Mapping[str, int]) -> list[str]:
 
 
 def _reductions(by_role: Mapping[str, int]) -> list[str]:
-    """By how much merging needs fewer operators than the other sides."""
+    """Write in per cent how many operators merging saves against the other sides."""
     return [
         percent(1 - by_role[MERGED] / by_role[role]) if by_role.get(role) else NONE
         for role in (BY_RELATION, PYG_ROLE)
@@ -108,14 +110,15 @@ def _reductions(by_role: Mapping[str, int]) -> list[str]:
 
 
 def rates_table(result: Result) -> Table:
-    """Rates of sums over edges, and their shares of the machine's own (Table 3)."""
+    """Make a table of the rates of sums over edges, and of their shares of the machine's own (Table
+    3)."""
     rows = []
     for cell in result["cells"]:
         machine = cell["machine_rates"]
-        for role, own in cell["rates"].items():
-            rates = [(own[key], machine[key]) for key in ("arithmetic", "memory")]
+        for role, side in cell["rates"].items():
+            rates = [(side[key], machine[key]) for key in ("arithmetic", "memory")]
             texts = [text for rate, most in rates for text in _rate(rate, most)]
-            rows.append([cell["name"], role, f"{own['calls']:,}", number(own["seconds"]), *texts])
+            rows.append([cell["name"], role, f"{side['calls']:,}", number(side["seconds"]), *texts])
         texts = [text for key in ("arithmetic", "memory") for text in _rate(machine[key], None)]
         rows.append([cell["name"], "the machine", NONE, NONE, *texts])
     headings = (
@@ -137,12 +140,12 @@ def _rate(rate: float, most: float | None) -> tuple[str, str]:
 
 
 def draw_operators(result: Result, path: Path) -> None:
-    """Operators of an epoch and of the forward pass's selection and aggregation, a bar a side, in
-    per cent of those relation by relation."""
+    """Draw the operators of an epoch and of the forward pass's selection and aggregation. Every
+    side has a bar, in per cent of the operators relation by relation."""
     measures: dict[str, Measure] = {
-        "operators of an epoch": lambda own: own["whole"],
-        "forward: selection and aggregation": lambda own: (
-            own["forward"][SELECTION] + own["forward"][AGGREGATION]
+        "operators of an epoch": lambda side: side["whole"],
+        "forward: selection and aggregation": lambda side: (
+            side["forward"][SELECTION] + side["forward"][AGGREGATION]
         ),
     }
     cells = result["cells"]
@@ -158,11 +161,11 @@ def draw_operators(result: Result, path: Path) -> None:
 
 def _draw_bars(axes: Axes, cells: Sequence[Mapping[str, Any]], measure: Measure) -> None:
     for index, (role, colour) in enumerate(_COLOURS.items()):
-        known = [
-            (place + 0.27 * (index - 1), 100 * measure(own[role]) / measure(own[BY_RELATION]))
-            for place, own in enumerate(cell["operators"] for cell in cells)
-            if role in own
+        bars = [
+            (place + 0.27 * (index - 1), 100 * measure(sides[role]) / measure(sides[BY_RELATION]))
+            for place, sides in enumerate(cell["operators"] for cell in cells)
+            if role in sides
         ]
-        if known:
-            places, values = zip(*known, strict=True)
+        if bars:
+            places, values = zip(*bars, strict=True)
             axes.barh(places, values, height=0.25, color=colour, label=role)

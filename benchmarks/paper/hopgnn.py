@@ -15,7 +15,7 @@ from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_bars, draw_epochs, draw_speed, draw_stages, draw_trend
 from benchmarks.paper.experiment import BY_DIMENSION, Experiment, Side
 from benchmarks.paper.gpu import run_on_gpu, utilisation_table
-from benchmarks.paper.hopgnn_published import published
+from benchmarks.paper.hopgnn_published import list_published
 from benchmarks.paper.locality import (
     count_localities,
     draw_localities,
@@ -82,7 +82,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-table1",
         title="Data locality of micrographs and subgraphs",
-        published=published("table1"),
+        published=list_published("table1"),
         grid=Grid(
             ("arxiv-like", "products-like", "it-like"),
             ("sage",),
@@ -108,7 +108,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-bottleneck",
         title="What gathering features costs model-centric training",
-        published=published("bottleneck"),
+        published=list_published("bottleneck"),
         grid=Grid(("arxiv-like", "products-like", "uk-like"), SHALLOW, fanouts=(2, 10)),
         tables=(stages_table, rows_table, bytes_table, parity_table),
         sides=(BASE,),
@@ -118,7 +118,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-alpha",
         title="Features fetched in an iteration against the size of the model",
-        published=published("alpha"),
+        published=list_published("alpha"),
         grid=Grid(("products-like", "uk-like"), (*SHALLOW, "deepgcn", "film")),
         tables=(alpha_table, rows_table, bytes_table, parity_table),
         sides=(BASE,),
@@ -134,7 +134,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig7",
         title="Bytes of naive migration",
-        published=published("fig7"),
+        published=list_published("fig7"),
         grid=Grid(("arxiv-like", "products-like", "uk-like"), SHALLOW, fanouts=(2, 10)),
         tables=(traffic_table, parity_table),
         sides=(BASE, NAIVE),
@@ -149,7 +149,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig11",
         title="Epoch time of three shallow models",
-        published=published("fig11"),
+        published=list_published("fig11"),
         grid=Grid(FIGURE_11_GRAPHS, SHALLOW, hidden=(16, 128)),
         tables=SPEED_TABLES,
         sides=(BASE, LOCALITY, NAIVE, P3, MG, PG, ALL, ZERO),
@@ -159,7 +159,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig12",
         title="Epoch time of two deep models",
-        published=published("fig12"),
+        published=list_published("fig12"),
         grid=Grid(FIGURE_11_GRAPHS, ("deepgcn", "film"), hidden=(16, 128)),
         tables=SPEED_TABLES,
         sides=(BASE, LOCALITY, NAIVE, P3, MG, PG, ALL, ZERO),
@@ -173,7 +173,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig13",
         title="What each technique contributes",
-        published=published("fig13"),
+        published=list_published("fig13"),
         grid=Grid(("products-like", "uk-like"), SHALLOW),
         tables=SPEED_TABLES,
         sides=(BASE, MG, PG, ALL),
@@ -183,7 +183,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-missrate",
         title="Miss rate, rows and requests of remote gathering",
-        published=published("missrate"),
+        published=list_published("missrate"),
         grid=Grid(("arxiv-like", *FIGURE_11_GRAPHS), ("sage",)),
         tables=(miss_table, reductions_table, rows_table, bytes_table, parity_table),
         sides=(BASE, MG, PG, ZERO),
@@ -198,7 +198,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig17",
         title="Adaptive merging, epoch by epoch",
-        published=published("fig17"),
+        published=list_published("fig17"),
         grid=Grid(PRODUCTS, ("gat",)),
         tables=(epochs_table, parity_table),
         shows_epochs=True,
@@ -210,7 +210,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig18",
         title="Which time step is merged away",
-        published=published("fig18"),
+        published=list_published("fig18"),
         grid=Grid(("in-like", "products-like"), SHALLOW),
         tables=(summary_table, speed_table, workload_table, parity_table),
         sides=(
@@ -233,7 +233,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-large",
         title="A large graph, divided by a streaming heuristic",
-        published=published("large"),
+        published=list_published("large"),
         grid=Grid(("it-like",), SHALLOW),
         tables=SPEED_TABLES,
         sides=(BASE, P3, PG, ALL, ZERO),
@@ -243,7 +243,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-gpu-util",
         title="How busy the GPU is",
-        published=published("gpu-util"),
+        published=list_published("gpu-util"),
         grid=Grid(("uk-like",), ("gat",)),
         tables=(utilisation_table, speed_table, parity_table),
         sides=(BASE, ALL, ZERO),
@@ -255,7 +255,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig21",
         title="Full batches",
-        published=published("fig21"),
+        published=list_published("fig21"),
         grid=Grid(("in-like", "uk-like"), SHALLOW),
         tables=(summary_table, speed_table, traffic_table, parity_table, memory_table),
         sides=FULL_BATCH,
@@ -271,7 +271,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig22a",
         title="Batch sizes",
-        published=published("fig22a"),
+        published=list_published("fig22a"),
         grid=Grid(PRODUCTS, ("gcn",), batch_sizes=(512, 1024, 2048, 4096, 8192, 16384)),
         tables=SPEED_TABLES,
         sides=TREND_SIDES,
@@ -281,7 +281,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig22b",
         title="Widths of features",
-        published=published("fig22b"),
+        published=list_published("fig22b"),
         grid=Grid(PRODUCTS, ("gcn",), feature_dims=(64, 128, 256, 512)),
         tables=SPEED_TABLES,
         sides=TREND_SIDES,
@@ -292,7 +292,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig23a",
         title="Fanouts",
-        published=published("fig23a"),
+        published=list_published("fig23a"),
         grid=Grid(PRODUCTS, ("gcn",), layers=2, fanouts=(5, 10, 20, 40)),
         tables=SPEED_TABLES,
         sides=TREND_SIDES,
@@ -306,7 +306,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-fig23b",
         title="Numbers of machines",
-        published=published("fig23b"),
+        published=list_published("fig23b"),
         grid=Grid(PRODUCTS, ("gcn",), servers=(2, 4, 6, 8)),
         tables=SPEED_TABLES,
         sides=TREND_SIDES,
@@ -321,7 +321,7 @@ _EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-table3",
         title="Accuracy of exact engines and of local batches",
-        published=published("table3"),
+        published=list_published("table3"),
         grid=Grid(("arxiv-like",), SHALLOW, scales={"arxiv-like": 0.05}, hidden=(64,)),
         tables=(accuracy_table,),
         sides=(BASE, Side("hop", "hop:merge=1"), ZERO, LOCALITY),

@@ -108,6 +108,6 @@ _PUBLISHED: Final = MappingProxyType(
 )  # fmt: skip
 
 
-def published(name: str) -> tuple[Published, ...]:
-    """What the paper reports of an experiment."""
+def list_published(name: str) -> tuple[Published, ...]:
+    """Return what the paper reports of an experiment."""
     return tuple(Published(*figure) for figure in _PUBLISHED[name])

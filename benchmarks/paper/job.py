@@ -41,7 +41,7 @@ def make_job(experiment: Experiment, options: Options, progress: Progress) -> Jo
         materials.check(graph)
     job = Job(experiment, options, cells, materials, progress)
     for cell in cells if experiment.grid.trains else ():
-        # A key that one of the models does not take is told now, and not after hours.
+        # Report a key that one of the models does not take now, not after hours.
         job.config(cell, options.work)
     return job
 
@@ -94,7 +94,8 @@ def _publish(job: Job, cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read_config(out: Path, cell: str) -> dict[str, str]:
-    """``config``: a cell's configuration as TOML, below the commands that repeat the cell."""
+    """Read a cell's configuration as TOML, below the commands that repeat the cell, as
+    ``config``."""
     path = out / CONFIGS_FOLDER / f"{cell}.toml"
     return {"config": path.read_text()} if path.is_file() else {}
 

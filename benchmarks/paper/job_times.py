@@ -68,11 +68,11 @@ def measure_job(job: Job, cell: Cell) -> dict[str, Any]:
 
 
 def first_iteration(run_dir: Path, ranks: int) -> float:
-    """When the last of the ranks began its first iteration, in seconds since 1970.
+    """Return when the last of the ranks began its first iteration, in seconds since 1970.
 
     Raises
     ------
-    RequestError: a rank's spans tell of no iteration.
+    RequestError: a rank's spans hold no iteration.
     """
     moments = []
     for rank in range(ranks):
@@ -90,7 +90,7 @@ def first_iteration(run_dir: Path, ranks: int) -> float:
 
 
 def seconds_to_best(epochs: Sequence[dict[str, Any]], best: int) -> float:
-    """Seconds of training and of scoring, up to the end of an epoch."""
+    """Return the seconds of training and of scoring, up to the end of an epoch."""
     return sum(e["seconds"] + e["evaluation_seconds"] for e in epochs if e["epoch"] <= best)
 
 
@@ -99,11 +99,11 @@ def times_table(result: Result) -> Table:
     parts = ("partitioner", "load_save", "load", "train")
     rows = []
     for cell in result["cells"]:
-        whole = sum(cell[part] for part in parts)
+        whole = sum(cell[name] for name in parts)
         rows.append(
             [
                 cell["name"],
-                *(f"{number(cell[part])} ({percent(cell[part] / whole)})" for part in parts),
+                *(f"{number(cell[name])} ({percent(cell[name] / whole)})" for name in parts),
                 *(str(cell["best_epoch"] + 1), percent(cell["val"])),
             ]
         )

@@ -48,7 +48,7 @@ _TABLE: Final = {
 }
 
 
-def published(sampling: str, servers: int, graph: str, depth: str) -> float | None:
+def published_micrograph(sampling: str, servers: int, graph: str, depth: str) -> float | None:
     """R_micro in [0, 1] as Table 1 has it for the graph that a preset stands for; None = absent."""
     row = _TABLE.get((sampling, servers))
     if row is None or (graph, depth) not in _COLUMNS:
@@ -57,7 +57,7 @@ def published(sampling: str, servers: int, graph: str, depth: str) -> float | No
 
 
 def published_subgraph(sampling: str, servers: int) -> float | None:
-    """The mean R_sub in [0, 1] of Table 1; None = absent."""
+    """Return the mean R_sub in [0, 1] of Table 1; None = absent."""
     row = _TABLE.get((sampling, servers))
     return None if row is None else row[-1] / 100
 
@@ -67,7 +67,7 @@ _SHOWN: Final = ("date", "commit", "nodes", "edges", "edge_cut", "localities")
 
 
 def count_localities(job: Job) -> int:
-    """The number of measurements of a job."""
+    """Count the measurements of a job."""
     return len(job.cells) * len(SAMPLINGS) * len(DEPTHS)
 
 
@@ -101,7 +101,7 @@ def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
                     "sampling": name,
                     "depth": depth.name,
                     **asdict(locality),
-                    "published": published(name, cell.servers, cell.graph, depth.name),
+                    "published": published_micrograph(name, cell.servers, cell.graph, depth.name),
                     "published_subgraph": published_subgraph(name, cell.servers),
                 }
             )
@@ -129,8 +129,8 @@ def _write_config(job: Job, cell: Cell) -> None:
 
 
 def layer_sizes(graph: PartitionedGraph, depth: Depth) -> tuple[int, ...]:
-    """Sizes of layer samples for which a node would keep as many in-edges as at the fanout, were
-    all nodes equally likely to be in the sample."""
+    """Return sizes of layer samples. A node would keep as many in-edges as at the fanout if all
+    nodes were equally likely to be in the sample."""
     nodes = graph.schema.node_types[graph.schema.target_type()].count
     edges = sum(kind.count for kind in graph.schema.relations.values())
     return tuple(max(1, min(nodes, round(f * nodes * nodes / edges))) for f in depth.fanouts)
@@ -142,15 +142,17 @@ def locality_table(result: Result) -> Table:
         [
             graph_name(cell),
             str(cell["servers"]),
-            each["sampling"],
-            each["depth"],
-            percent(each["micrograph"]),
-            NONE if each["published"] is None else f"{each['published']:.0%}",
-            percent(each["subgraph"]),
-            NONE if each["published_subgraph"] is None else f"{each['published_subgraph']:.0%}",
-            str(each["roots"]),
+            locality["sampling"],
+            locality["depth"],
+            percent(locality["micrograph"]),
+            NONE if locality["published"] is None else f"{locality['published']:.0%}",
+            percent(locality["subgraph"]),
+            NONE
+            if locality["published_subgraph"] is None
+            else f"{locality['published_subgraph']:.0%}",
+            str(locality["roots"]),
         ]
-        for cell, each in _entries(result)
+        for cell, locality in _entries(result)
     ]
     above = sum(locality["micrograph"] > locality["subgraph"] for _, locality in _entries(result))
     headings = (
@@ -163,16 +165,17 @@ def locality_table(result: Result) -> Table:
 
 
 def draw_localities(result: Result, path: Path) -> None:
-    """R_micro against R_sub by number of servers, a place per graph; node-wise solid."""
+    """Draw R_micro against R_sub by number of servers, a place for each graph. Node-wise is
+    solid."""
     graphs = list(dict.fromkeys(cell["graph"] for cell in result["cells"]))
     figure, axes = canvas(len(graphs), 4.2 * len(graphs) + 1, 4.2, sharey=True)
     for axis, graph in zip(axes, graphs, strict=True):
         for index, (sampling, depth) in enumerate((s, d) for s in SAMPLINGS for d in DEPTHS):
             entries = [
-                (cell["servers"], each)
-                for cell, each in _entries(result)
-                if cell["graph"] == graph and each["sampling"] == sampling
-                and each["depth"] == depth.name
+                (cell["servers"], locality)
+                for cell, locality in _entries(result)
+                if cell["graph"] == graph and locality["sampling"] == sampling
+                and locality["depth"] == depth.name
             ]  # fmt: skip
             entries.sort(key=lambda entry: entry[0])
             xs = [servers for servers, _ in entries]

@@ -65,13 +65,13 @@ class Materials:
             )
 
     def graph(self, cell: Cell) -> GraphDirectory:
-        """The graph of a cell.
+        """Return the graph of a cell.
 
         Raises
         ------
         RequestError: it cannot be made; says what is missing.
         """
-        path_given, path = self._given_path(cell), self._graph_path(cell)
+        path_given, path = self._source_path(cell), self._graph_path(cell)
         if not is_directory(cell.graph) and not path_given.exists():
             self.say(f"making {path_given.name}")
             dim = cell.feature_dim
@@ -82,7 +82,7 @@ class Materials:
         return GraphDirectory.open(path, check="shapes")
 
     def parts(self, cell: Cell) -> PartitionedGraph:
-        """The graph of a cell, divided over its servers.
+        """Return the graph of a cell, divided over its servers.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Materials:
         return self.division(cell, cell.method)
 
     def division(self, cell: Cell, method: str) -> PartitionedGraph:
-        """The graph of a cell, divided over its servers by some method.
+        """Return the graph of a cell, divided over its servers by some method.
 
         Raises
         ------
@@ -111,13 +111,14 @@ class Materials:
         return PartitionedGraph.open(path)
 
     def parts_path(self, cell: Cell, method: str | None = None) -> Path:
-        """The path of a cell's partitions in the work folder, by its own method or another."""
+        """Return the path of a cell's partitions in the work folder, by its own method or
+        another."""
         hops = f"-{cell.layers}-hops" if method == BY_RELATION else ""
         name = f"{self._graph_path(cell).name}-{method or cell.method}-{cell.servers}{hops}"
         return Path(PARTS_FOLDER) / name
 
     def recipe(self, cell: Cell, divisions: Sequence[str] = ()) -> list[str]:
-        """The commands that make a cell's partitions, to be run in the work folder.
+        """Return the commands that make a cell's partitions, to be run in the work folder.
 
         Parameters
         ----------
@@ -154,13 +155,14 @@ class Materials:
         return commands
 
     def _graph_path(self, cell: Cell) -> Path:
-        """The graph that a cell's model is trained on: the given one, or tables made of it."""
-        path_given = self._given_path(cell)
+        """Return the graph that a cell's model is trained on: the given one, or tables made of
+        it."""
+        path_given = self._source_path(cell)
         if cell.model not in _RECIPES:
             return path_given
         return self.work / GRAPHS_FOLDER / f"{path_given.name}-for-{cell.model}"
 
-    def _given_path(self, cell: Cell) -> Path:
+    def _source_path(self, cell: Cell) -> Path:
         if is_directory(cell.graph):
             return Path(cell.graph)
         dim = f"-dim-{cell.feature_dim}" if cell.feature_dim else ""

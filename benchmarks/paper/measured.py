@@ -19,12 +19,12 @@ Measure = Callable[[Job, Cell], dict[str, Any]]
 
 
 def count_cells(job: Job) -> int:
-    """The number of runs of a job: one for each cell."""
+    """Count the runs of a job, one for each cell."""
     return len(job.cells)
 
 
 def run_measured(measure: Measure) -> Callable[[Job], Iterator[dict[str, Any]]]:
-    """Makes what carries out an experiment whose cells are measured by a function.
+    """Return a function that carries out an experiment whose cells are measured by a function.
 
     The cells that it yields are those of result.json: what was measured, with ``problems`` and
     ``ratios`` (empty unless the function tells some). A cell that is there already is not measured

@@ -24,7 +24,7 @@ _ITERATIONS: Final = 64
 
 
 def workload(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
-    """How many models are on each rank at each time step, by selection and number dissolved.
+    """Return how many models are on each rank at each time step, by selection and number dissolved.
 
     Returns
     -------
@@ -46,13 +46,13 @@ def workload(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
                 )
             workload[f"{selection} {dissolve}"] = {
                 "first": counts[0].tolist(),
-                "busiest": fmean(int(each.max(axis=0).sum()) for each in counts),
+                "busiest": fmean(int(count.max(axis=0).sum()) for count in counts),
             }
     return {"workload": workload, "iterations": len(batches)}
 
 
 def workload_table(result: Result) -> Table:
-    """Groups trained one after another in an iteration, by selection."""
+    """Make a table of the groups that are trained one after another, by selection."""
     rows = []
     for cell in result["cells"]:
         for name, work in cell["extra"]["workload"].items():
@@ -74,7 +74,7 @@ def workload_table(result: Result) -> Table:
 
 
 def draw_selection(result: Result, path: Path) -> None:
-    """Seconds by selection, and models on each rank and step of the first iteration."""
+    """Draw seconds by selection, and the models on each rank and step of the first iteration."""
     cells = result["cells"]
     figure, axes = canvas(3, 14, 2.4 + 0.45 * len(cells), width_ratios=[2, 1, 1])
     roles = list(cells[0]["sides"])
@@ -104,7 +104,7 @@ def _draw_workload(axes: Any, cell: Any, selection: str) -> None:
 
 
 def epochs_table(result: Result) -> Table:
-    """Seconds and time steps by epoch under adaptive merging."""
+    """Make a table of seconds and time steps by epoch under adaptive merging."""
     rows = []
     for cell in result["cells"]:
         for index, epoch in enumerate(cell["sides"]["All"]["epochs"]):
@@ -126,5 +126,5 @@ def epochs_table(result: Result) -> Table:
 
 
 def _steps(servers: int, decisions: dict[str, int]) -> str:
-    """The time steps of an epoch's iterations."""
+    """Return the time steps of an epoch's iterations."""
     return "/".join(str(servers - decisions[key]) for key in (MERGE, TRIED) if key in decisions)

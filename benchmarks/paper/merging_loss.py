@@ -25,20 +25,27 @@ ADAPTIVE: Final = Side("adaptive", "hop")
 
 
 def settled_table(result: Result) -> Table:
-    """What adaptive merging costs while it compares, and what it gains afterwards."""
+    """Make a table of what adaptive merging costs while it compares, and of what it gains
+    afterwards."""
     rows = []
     for cell in result["cells"]:
         sides = {role: cell["sides"][role]["epochs"] for role in (OFF.role, ADAPTIVE.role)}
         decisions = [epoch["decisions"] for epoch in sides[ADAPTIVE.role]]
         rounds = range(cell["rounds"])
-        starts = [_settled_from([each[index] for each in decisions]) for index in rounds]
+        starts = [
+            _find_settled_epoch([epoch_decisions[index] for epoch_decisions in decisions])
+            for index in rounds
+        ]
         last = len(decisions) - 1
         settled = {index: start for index, start in enumerate(starts) if start < last}
         rows.append(
             [
                 cell["name"],
                 ", ".join(str(decisions[-1][index][MERGE]) for index in rounds),
-                ", ".join(str(sum(TRIED in each[index] for each in decisions)) for index in rounds),
+                ", ".join(
+                    str(sum(TRIED in epoch_decisions[index] for epoch_decisions in decisions))
+                    for index in rounds
+                ),
                 _ratio(cell, sides, dict.fromkeys(rounds, 0), last + 1),
                 _ratio(cell, sides, settled, last),
                 str(len(settled)),
@@ -58,8 +65,9 @@ def settled_table(result: Result) -> Table:
     return Table("Whole runs, and what is left once merging has settled", headings, rows, note)
 
 
-def _settled_from(decisions: Sequence[Mapping[str, int]]) -> int:
-    """The second epoch after the last that compares; of none that does, the second of all."""
+def _find_settled_epoch(decisions: Sequence[Mapping[str, int]]) -> int:
+    """Return the second epoch after the last one that compares, or the second of all if none
+    compares."""
     return 2 + max((i for i, decision in enumerate(decisions) if TRIED in decision), default=-1)
 
 
@@ -69,19 +77,22 @@ def _ratio(
     starts: Mapping[int, int],
     stop: int,
 ) -> str:
-    """Of the seconds of each round from an epoch on; ``starts`` by round."""
+    """Write the ratio of both sides' seconds, from an epoch on that ``starts`` names by round."""
     if cell["problems"]:
         return "refused"
     if not starts:
         return NONE
     off, adaptive = (
-        [sum(each["seconds"][i] for each in sides[role][start:stop]) for i, start in starts.items()]
+        [
+            sum(epoch["seconds"][i] for epoch in sides[role][start:stop])
+            for i, start in starts.items()
+        ]
         for role in (OFF.role, ADAPTIVE.role)
     )
     return ratio_text(asdict(paired_ratio(off, adaptive)))
 
 
-def _merging(name: str, title: str, grid: Grid) -> Experiment:
+def _make_experiment(name: str, title: str, grid: Grid) -> Experiment:
     return Experiment(
         name=name,
         title=title,
@@ -99,7 +110,7 @@ def _merging(name: str, title: str, grid: Grid) -> Experiment:
 
 
 EXPERIMENTS: Final = (
-    _merging(
+    _make_experiment(
         "merging",
         "Adaptive merging against none",
         Grid(
@@ -109,7 +120,7 @@ EXPERIMENTS: Final = (
             fanouts=(5,),
         ),
     ),
-    _merging(
+    _make_experiment(
         "merging-deep",
         "Adaptive merging against none, deep models",
         Grid(("uk-like",), ("film", "deepgcn"), scales={"uk-like": 0.005}),

@@ -10,7 +10,7 @@ from benchmarks.paper.tables import NONE, mean_of, megabytes, number, percent
 
 
 def stages_table(result: Result) -> Table:
-    """Share of a rank's time by stage, and what crosses the network."""
+    """Make a table of a rank's time by stage, and of what crosses the network."""
     headings = (
         *("cell", "epoch, s", "gathering", "sampling and computing", "the rest"),
         *("features, MB", "topology, MB"),
@@ -20,14 +20,14 @@ def stages_table(result: Result) -> Table:
         side = next(iter(cell["sides"].values()))
         seconds = side["stage_seconds"]
         total = sum(seconds.values()) or 1.0
-        gather, both = seconds["gather"] / total, (seconds["sample"] + seconds["compute"]) / total
+        gather, rest = seconds["gather"] / total, (seconds["sample"] + seconds["compute"]) / total
         rows.append(
             [
                 cell["name"],
                 number(side["seconds"]),
                 percent(gather),
-                percent(both),
-                percent(1 - gather - both),
+                percent(rest),
+                percent(1 - gather - rest),
                 megabytes(side["bytes"]["feature"]),
                 megabytes(side["bytes"]["topology"]),
             ]
@@ -40,19 +40,21 @@ def stages_table(result: Result) -> Table:
 
 
 def alpha(cell: Mapping[str, Any]) -> float | None:
-    """Bytes a rank fetches in an iteration of model-centric training, over those of the model."""
+    """Return the bytes a rank fetches in an iteration of model-centric training, over those of the
+    model."""
     side = next(iter(cell["sides"].values()))
     return float(side["bytes"]["feature"]) / float(cell["parameter_bytes"])
 
 
 def naive_bytes(cell: Mapping[str, Any]) -> float | None:
-    """Bytes of naive migration, all causes together, over those of model-centric training."""
+    """Return the bytes of naive migration, all causes together, over those of model-centric
+    training."""
     base, naive = (sum(side["bytes"].values()) for side in cell["sides"].values())
     return naive / base if base else None
 
 
 def alpha_table(result: Result) -> Table:
-    """The ratio alpha by model."""
+    """Make a table of the ratio alpha by model."""
     rows = []
     for cell in result["cells"]:
         side = next(iter(cell["sides"].values()))
@@ -74,7 +76,8 @@ def alpha_table(result: Result) -> Table:
 
 
 def miss_table(result: Result) -> Table:
-    """Mean over the cells of miss rate, rows fetched, requests and gathering time, by side."""
+    """Make a table of means over the cells: miss rate, rows fetched, requests and gathering
+    time."""
     roles = list(result["cells"][0]["sides"])
     rows = []
     for role in roles:
@@ -100,7 +103,7 @@ def miss_table(result: Result) -> Table:
 
 
 def reductions_table(result: Result) -> Table:
-    """What +MG takes off model-centric gathering, and what +PG takes off +MG."""
+    """Make a table of what +MG takes off model-centric gathering, and +PG off +MG."""
     headings = ("cell", "gathering time: +MG", "rows fetched: +PG", "requests: +PG")
     rows = []
     for cell in result["cells"]:

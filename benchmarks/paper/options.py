@@ -45,7 +45,7 @@ class Options:
     words: tuple[str, ...] = ()
 
     def request(self, servers: int) -> Request | None:
-        """The emulated cluster of a cell. None on loopback."""
+        """Return the emulated cluster of a cell. None on loopback."""
         if not self.emulated:
             return None
         return make_request(servers, self.link_rate, self.host_cpus, self.host_memory)

@@ -85,10 +85,10 @@ def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
 
 def describe_setting(result: Result) -> list[str]:
     """Describe date, commit, machine and graphs of a result."""
-    machine, asked = result["machine"], result["asked"]
+    machine, request = result["machine"], result["asked"]
     gpu = machine["gpu"] or "no GPU"
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
-    # A page may be written again from cells that are there already.
+    # A page may be written again from existing cells.
     commits = dict.fromkeys(cell.get("commit", result["commit"]) for cell in result["cells"])
     lines = [
         f"{result['date']}, commit {', '.join(f'`{_short(commit)}`' for commit in commits)}; "
@@ -106,22 +106,22 @@ def describe_setting(result: Result) -> list[str]:
         lines.append(
             f"batches of {', '.join(map(str, batches))} roots a rank; {_runs_text(result)}"
         )
-    if asked["cells"] > len(result["cells"]):
-        lines.append(f"unfinished: {len(result['cells'])} of {asked['cells']} cells")
-    if asked["overrides"]:
-        lines.append(f"with {' '.join(asked['overrides'])}")
+    if request["cells"] > len(result["cells"]):
+        lines.append(f"unfinished: {len(result['cells'])} of {request['cells']} cells")
+    if request["overrides"]:
+        lines.append(f"with {' '.join(request['overrides'])}")
     return lines
 
 
 def _runs_text(result: Result) -> str:
-    """What the runs of a side were; results of older commits have no words of their own."""
-    asked = result["asked"]
+    """Return what the runs of a side were; results of older commits have no words of their own."""
+    request = result["asked"]
     if result.get("runs") or not result["timed"]:
-        return str(result.get("runs") or f"{asked['epochs']} whole epochs")
-    rounds = f"{asked['rounds']} round" + ("" if asked["rounds"] == 1 else "s")
+        return str(result.get("runs") or f"{request['epochs']} whole epochs")
+    rounds = f"{request['rounds']} round" + ("" if request["rounds"] == 1 else "s")
     return (
-        f"{rounds} of {asked['epochs']} epochs of at most {asked['iterations']} iterations, the "
-        "first and last epoch of each run not measured"
+        f"{rounds} of {request['epochs']} epochs of at most {request['iterations']} iterations, "
+        "the first and last epoch of each run not measured"
     )
 
 
@@ -151,7 +151,7 @@ def network_text(cell: Mapping[str, Any]) -> str:
     cpus, memory = emulation["host_cpus"], emulation["host_memory"]
     bounds = [f"{cpus:g} CPUs each" if cpus else "", f"{memory >> 20} MiB each" if memory else ""]
     return ", ".join(
-        part for part in (f"{emulation['hosts']} emulated hosts", links, *bounds) if part
+        text for text in (f"{emulation['hosts']} emulated hosts", links, *bounds) if text
     )
 
 
@@ -186,7 +186,7 @@ def reasons(result: Result) -> list[str]:
 
 def _hardware_reasons(result: Result) -> list[str]:
     cells, machine = result["cells"], result["machine"]
-    beside = lambda said: f"; {said}" if result["published"] else ""  # noqa: E731
+    beside = lambda text: f"; {text}" if result["published"] else ""  # noqa: E731
     reasons = []
     if machine["gpu"] is None:
         reasons.append(
@@ -221,7 +221,7 @@ def _hardware_reasons(result: Result) -> list[str]:
 
 
 def _short(commit: str) -> str:
-    """A commit's first digits; "+" stays, which says that files differed from it."""
+    """Return a commit's first digits; "+" stays, which says that files differed from it."""
     return commit[:12] + ("+" if commit.endswith("+") else "")
 
 

@@ -34,14 +34,14 @@ _STAGES: Final = {
 
 
 def ideal_table(result: Result) -> Table:
-    """How near a pipeline comes to the longest of what it overlaps."""
+    """Make a table of how near a pipeline comes to the longest of what it overlaps."""
     rows, cores = [], result["machine"]["usable_cores"]
     for cell in result["cells"]:
         for name in dict.fromkeys(role.rpartition(", ")[0] for role in cell["sides"]):
             on, off = _roles(name)
             with_it, without = cell["sides"][on], cell["sides"][off]
             spent = {
-                stage: sum(without["stage_seconds"][part] for part in parts) / without["iterations"]
+                stage: sum(without["stage_seconds"][name] for name in parts) / without["iterations"]
                 for stage, parts in _STAGES.items()
             }
             slowest = max(spent, key=lambda stage: spent[stage])
@@ -69,12 +69,12 @@ def ideal_table(result: Result) -> Table:
 
 
 def _roles(name: str) -> tuple[str, str]:
-    """What an engine's side with a pipeline is called, and that without."""
+    """Return what an engine's side with a pipeline is called, and that without."""
     return f"{name}, on", f"{name}, off"
 
 
 def _on_and_off(*labels: str) -> tuple[tuple[Side, ...], tuple[tuple[str, str], ...]]:
-    """Every engine with and without a pipeline, and which two are compared."""
+    """Return every engine with and without a pipeline, and which two are compared."""
     sides, pairs = [], []
     for label in labels:
         name = label.split(":")[0]

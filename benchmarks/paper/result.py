@@ -27,14 +27,14 @@ DIGITS: Final = 7
 def assemble_result(
     experiment: Experiment, options: Options, cells: Sequence[Mapping[str, Any]], wanted: int
 ) -> dict[str, Any]:
-    """The content of result.json.
+    """Assemble the content of result.json.
 
     Parameters
     ----------
     cells: the figures of every cell that is finished, in order.
     wanted: how many cells there are to be.
     """
-    asked = {
+    request = {
         "cells": wanted,
         "rounds": options.rounds or experiment.rounds,
         "epochs": options.epochs or experiment.epochs,
@@ -52,8 +52,8 @@ def assemble_result(
         "commit": commit(),
         "versions": versions(),
         "machine": machine() | {"gpu": gpu_name()},
-        "asked": asked,
-        "runs": experiment.runs.format(**asked),
+        "asked": request,
+        "runs": experiment.runs.format(**request),
         "timed": experiment.timed,
         "published": [figure._asdict() for figure in experiment.published],
         "hardware": experiment.hardware,
@@ -65,7 +65,7 @@ def assemble_result(
 
 
 def _drop_epochs(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Medians and intervals say what a comparison found; single epochs stay in the cell's file."""
+    """Leave out single epochs, which stay in the cell's file. Medians and intervals remain."""
     if "sides" not in cell:
         return dict(cell)
     sides = {
@@ -76,7 +76,7 @@ def _drop_epochs(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarise(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Per comparison: least, largest and geometric mean of the ratio over the cells that tell one.
+    """Summarise every comparison: least, largest and geometric mean of its ratio over the cells.
 
     Returns
     -------
@@ -111,7 +111,8 @@ def summarise(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_result(out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Write result.json; returns it as it is read again, which pages and pictures are made from."""
+    """Write result.json. Return it as it is read again, since pages and pictures are made from
+    that."""
     text = format_result(result, DIGITS)
     write_text(out / RESULT_FILE, text)
     values: dict[str, Any] = json.loads(text)
@@ -119,5 +120,5 @@ def write_result(out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gpu_name() -> str | None:
-    """The first GPU's name; None where there is none."""
+    """Return the first GPU's name; None where there is none."""
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

@@ -23,8 +23,8 @@ _OWN_ROOTS: Final = "locality"
 
 
 def count_roots(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
-    """``roots``: by engine, the mean size of an iteration's global batch. Where ranks draw from
-    their own roots an epoch is dealt evenly, so batches are a little smaller."""
+    """Return, as ``roots``, the mean size of an iteration's global batch by engine. Where ranks
+    draw from their own roots, an epoch is dealt evenly, so batches are a little smaller."""
     configs = {}
     for engine in _DEALT.values():
         engine_config = make_config(config.model_dump(), [f"--train.engine={engine}"])
@@ -35,7 +35,7 @@ def count_roots(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
 
 
 def roots_per_second(cell: Mapping[str, Any], role: str) -> float:
-    """Roots that all ranks together train in a second, in one side's median epoch."""
+    """Return the roots that all ranks together train in a second, in one side's median epoch."""
     side = cell["sides"][role]
     draws_own = side["label"].partition(":")[0] == _OWN_ROOTS
     roots: float = cell["extra"]["roots"][_DEALT[draws_own]]
@@ -43,7 +43,8 @@ def roots_per_second(cell: Mapping[str, Any], role: str) -> float:
 
 
 def scaling_table(result: Result) -> Table:
-    """Roots in a second of every side, and the speed-up over the least number of servers."""
+    """Make a table of the roots in a second of every side, and of the speed-up over the least
+    number of servers."""
     rows = []
     for cells in _series(result):
         for role in cells[0]["sides"]:
@@ -62,7 +63,8 @@ def scaling_table(result: Result) -> Table:
 
 
 def draw_scaling(result: Result, path: Path) -> None:
-    """Speed-ups against servers, a place for each graph and model; dotted where none is lost."""
+    """Draw speed-ups against servers, a place for each graph and model. The dotted line loses
+    none."""
     series = _series(result)
     figure, axes = canvas(len(series), 4.4 * len(series) + 1, 4.2, sharey=True)
     for axis, cells in zip(axes, series, strict=True):
@@ -80,7 +82,7 @@ def draw_scaling(result: Result, path: Path) -> None:
 
 
 def _series(result: Result) -> list[list[Mapping[str, Any]]]:
-    """The cells that differ in the number of servers alone, by that number."""
+    """Return the cells that differ in the number of servers alone, by that number."""
 
     def key(cell: Mapping[str, Any]) -> tuple[Any, ...]:
         return cell["graph"], cell["model"], cell["hidden"]

@@ -58,12 +58,12 @@ def parity_table(result: Result) -> Table:
         worst = []
         for measure in ("gradient", "loss"):
             worst.append(_worst(parity[measure] for parity in parities))
-            again = [
+            differences = [
                 difference
                 for parity in parities
                 if (difference := parity[f"{measure}_in_float64"]) is not None
             ]
-            worst.append(_worst(again) if again else "")
+            worst.append(_worst(differences) if differences else "")
         rows.append([role if exact else f"{role} (approximate)", *worst])
     note = (
         "Largest relative difference over all cells to one process on the same roots and draws; "
@@ -104,7 +104,8 @@ def bytes_table(result: Result) -> Table:
 
 
 def traffic_table(result: Result) -> Table:
-    """Per side: seconds of an iteration, bytes of all ranks by cause, how many times fewer."""
+    """Make a table of the seconds of an iteration, and of the bytes of all ranks by cause, by
+    side."""
     causes = [
         cause
         for cause in CAUSES
@@ -131,7 +132,8 @@ def traffic_table(result: Result) -> Table:
 
 
 def rows_table(result: Result) -> Table:
-    """Rows of an iteration: how much of the graph they are, how many are remote and fetched."""
+    """Make a table of an iteration's rows: their share of the graph, how many are remote and
+    fetched."""
     headings = (
         *("cell", "side", "input rows", "of the graph", "remote"),
         *("fetched rows", "requests to others"),
@@ -192,7 +194,7 @@ def sides_of(result: Result) -> list[tuple[Figures, str, Figures]]:
 
 
 def mean_of(result: Result, role: str, measure: Callable[[Figures], float | None]) -> float | None:
-    """The mean of a measure of one side over the cells that have it."""
+    """Return the mean of a measure of one side over the cells that have it."""
     values = [measure(cell["sides"][role]) for cell in result["cells"] if role in cell["sides"]]
     known_values = [value for value in values if value is not None]
     return fmean(known_values) if known_values else None
@@ -204,7 +206,7 @@ def graph_name(cell: Figures) -> str:
 
 
 def ratio_text(ratio: Figures, places: int = 2) -> str:
-    """A ratio with its interval, to so many decimal places, or that it is refused."""
+    """Write a ratio with its interval, to so many decimal places, or that it is refused."""
     if ratio["mean"] is None:
         return "refused"
     mean, low, high = (
@@ -236,7 +238,7 @@ def _over(value: float | None) -> str:
 
 
 def _worst(values: Any) -> str:
-    """The largest; "nan" and "inf" stand as words in JSON."""
+    """Return the largest; "nan" and "inf" stand as words in JSON."""
     known_values = [value for value in values if value is not None]
     words = [value for value in known_values if isinstance(value, str)]
     if words:

@@ -48,7 +48,7 @@ class DistDGL:
 
     @property
     def note(self) -> str:
-        """See :class:`benchmarks.peers.peer.Peer`."""
+        """Return a note for the page; see :class:`benchmarks.peers.peer.Peer`."""
         return (
             f"{self.role}: servers in processes of their own, sampling inside the trainers "
             "(`DGL_NUM_SAMPLER=0`), as many threads as Hopper's ranks, the allocator told not to "
@@ -57,7 +57,8 @@ class DistDGL:
         )
 
     def why_not(self, config: Config) -> str | None:
-        """See :class:`benchmarks.peers.peer.Peer`."""
+        """Return why DistDGL cannot train here, if it cannot; see
+        :class:`benchmarks.peers.peer.Peer`."""
         if config.model.name not in MODELS:
             return f"it has no {config.model.name} here"
         other = [key for key in ("bases", "diagonal_blocks") if getattr(config.model, key)]
@@ -75,7 +76,8 @@ class DistDGL:
     def join(
         self, config: Config, graph: GraphDirectory, parts: PartitionedGraph, work: Path
     ) -> Training:
-        """See :class:`benchmarks.peers.peer.Peer`."""
+        """Divide the graph for DistDGL, and return its training; see
+        :class:`benchmarks.peers.peer.Peer`."""
         handed, divided = work / "handed", work / ("graphbolt" if self.graphbolt else "distdgl")
         if not (handed / GRAPH_FILE).is_file():
             hand_out(graph, parts, handed)
@@ -89,8 +91,8 @@ class DistDGL:
                 shutil.rmtree(divided, ignore_errors=True)
                 last = ended.stderr[-_LAST_CHARACTERS:]
                 raise ClusterError(f"{self.role}, dividing: exit code {ended.returncode}:\n{last}")
-        told = json.loads((handed / GRAPH_FILE).read_text())
-        return Training(self, config, told, divided / f"{_NAME}.json")
+        description = json.loads((handed / GRAPH_FILE).read_text())
+        return Training(self, config, description, divided / f"{_NAME}.json")
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,13 @@ class Training:
 
     Attributes
     ----------
-    told: the graph that was handed out, in numbers.
+    description: the graph that was handed out, in numbers.
     partitioned: DistDGL's own description of the parts.
     """
 
     peer: DistDGL
     config: Config
-    told: dict[str, Any]
+    description: dict[str, Any]
     partitioned: Path
 
     @property
@@ -119,14 +121,15 @@ class Training:
         return self.peer.name
 
     def train(self, cluster: EmulatedCluster, round_index: int, out: Path) -> dict[str, Any]:
-        """See :class:`hopper.bench.guest.Guest`. Accuracy is that of the first round alone."""
+        """Train over the hosts once; see :class:`hopper.bench.guest.Guest`. Only the first round is
+        scored."""
         out.mkdir(parents=True)
         addresses = [host.network.address for host in cluster.hosts]
         ip_config, result = out / "ip_config.txt", out / "result.json"
         ip_config.write_text("".join(f"{address} {_PORT}\n" for address in addresses))
         config = self.config
         job = {
-            **self.told,
+            **self.description,
             "name": _NAME,
             "graphbolt": self.peer.graphbolt,
             "partitioned": str(self.partitioned),
@@ -143,7 +146,7 @@ class Training:
             "hidden": config.model.hidden,
             "heads": config.model.heads,
             "head": config.model.head,
-            "in_dim": self.told["types"][self.told["target"]]["dim"],
+            "in_dim": self.description["types"][self.description["target"]]["dim"],
             "learning_rate": config.train.learning_rate,
             "epochs": config.train.epochs,
             "iterations": config.train.iterations_per_epoch,
@@ -152,8 +155,8 @@ class Training:
         }
         (out / "job.json").write_text(json.dumps(job, indent=1))
         self._run(cluster, out)
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
+        record: dict[str, Any] = json.loads(result.read_text())
+        return record
 
     def _run(self, cluster: EmulatedCluster, out: Path) -> None:
         processes: list[subprocess.Popen[bytes]] = []
@@ -182,7 +185,7 @@ class Training:
                 process.wait()
 
     def _await(self, processes: Sequence[subprocess.Popen[bytes]], out: Path) -> None:
-        """Until all hosts have ended well; the first that did not ends the wait."""
+        """Wait until all hosts have ended well, or one of them has not."""
         deadline = time.monotonic() + _RUN_SECONDS
         while True:
             codes = [process.poll() for process in processes]

@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def environment(job: dict[str, Any]) -> dict[str, str]:
-    """What DistDGL reads, servers and trainers alike."""
+    """Return the environment variables that DistDGL reads, in servers and trainers alike."""
     return dict(os.environ) | {
         "DGL_NUM_SAMPLER": "0",
         "DGL_NUM_CLIENT": str(job["hosts"]),
@@ -62,7 +62,7 @@ def environment(job: dict[str, Any]) -> dict[str, str]:
         "OMP_NUM_THREADS": str(job["threads"]),
         "OMP_WAIT_POLICY": "PASSIVE",
         "GLOO_SOCKET_IFNAME": job["interface"],
-        # Its servers spend much of their time returning memory to the system otherwise.
+        # Otherwise its servers spend much of their time returning memory to the system.
         "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
         "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
         "MALLOC_TOP_PAD_": str(64 << 20),

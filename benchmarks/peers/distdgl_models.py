@@ -72,7 +72,7 @@ class RGCN(nn.Module):
             )
             for a, b in pairwise(widths)
         )  # fmt: skip
-        self.own = nn.ModuleList(
+        self.projections = nn.ModuleList(
             nn.ModuleDict({name: nn.Linear(a, b) for name in job["types"]})
             for a, b in pairwise(widths)
         )
@@ -82,21 +82,21 @@ class RGCN(nn.Module):
             name: self.inputs[name](rows.float()) if name in self.inputs else rows
             for name, rows in x.items()
         }
-        for index, (layer, own, block) in enumerate(
-            zip(self.layers, self.own, blocks, strict=True)
+        for index, (layer, projections, block) in enumerate(
+            zip(self.layers, self.projections, blocks, strict=True)
         ):
             sums = layer(block, x)
-            made = {}
+            new_rows = {}
             for name in block.dsttypes:
                 count = block.num_dst_nodes(name)
                 if count:
-                    made[name] = own[name](x[name][:count]) + sums.get(name, 0)
+                    new_rows[name] = projections[name](x[name][:count]) + sums.get(name, 0)
             is_last = index == len(blocks) - 1 and self.head is None
-            x = made if is_last else {name: torch.relu(rows) for name, rows in made.items()}
+            x = new_rows if is_last else {name: torch.relu(rows) for name, rows in new_rows.items()}
         rows = x[self.target]
         return rows if self.head is None else self.head(rows)
 
 
 def make_model(job: dict[str, Any]) -> nn.Module:
-    """The model of a job."""
+    """Return the model of a job."""
     return RGCN(job) if job["model"] == "rgcn" else Stack(job)

@@ -16,9 +16,9 @@ def main(graph: Path, out: Path, method: str, servers: int) -> None:
     indptr, indices = (
         torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("indptr", "indices")
     )
-    made = dgl.graph(("csc", (indptr, indices, torch.empty(0, dtype=torch.int64))))
+    dgl_graph = dgl.graph(("csc", (indptr, indices, torch.empty(0, dtype=torch.int64))))
     dgl.distributed.partition_graph(
-        made, "graph", servers, str(out), part_method=method, num_hops=1
+        dgl_graph, "graph", servers, str(out), part_method=method, num_hops=1
     )
 
 

@@ -38,7 +38,7 @@ class Graph:
         return self.whole.nodes[node_type].data if self.is_typed else self.whole.ndata
 
     def rows(self, inputs: Any) -> Any:
-        """Input rows of a block."""
+        """Return the input rows of a block."""
         if not self.is_typed:
             return self.data(self.target)["feat"][inputs]
         return {
@@ -51,7 +51,8 @@ class Graph:
         return self.data(self.target)["label"][roots[self.target] if self.is_typed else roots]
 
     def own(self, split: str) -> torch.Tensor:
-        """This trainer's share of a split, as many on every trainer: nodes of its own server."""
+        """Return this trainer's share of a split: nodes of its own server, as many on every
+        trainer."""
         words = {"ntype": self.target} if self.is_typed else {}
         mask = self.data(self.target)[f"{split}_mask"]
         return dgl.distributed.node_split(
@@ -59,7 +60,7 @@ class Graph:
         )
 
     def random(self, split: str, rank: int) -> torch.Tensor:
-        """This trainer's share of a split: nodes of any server."""
+        """Return this trainer's share of a split: nodes of any server."""
         mask = self.data(self.target)[f"{split}_mask"]
         every = torch.nonzero(mask[torch.arange(len(mask))]).flatten()
         order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0))
@@ -87,7 +88,7 @@ def main(job: dict[str, Any]) -> None:
     nodes = graph.random("train", rank) if job["batches"] == "random" else graph.own("train")
     loader = graph.loader(nodes, job["fanouts"], job["batch_size"], shuffle=True)
     model = make_model(job)
-    # Of a batch without some relation, its matrix has no gradient.
+    # If a batch lacks a relation, the relation's matrix has no gradient.
     parallel = nn.parallel.DistributedDataParallel(model, find_unused_parameters=graph.is_typed)
     optimizers = [torch.optim.Adam(parallel.parameters(), lr=job["learning_rate"])]
     if graph.learned:
@@ -96,7 +97,7 @@ def main(job: dict[str, Any]) -> None:
     epochs = []
     for index in range(job["epochs"]):
         torch.distributed.barrier()
-        begun, sent = time.perf_counter(), sent_bytes(job["interface"])
+        begun, sent_before = time.perf_counter(), sent_bytes(job["interface"])
         steps, loss_sum = 0, 0.0
         for inputs, roots, blocks in islice(loader, job["iterations"] or None):
             loss = nn.functional.cross_entropy(
@@ -112,15 +113,17 @@ def main(job: dict[str, Any]) -> None:
             loss_sum += float(loss.detach())
         torch.distributed.barrier()
         seconds = time.perf_counter() - begun
-        found = torch.tensor([loss_sum / max(1, steps), sent_bytes(job["interface"]) - sent])
+        measures = torch.tensor(
+            [loss_sum / max(1, steps), sent_bytes(job["interface"]) - sent_before]
+        )
         every = [torch.zeros(2) for _ in range(job["hosts"])]
-        torch.distributed.all_gather(every, found)
+        torch.distributed.all_gather(every, measures)
         epochs.append(
             {
                 "seconds": seconds,
                 "iterations": steps,
-                "loss": sum(float(each[0]) for each in every) / len(every),
-                "nic_bytes": [int(each[1]) for each in every],
+                "loss": sum(float(result[0]) for result in every) / len(every),
+                "nic_bytes": [int(result[1]) for result in every],
             }
         )
         if rank == 0:
@@ -128,13 +131,13 @@ def main(job: dict[str, Any]) -> None:
     accuracy = score(graph, model, job) if job["score"] else None
     if rank == 0:
         scores = {} if accuracy is None else {"accuracy": accuracy}
-        found = {"epochs": epochs, "scores": {"test": scores}}
-        Path(job["result"]).write_text(json.dumps(found))
+        measures = {"epochs": epochs, "scores": {"test": scores}}
+        Path(job["result"]).write_text(json.dumps(measures))
     torch.distributed.barrier()
 
 
 def score(graph: Graph, model: nn.Module, job: dict[str, Any]) -> float:
-    """Test accuracy over all neighbours; every trainer scores its own nodes."""
+    """Compute the test accuracy over all neighbours. Every trainer scores its own nodes."""
     nodes = graph.own("test")
     right = torch.zeros(2)
     loader = graph.loader(nodes, [-1] * len(job["fanouts"]), max(1, len(nodes)), shuffle=False)
@@ -147,7 +150,7 @@ def score(graph: Graph, model: nn.Module, job: dict[str, Any]) -> float:
 
 
 def sent_bytes(interface: str) -> int:
-    """Bytes that this host's interface has sent so far."""
+    """Return the bytes that this host's interface has sent so far."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == interface:

@@ -42,7 +42,7 @@ def hand_out(graph: GraphDirectory, parts: PartitionedGraph, out: Path) -> None:
     save("labels", graph.labels(target))
     for split in ("train", "test"):
         save(split, graph.split(split))
-    told = {
+    description = {
         "servers": parts.book.servers,
         "target": target,
         "classes": schema.labels[target].classes,
@@ -52,4 +52,4 @@ def hand_out(graph: GraphDirectory, parts: PartitionedGraph, out: Path) -> None:
         },
         "relations": [list(relation) for relation in schema.relations],
     }
-    (out / GRAPH_FILE).write_text(json.dumps(told, indent=1) + "\n")
+    (out / GRAPH_FILE).write_text(json.dumps(description, indent=1) + "\n")

@@ -15,7 +15,7 @@ ENVIRONMENTS: Final = Path(__file__).with_name("environments")
 
 
 class Peer(Protocol):
-    """Another system."""
+    """A system to compare Hopper with."""
 
     @property
     def name(self) -> str:
@@ -30,13 +30,14 @@ class Peer(Protocol):
         """How it was tuned, and what differs; a sentence or more."""
 
     def why_not(self, config: Config) -> str | None:
-        """Why it cannot train a configuration here, as the end of a sentence; None where it can."""
+        """Return why it cannot train a configuration here, as the end of a sentence; None where it
+        can."""
 
     def join(
         self, config: Config, graph: GraphDirectory, parts: PartitionedGraph, work: Path
     ) -> Guest:
-        """Divide the graph for it, every node on the server where Hopper has it, and return what
-        trains the configuration.
+        """Divide the graph for the system, every node on the server where Hopper has it. Return
+        what trains the configuration.
 
         Parameters
         ----------
@@ -49,5 +50,5 @@ class Peer(Protocol):
 
 
 def environment_of(name: str) -> Path:
-    """The interpreter of a system's environment, whether it is there or not."""
+    """Return the path of the interpreter of a system's environment, whether it exists or not."""
     return ENVIRONMENTS / name / "bin" / "python"

@@ -92,7 +92,7 @@ class Plan:
         return (len(self.contenders) + len(self.guests)) * self.rounds
 
     @cached_property
-    def compared(self) -> int:
+    def compared_iterations(self) -> int:
         """Within how many iterations from a run's start gradients are compared.
 
         Every contender has at least as many. With full batches an epoch has one iteration.
@@ -102,22 +102,23 @@ class Plan:
         return min(self.iterations, COMPARED_ITERATIONS, *totals)
 
     @property
-    def recorded(self) -> list[int]:
+    def recorded_iterations(self) -> list[int]:
         """The iterations whose gradients the first round records: first, middle and last."""
-        last = self.compared - 1
+        last = self.compared_iterations - 1
         return sorted({0, last // 2, last})
 
     def epoch_iterations(self, contender: Contender) -> int:
-        """How many iterations an epoch of a contender has."""
+        """Return how many iterations an epoch of a contender has."""
         config = contender.configure(self.config)
         return make_schedule(Request(config, contender.graph(self.config)), self.world).iterations
 
     def run_dir(self, side: Contender | Guest, round_index: int) -> Path:
-        """The folder of a run's files."""
+        """Return the folder of a run's files."""
         return self.out / RUNS_FOLDER / f"{side.folder}-round-{round_index}"
 
     def order(self, round_index: int) -> list[Contender | Guest]:
-        """The order of contenders and guests in a round. Another one begins in each round."""
+        """Return the order of contenders and guests in a round. Another one begins in each
+        round."""
         sides: list[Contender | Guest] = [*self.contenders, *self.guests]
         first = round_index % len(sides)
         return [*sides[first:], *sides[:first]]
@@ -177,7 +178,7 @@ def make_plan(
         contender_graph = contender.graph(config)
         _check_same_graph(contender, graph, contender_graph)
         check_request(Request(contender_config, contender_graph))
-    timed = _timed_config(config)
+    timed = _make_timed_config(config)
     plan = Plan(timed, contenders, out, rounds, 0.0, graph, 0)
     iterations = make_schedule(Request(timed, graph), plan.world).iterations
     waits = timed.train.epochs * (iterations + 1) + 2
@@ -265,10 +266,10 @@ def _make_reference(plan: Plan, config: Config) -> Reference:
 def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference) -> EngineParity:
     """Compare a run's recorded gradients with a reference."""
     recorded = read_recorded(run_dir / GRADIENTS_FOLDER)
-    if [moment.step for moment in recorded] != plan.recorded:
+    if [moment.step for moment in recorded] != plan.recorded_iterations:
         raise RequestError(
-            f"{contender.label}: expected recorded gradients of iterations {plan.recorded}, "
-            f"found {[moment.step for moment in recorded]}"
+            f"{contender.label}: expected recorded gradients of iterations "
+            f"{plan.recorded_iterations}, found {[moment.step for moment in recorded]}"
         )
     return check_engine(contender.label, reference.dtype, reference, recorded)
 
@@ -283,15 +284,15 @@ def _rerun_in_float64(
     what = f"{contender.label} in float64"
     say(f"{what}: gradients differ by {parity.gradient_difference:.1e} in float32, is it rounding?")
     run_dir = plan.out / RUNS_FOLDER / f"{contender.folder}-float64"
-    iterations = min(plan.compared, plan.epoch_iterations(contender))
+    iterations = min(plan.compared_iterations, plan.epoch_iterations(contender))
     changes = {
         "dtype": "float64",
-        "epochs": -(-plan.compared // iterations),
+        "epochs": -(-plan.compared_iterations // iterations),
         "evaluate_every": 0,
         "iterations_per_epoch": iterations,
     }
     words = [f"--train.{key}={value}" for key, value in changes.items()]
-    words += ["--train.record_gradients", json.dumps(plan.recorded)]
+    words += ["--train.record_gradients", json.dumps(plan.recorded_iterations)]
     if _train_untimed(plan, contender, what, run_dir, words, say) is None:
         return replace(parity, again=InFloat64(math.nan, math.nan))
     exact_config = change_config(plan.config, train=changes)
@@ -401,18 +402,18 @@ def describe_reference(plan: Plan) -> str:
     """Say in words what gradients and losses were compared with."""
     dtype = plan.config.train.dtype
     compared = COMPARED_LOSSES[dtype]
-    moments = ", ".join(str(step) for step in plan.recorded)
-    which = f"the first {compared}" if compared else "all"
+    moments = ", ".join(str(step) for step in plan.recorded_iterations)
+    iterations = f"the first {compared}" if compared else "all"
     return (
         f"gradients: one process, {dtype}, all roots of the global batch in one pass, at "
         f"iterations {moments} of the first round, and in float64 where rounding hides errors; "
         f"losses: the same, and "
-        f"{_loss_reference(plan, None)}'s over {which} iterations"
+        f"{_loss_reference(plan, None)}'s over {iterations} iterations"
     )
 
 
-def _timed_config(config: Config) -> Config:
-    """The configuration of timed runs, without options that end runs early or take time."""
+def _make_timed_config(config: Config) -> Config:
+    """Return the configuration of timed runs, without options that end runs early or take time."""
     options: dict[str, Any] = {"patience": 0, "resume": False, "checkpoint_every": 0}
     data = {"partitioned": str(Path(config.data.partitioned).absolute())}
     train = options | {"record_gradients": [], "run_dir": ""}
@@ -420,7 +421,7 @@ def _timed_config(config: Config) -> Config:
 
 
 def _loss_reference(plan: Plan, contender: Contender | None) -> str:
-    """The label of the contender whose losses another's are compared with.
+    """Return the label of the contender whose losses another's are compared with.
 
     It is the first exact contender for all exact ones, and a contender itself otherwise.
     """
@@ -431,7 +432,7 @@ def _loss_reference(plan: Plan, contender: Contender | None) -> str:
 
 
 def _run(plan: Plan, contender: Contender, round_index: int) -> dict[str, Any]:
-    recorded = plan.recorded if round_index == 0 else []
+    recorded = plan.recorded_iterations if round_index == 0 else []
     return plan.train(
         f"{contender.label}, round {round_index + 1}",
         plan.out / CONFIG_FILE,

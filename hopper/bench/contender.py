@@ -65,12 +65,13 @@ class Contender:
         return cls(":".join(label), engine, tuple(words))
 
     def exact(self, config: Config) -> bool:
-        """Whether its gradient equals that of all other exact engines."""
+        """Return whether its gradient equals that of all other exact engines."""
         configured = self.configure(config)
         return bool(find_engine(configured).kind.is_exact(configured))
 
     def rounds(self, config: Config) -> bool:
-        """Whether it rounds on purpose, so that its gradient is only near that of exact engines."""
+        """Return whether it rounds on purpose, so that its gradient is only near that of exact
+        engines."""
         configured = self.configure(config)
         return bool(find_engine(configured).kind.rounds(configured))
 
@@ -80,7 +81,7 @@ class Contender:
         return self.label.replace(":", "-").replace("=", "-").replace("/", "-")
 
     def configure(self, config: Config) -> Config:
-        """The configuration that it runs with.
+        """Return the configuration that it runs with.
 
         Raises
         ------
@@ -104,7 +105,7 @@ class Contender:
         return open_graph(self.configure(config))
 
     def options(self, config: Config) -> dict[str, Any]:
-        """The configuration section with the engine's name; empty if there is none."""
+        """Return the configuration section with the engine's name; empty if there is none."""
         section = getattr(self.configure(config), self.engine, None)
         return section.model_dump() if section is not None else {}
 

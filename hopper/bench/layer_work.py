@@ -57,7 +57,7 @@ def read_layer_work(spans: Path) -> list[LayerWork]:
 
 
 def unevenness(by_rank: Sequence[float]) -> float | None:
-    """The work of the busiest rank divided by the mean. None if there is no work."""
+    """Return the work of the busiest rank divided by the mean. None if there is no work."""
     mean = fmean(by_rank)
     return max(by_rank) / mean if mean else None
 

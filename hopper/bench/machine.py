@@ -18,7 +18,7 @@ PACKAGES: Final = ("torch", "numpy", "dgl", "grpcio", "numba")
 
 
 def machine() -> dict[str, Any]:
-    """CPU model, logical cores, memory in GiB, and the kernel."""
+    """Describe this machine: CPU model, logical cores, memory in GiB, and the kernel."""
     return {
         "cpu": _cpu_model(),
         "cores": psutil.cpu_count() or 1,
@@ -34,7 +34,8 @@ def tell_machine(facts: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python, Hopper and its main packages; None for a package that is missing."""
+    """Return the versions of Python, Hopper and its main packages; None for a package that is
+    missing."""
     result: dict[str, str | None] = {
         "python": platform.python_version(),
         "hopper": hopper.__version__,
@@ -48,7 +49,8 @@ def versions() -> dict[str, str | None]:
 
 
 def benchmark_header(name: str) -> dict[str, Any]:
-    """The first entries of a benchmark's result: its name, date, commit, machine and versions."""
+    """Return the first entries of a benchmark's result: its name, date, commit, machine and
+    versions."""
     return {
         "schema": 1,
         "benchmark": name,
@@ -60,7 +62,8 @@ def benchmark_header(name: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checkout's commit, with "+" if files differ from it; without git, Hopper's version."""
+    """Return the checkout's commit, with "+" if files differ from it; without git, Hopper's
+    version."""
     root = Path(hopper.__file__).resolve().parent.parent
     if (root / ".git").exists():
         describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]

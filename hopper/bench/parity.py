@@ -221,7 +221,8 @@ def check_engine(
 
 
 def measure_rounding(moment: RecordedGradient, rounded: Reference, exact: Reference) -> float:
-    """The difference of a single process's gradient from its own in float64, in one iteration."""
+    """Return the difference of a single process's gradient from its own in float64, in one
+    iteration."""
     where = moment.epoch, moment.iteration
     loss, gradients = rounded.gradient(*where, moment.parameters)
     parameters = {
@@ -266,7 +267,8 @@ def compare_gradients(
 
 
 def compare_losses(losses: Sequence[float], others: Sequence[float], dtype: str) -> float:
-    """The largest relative difference of two curves of losses, over the iterations to compare.
+    """Return the largest relative difference of two curves of losses, over the iterations to
+    compare.
 
     It is infinite for curves of different length.
     """
@@ -293,7 +295,7 @@ def read_recorded(folder: Path) -> list[RecordedGradient]:
 
 
 def worst(values: Iterable[float]) -> float:
-    """The largest value; 0 if there are none, NaN if any is NaN."""
+    """Return the largest value; 0 if there are none, NaN if any is NaN."""
     largest = 0.0
     for value in values:
         if math.isnan(value):
@@ -321,7 +323,7 @@ def _read(path: Path) -> RecordedGradient:
 
 
 def _select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, which is removed from the names."""
+    """Return the tensors whose names begin with a prefix, which is removed from the names."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hopper.bench.ab import Plan, TrainRun
-from hopper.bench.emulate.hosts import EmulatedCluster, emulated
+from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
 from hopper.bench.emulate.request import Request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.train_process import train_in_process
@@ -33,7 +33,7 @@ def open_hosts(
     if request is None:
         yield train_in_process, None
         return
-    with emulated(request) as cluster:
+    with emulate_hosts(request) as cluster:
         if cluster.removed:
             say(f"removed what an earlier run had left: {', '.join(cluster.removed)}")
         if cluster.effective:

@@ -42,8 +42,8 @@ def draw_plan(plan: ClusterPlan, path: Path) -> None:
     _draw_seconds(axes[0][0], trained)
     _draw_bytes(axes[0][1], trained)
     if plan.growth:
-        _draw_growth(axes[1][0], plan.growth, lambda each: each.epoch_seconds, "s an epoch")
-        _draw_growth(axes[1][1], plan.growth, lambda each: each.bytes / _MIB, "MiB an epoch")
+        _draw_growth(axes[1][0], plan.growth, lambda point: point.epoch_seconds, "s an epoch")
+        _draw_growth(axes[1][1], plan.growth, lambda point: point.bytes / _MIB, "MiB an epoch")
     figure.savefig(path)
 
 
@@ -58,7 +58,7 @@ def _draw_seconds(axes: Axes, trained: Sequence[Estimate]) -> None:
     for stage in STAGES:
         widths = [(estimate.stage_seconds or {}).get(stage, 0.0) for estimate in trained]
         axes.barh(
-            [each - 0.2 for each in places], widths, 0.36, left=left, color=STAGE_COLOURS[stage],
+            [place - 0.2 for place in places], widths, 0.36, left=left, color=STAGE_COLOURS[stage],
             label=stage,
         )  # fmt: skip
         left = [a + b for a, b in zip(left, widths, strict=True)]
@@ -70,12 +70,12 @@ def _draw_seconds(axes: Axes, trained: Sequence[Estimate]) -> None:
 def _draw_bytes(axes: Axes, trained: Sequence[Estimate]) -> None:
     left = [0.0] * len(trained)
     for cause in CAUSES:
-        widths = [(each.bytes or {}).get(cause, 0) / _MIB for each in trained]
+        widths = [(engine.bytes or {}).get(cause, 0) / _MIB for engine in trained]
         axes.barh(
             range(len(trained)), widths, 0.6, left=left, color=CAUSE_COLOURS[cause], label=cause
         )
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(trained)), [each.engine for each in trained])
+    axes.set_yticks(range(len(trained)), [engine.engine for engine in trained])
     axes.set_xlabel("MiB between servers, an epoch")
     axes.legend(**_ABOVE, ncols=6)
 

@@ -83,7 +83,8 @@ def assemble(
 
 
 def _shorten_paths(config: Config) -> dict[str, Any]:
-    """The configuration with only the last names of folders, which do not depend on the machine."""
+    """Return the configuration with only the last names of folders, which do not depend on the
+    machine."""
     values = config.model_dump()
     values["data"]["partitioned"] = Path(config.data.partitioned).name
     return values
@@ -189,7 +190,7 @@ def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sum_by_server(epochs: Sequence[Sequence[int] | None]) -> list[int] | None:
-    """By server, the bytes of a whole run; None unless every epoch was counted."""
+    """Sum the bytes of a whole run by server; None unless every epoch was counted."""
     counted_epochs = [epoch for epoch in epochs if epoch is not None]
     if not counted_epochs or len(counted_epochs) < len(epochs):
         return None

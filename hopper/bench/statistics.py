@@ -36,13 +36,13 @@ class Figures:
 
 
 def label_of(run: Run) -> str:
-    """The label of a run: its engine and options."""
+    """Return the label of a run: its engine and options."""
     label: str = run["label"] if "label" in run else run["engine"]
     return label
 
 
 def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
-    """A run's epochs without the first and, if any others remain, without the last.
+    """Return a run's epochs without the first and, if any others remain, without the last.
 
     The first epoch warms caches and compilers. The last one ends without work ahead for a next one.
     """
@@ -51,7 +51,7 @@ def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
 
 
 def sent_bytes(epoch: Mapping[str, Any]) -> float:
-    """Bytes that were sent during an epoch, for all causes.
+    """Return the bytes that were sent during an epoch, for all causes.
 
     Older results have only the bytes that were sent for the epoch. Their runs did no work ahead, so
     both are equal.
@@ -60,17 +60,17 @@ def sent_bytes(epoch: Mapping[str, Any]) -> float:
 
 
 def epoch_seconds(run: Run) -> float:
-    """Seconds of all measured epochs of a run together."""
+    """Return the seconds of all measured epochs of a run together."""
     return sum(float(epoch["seconds"]) for epoch in measured_epochs(run))
 
 
 def epoch_bytes(run: Run) -> float:
-    """Bytes of all measured epochs together, of all causes."""
+    """Return the bytes of all measured epochs together, of all causes."""
     return sum(float(sum(epoch["bytes"].values())) for epoch in measured_epochs(run))
 
 
 def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
-    """The ratio of the baseline's seconds to an engine's, over their measured epochs.
+    """Return the ratio of the baseline's seconds to an engine's, over their measured epochs.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
 
 
 def fewer_bytes(runs: Iterable[Run], engine: str, baseline: str) -> Ratio | None:
-    """The ratio of the baseline's bytes to an engine's, over their measured epochs.
+    """Return the ratio of the baseline's bytes to an engine's, over their measured epochs.
 
     None if one of them sends nothing.
 
@@ -97,7 +97,7 @@ def fewer_bytes(runs: Iterable[Run], engine: str, baseline: str) -> Ratio | None
 def _round_by_round(
     runs: Iterable[Run], engine: str, baseline: str, measure: Callable[[Run], float]
 ) -> Ratio:
-    """The baseline's measure divided by an engine's."""
+    """Return the baseline's measure divided by an engine's."""
     by_round: dict[str, dict[int, float]] = {engine: {}, baseline: {}}
     for run in runs:
         if label_of(run) in by_round:
@@ -112,7 +112,7 @@ def _round_by_round(
 
 
 def figures(runs: Iterable[Run], engine: str) -> Figures:
-    """The measurements of an engine's runs, per epoch.
+    """Return the measurements of an engine's runs, per epoch.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def figures(runs: Iterable[Run], engine: str) -> Figures:
 
 
 def engines_of(runs: Iterable[Run]) -> list[str]:
-    """The engines that ran, in order of their first run."""
+    """Return the engines that ran, in order of their first run."""
     return list(dict.fromkeys(label_of(run) for run in runs))
 
 

@@ -37,7 +37,7 @@ def print_results(console: Console, results: Mapping[str, Any], problems: Sequen
     Parameters
     ----------
     results: the content of results.json.
-    problems: why engines are not equal; with any, no speed-up and no reduction is told.
+    problems: why engines are not equal; with any, no speed-up and no reduction is printed.
     """
     print_table(console, times_table(results, problems))
     print_table(console, traffic_table(results, problems))
@@ -97,9 +97,9 @@ def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
                     REFUSED if problems else _format_ratio(speed_up(runs, engine, baseline))
                 )
         difference_text = _format_difference(parity["max_relative_gradient_difference"].get(engine))
-        again = parity.get("in_float64", {}).get(engine)
-        if again is not None:
-            difference_text += f"\n64 bit: {_format_difference(again['difference'])}"
+        in_float64 = parity.get("in_float64", {}).get(engine)
+        if in_float64 is not None:
+            difference_text += f"\n64 bit: {_format_difference(in_float64['difference'])}"
         cells.append(difference_text)
         difference_text = _format_difference(parity["max_relative_loss_difference"].get(engine))
         losses_again = parity.get("losses_in_float64", {}).get(engine)

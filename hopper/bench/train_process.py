@@ -52,7 +52,7 @@ def train_in_process(
     with (
         (run_dir / OUTPUT_FILE).open("wb") as output,
         (run_dir / ERRORS_FILE).open("wb") as errors,
-        _started(command, output.fileno(), errors.fileno()) as process,
+        _start(command, output.fileno(), errors.fileno()) as process,
     ):
         try:
             code = process.wait(limit)
@@ -75,7 +75,7 @@ def run_dir_words(run_dir: Path) -> list[str]:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def end_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that processes are ended in order."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -83,14 +83,16 @@ def ended_by_signals() -> Iterator[None]:
 
     # If SIGHUP is ignored (nohup), it stays so.
     kinds = [
-        kind for kind in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(kind) != signal.SIG_IGN
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
     ]
     with handle_signals(kinds, interrupt):
         yield
 
 
 def last_lines(*files: Path) -> str:
-    """The last lines of the first log that is not empty."""
+    """Return the last lines of the first log that is not empty."""
     for file in files:
         lines = file.read_text(errors="replace").strip().splitlines()
         if lines:
@@ -99,7 +101,7 @@ def last_lines(*files: Path) -> str:
 
 
 @contextmanager
-def _started(command: list[str], output: int, errors: int) -> Iterator[subprocess.Popen[bytes]]:
+def _start(command: list[str], output: int, errors: int) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

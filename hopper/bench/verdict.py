@@ -71,8 +71,8 @@ def most_telling(ratios: Mapping[str, Ratio]) -> str:
 
     def rank(name: str) -> tuple[int, float]:
         ratio = ratios[name]
-        kind = (2 if ratio.mean > 1 else 0) if ratio.is_shown else 1
-        return kind, ratio.mean
+        certainty = (2 if ratio.mean > 1 else 0) if ratio.is_shown else 1
+        return certainty, ratio.mean
 
     return max(ratios, key=rank)
 

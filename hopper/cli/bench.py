@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.bench.placement import place_plan
     from hopper.bench.results import write_results
     from hopper.bench.table import print_results
-    from hopper.bench.train_process import ended_by_signals
+    from hopper.bench.train_process import end_on_signals
     from hopper.config import load_config
     from hopper.partition import PartitionedGraph
 
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     console = Console()
     with (
         progress_bar(console, plan.total_runs) as bar,
-        ended_by_signals(),
+        end_on_signals(),
         place_plan(plan, request, bar.say) as (plan, emulation),
     ):
         outcome = run_ab(plan, bar.say, bar.begin)
@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _emulation_request(options: argparse.Namespace) -> Request | None:
-    """The cluster that ``--emulate`` and its options ask for. None without ``--emulate``."""
+    """Return the cluster that ``--emulate`` and its options ask for. None without ``--emulate``."""
     from hopper.bench.emulate.request import make_request
 
     if options.emulate is not None:

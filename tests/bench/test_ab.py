@@ -162,7 +162,7 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]], factor: float, tmp_path: Path
 ) -> None:
     plan, entries, summaries = again
-    last = plan.recorded[-1]
+    last = plan.recorded_iterations[-1]
     path = plan.run_dir(Contender.parse("hop"), 0) / "gradients" / f"step-{last}.safetensors"
     whole = path.read_bytes()
     with safe_open(str(path), framework="pt") as file:

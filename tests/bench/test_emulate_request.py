@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hopper.bench.emulate import commands, hosts, network
 from hopper.bench.emulate.commands import NotAvailable, hold_signals
-from hopper.bench.emulate.hosts import EmulatedCluster, emulated
+from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
 from hopper.bench.emulate.network import burst_bytes
 from hopper.bench.emulate.owner import is_leftover, is_ours, own_name
 from hopper.bench.emulate.reconcile import print_reconciliation, reconcile
@@ -194,7 +194,7 @@ def test_what_is_missing_is_said(
     take_away: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_away(monkeypatch)
-    with emulated(Request(2)) as cluster:
+    with emulate_hosts(Request(2)) as cluster:
         assert not cluster.effective
         assert cluster.why_not is not None
         assert text in cluster.why_not
@@ -210,7 +210,7 @@ def test_what_earlier_runs_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(hosts, "remove_leftover_networks", lambda: ["hopper-7-1-host0"])
     monkeypatch.setattr(hosts, "remove_leftover_limits", lambda: ["hopper-7-1-host1"])
     monkeypatch.setattr(hosts, "build_network", refuse)
-    with emulated(Request(2)) as cluster:
+    with emulate_hosts(Request(2)) as cluster:
         assert cluster.removed == ("hopper-7-1-host0", "hopper-7-1-host1")
 
 

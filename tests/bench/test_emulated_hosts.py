@@ -23,12 +23,12 @@ import numpy as np
 import psutil
 import pytest
 
-from hopper.bench.emulate.hosts import EmulatedCluster, emulated
+from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
 from hopper.bench.emulate.request import Request, make_request
 from hopper.bench.emulate.standing_ranks import environment_of_ranks
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.results import RESULTS_FILE
-from hopper.bench.train_process import ended_by_signals, train_in_process
+from hopper.bench.train_process import end_on_signals, train_in_process
 from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
@@ -62,18 +62,18 @@ print(time.process_time())
 """
 BUILD = """
 import sys, time
-from hopper.bench.emulate.hosts import emulated
+from hopper.bench.emulate.hosts import emulate_hosts
 from hopper.bench.emulate.request import Request
-with emulated(Request(2, "1gbit", 0.5)) as cluster:
+with emulate_hosts(Request(2, "1gbit", 0.5)) as cluster:
     import subprocess
     subprocess.Popen([*cluster.hosts[0].place.prefix, "setsid", "--fork", "sleep", "600"]).wait()
     print(cluster.hosts[0].network.namespace, flush=True)
     time.sleep(600)
 """
 AFTERWARDS = """
-from hopper.bench.emulate.hosts import emulated
+from hopper.bench.emulate.hosts import emulate_hosts
 from hopper.bench.emulate.request import Request
-with emulated(Request(1)) as cluster:
+with emulate_hosts(Request(1)) as cluster:
     assert cluster.effective, cluster.why_not
     print(*cluster.removed)
 """
@@ -135,7 +135,7 @@ def await_(condition: Callable[[], Any], limit: float = 60.0) -> Any:
 def built_or_skipped(request: Request) -> Iterator[EmulatedCluster]:
     """Hosts, and the check that they are gone afterwards."""
     others = of_process(os.getpid())
-    with emulated(request) as cluster:
+    with emulate_hosts(request) as cluster:
         if not cluster.effective:
             pytest.skip(f"no emulated hosts here: {cluster.why_not}")
         yield cluster
@@ -554,7 +554,7 @@ def test_sigterm_takes_hosts_down_from_within(config_file: Path, tmp_path: Path)
     run_dir = tmp_path / "run"
     joined = _disturb(run_dir, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with (
-        ended_by_signals(),
+        end_on_signals(),
         pytest.raises(KeyboardInterrupt),
         built_or_skipped(Request(2)) as cluster,
     ):

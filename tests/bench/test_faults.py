@@ -22,7 +22,7 @@ from benchmarks.faults.matrix import (
     try_one,
 )
 from benchmarks.faults.page import write_all
-from benchmarks.faults.running import Limits, World, made_world
+from benchmarks.faults.running import Limits, World, make_world
 from benchmarks.faults.summary import summarise
 from hopper.bench.machine import machine
 from hopper.cli import bench
@@ -42,7 +42,7 @@ def run_command(*words: str) -> int:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("faults")
     # Deadlines for machines that do more than this.
-    with made_world(folder, *divide(folder), Limits(60.0, 60.0, 60.0), EPOCHS) as world:
+    with make_world(folder, *divide(folder), Limits(60.0, 60.0, 60.0), EPOCHS) as world:
         yield world
 
 

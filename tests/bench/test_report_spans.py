@@ -112,7 +112,7 @@ def test_what_a_run_log_writes_can_be_read(tmp_path: Path) -> None:
         log = RunLog(tmp_path / f"rank-{rank}.jsonl")
         log.event("started")
         log.within(epoch=0, iteration=0)
-        with log.noting(model=rank, step=0), log.stage("compute", roots=5):
+        with log.note_fields(model=rank, step=0), log.stage("compute", roots=5):
             pass
         log.close()
     [timeline] = read_timelines(tmp_path)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hopper.bench.ab import make_plan
-from hopper.bench.train_process import ended_by_signals, train_in_process
+from hopper.bench.train_process import end_on_signals, train_in_process
 from hopper.cli import bench
 from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError
@@ -104,15 +104,15 @@ def test_every_round_another_engine_begins(tiny_config: Config, tmp_path: Path) 
 
 def test_first_middle_and_last_iteration_are_recorded(tiny_config: Config, tmp_path: Path) -> None:
     plan = make_plan(tiny_config, BOTH, tmp_path / "out", 1)
-    assert plan.recorded == [0, 1, 2]
+    assert plan.recorded_iterations == [0, 1, 2]
     # A run has six in all.
-    assert replace(plan, iterations=1000).recorded == [0, 2, 5]
-    assert replace(plan, iterations=1).recorded == [0]
+    assert replace(plan, iterations=1000).recorded_iterations == [0, 2, 5]
+    assert replace(plan, iterations=1).recorded_iterations == [0]
     longer = tiny_config.model_copy(
         update={"train": tiny_config.train.model_copy(update={"epochs": 9})}
     )
     plan = replace(make_plan(longer, BOTH, tmp_path / "longer", 1), iterations=1000)
-    assert plan.recorded == [0, 3, 7]
+    assert plan.recorded_iterations == [0, 3, 7]
 
 
 def test_gradients_are_compared_where_all_have_iterations(
@@ -121,7 +121,7 @@ def test_gradients_are_compared_where_all_have_iterations(
     """Of full batches an epoch is one iteration."""
     engines = ("zero_hop", "neutronstar:sampler.kind=full")
     plan = make_plan(tiny_config, engines, tmp_path / "out", 1)
-    assert plan.recorded == [0, 1]
+    assert plan.recorded_iterations == [0, 1]
     assert [plan.epoch_iterations(each) for each in plan.contenders] == [3, 1]
 
 
@@ -155,7 +155,7 @@ def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_pa
     thread.start()
     words = ["--train.epochs", "1000000"]
     try:
-        with ended_by_signals(), pytest.raises(KeyboardInterrupt):
+        with end_on_signals(), pytest.raises(KeyboardInterrupt):
             train_in_process("hop, round 1", config_file, run_dir, words, 120)
     finally:
         over.set()
@@ -170,7 +170,7 @@ def test_signals_end_what_runs_by_an_exception(kind: signal.Signals) -> None:
     # Under nohup a signal may come ignored.
     inherited = signal.signal(kind, signal.SIG_DFL)
     try:
-        with pytest.raises(KeyboardInterrupt), ended_by_signals():
+        with pytest.raises(KeyboardInterrupt), end_on_signals():
             signal.raise_signal(kind)
         assert signal.getsignal(kind) == signal.SIG_DFL
     finally:

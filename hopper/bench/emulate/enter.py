@@ -20,7 +20,7 @@ FAILED = 125
 
 
 def enter_words(namespace: str, cgroups: Sequence[Path]) -> tuple[str, ...]:
-    """The words in front of a command that let this process start it on a host."""
+    """Return the words in front of a command that let this process start it on a host."""
     words = [sys.executable, "-m", "hopper.bench.emulate.enter", "--parent", str(os.getpid())]
     for cgroup in cgroups:
         words += ["--cgroup", str(cgroup)]

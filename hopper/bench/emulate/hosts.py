@@ -62,12 +62,12 @@ class EmulatedCluster:
         return bool(self.hosts)
 
     def describe(self) -> dict[str, Any]:
-        """The entry of results.json about the emulation."""
+        """Return the entry of results.json about the emulation."""
         return self.request.describe() | {"effective": self.effective, "why_not": self.why_not}
 
 
 @contextmanager
-def emulated(request: Request) -> Iterator[EmulatedCluster]:
+def emulate_hosts(request: Request) -> Iterator[EmulatedCluster]:
     """Build the hosts of a request, and remove them with all their processes after the context.
 
     Leftovers of killed processes are removed first. Signals that end this process take effect only

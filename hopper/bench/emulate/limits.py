@@ -28,12 +28,12 @@ class _Mount:
     ----------
     version: 1 or 2.
     path: its mount point.
-    own: the group of this process.
+    group: the group of this process.
     """
 
     version: int
     path: Path
-    own: Path
+    group: Path
 
 
 def bound_hosts(hosts: int, cpus: float | None, memory: int | None) -> tuple[tuple[Path, ...], ...]:
@@ -52,8 +52,8 @@ def bound_hosts(hosts: int, cpus: float | None, memory: int | None) -> tuple[tup
     ------
     NotAvailable: names the controller that is missing or cannot be used.
     """
-    wanted = {CPU: cpus, MEMORY: memory}
-    controllers = [name for name, bound in wanted.items() if bound is not None]
+    limits = {CPU: cpus, MEMORY: memory}
+    controllers = [name for name, bound in limits.items() if bound is not None]
     parents = {name: _find_parent(name) for name in controllers}
     return tuple(_make_groups(own_name(f"host{i}"), parents, cpus, memory) for i in range(hosts))
 
@@ -76,7 +76,7 @@ def remove_leftover_limits() -> list[str]:
 
 
 def ran_out_of_memory(cgroups: Sequence[Path]) -> bool:
-    """Whether the kernel has killed a process of these groups for lack of memory."""
+    """Return whether the kernel has killed a process of these groups for lack of memory."""
     for group in cgroups:
         for name in ("memory.oom_control", "memory.events"):
             try:
@@ -120,17 +120,17 @@ def _bound_cpus(group: Path, version: int, cpus: float) -> None:
 
 
 def _find_parent(controller: str) -> tuple[int, Path]:
-    """The version of cgroups, and a group that can have children with this controller.
+    """Return the version of cgroups, and a group that can have children with this controller.
 
     If possible it is this process's own group, whose bounds then hold for the children too.
     """
     for mount in _mounts(controller):
-        if not os.access(mount.own, os.W_OK):
-            raise NotAvailable(f"cgroup {mount.own} (controller {controller}) is not writable")
+        if not os.access(mount.group, os.W_OK):
+            raise NotAvailable(f"cgroup {mount.group} (controller {controller}) is not writable")
         if mount.version == 1:
-            return 1, mount.own
+            return 1, mount.group
         # In version 2 a group cannot have both processes and bounded children.
-        for parent in (mount.own, *mount.own.parents):
+        for parent in (mount.group, *mount.group.parents):
             try:
                 (parent / "cgroup.subtree_control").write_text(f"+{controller}")
                 return 2, parent
@@ -141,13 +141,13 @@ def _find_parent(controller: str) -> tuple[int, Path]:
 
 
 def _mounts(controller: str) -> Iterator[_Mount]:
-    """The hierarchies that have a controller. Usual systems have at most one."""
+    """Yield the hierarchies that have a controller. Usual systems have at most one."""
     own_paths = _own_paths()
     for version, names, root, path in _cgroup_mounts():
         if version == 2:
-            own = _below(path, root, own_paths.get("", "/"))
+            folder = _below(path, root, own_paths.get("", "/"))
             try:
-                names = (own / "cgroup.controllers").read_text().split()
+                names = (folder / "cgroup.controllers").read_text().split()
             except OSError:
                 names = []
         if controller in names:
@@ -156,7 +156,8 @@ def _mounts(controller: str) -> Iterator[_Mount]:
 
 
 def _cgroup_mounts() -> Iterator[tuple[int, list[str], str, Path]]:
-    """The version, controllers (of version 1 only), root and mount point of each hierarchy."""
+    """Yield the version, controllers (of version 1 only), root and mount point of each
+    hierarchy."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -171,7 +172,7 @@ def _cgroup_mounts() -> Iterator[tuple[int, list[str], str, Path]]:
 
 
 def _own_paths() -> dict[str, str]:
-    """By controller, this process's path in its hierarchy; "" stands for version 2."""
+    """Return this process's path in its hierarchy by controller; "" stands for version 2."""
     paths = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -180,15 +181,16 @@ def _own_paths() -> dict[str, str]:
     return paths
 
 
-def _below(mount: Path, root: str, own: str) -> Path:
-    """The folder of a path in a hierarchy; the mount point if the path is outside of the mount."""
-    relative = own.removeprefix(root) if root != "/" else own
+def _below(mount: Path, root: str, cgroup: str) -> Path:
+    """Return the folder of a path in a hierarchy; the mount point if the path is outside of the
+    mount."""
+    relative = cgroup.removeprefix(root) if root != "/" else cgroup
     path = mount / relative.lstrip("/")
     return path if path.is_dir() else mount
 
 
 def _groups() -> list[Path]:
-    """All cgroups with names of the emulator, of this process and of others."""
+    """Return all cgroups with names of the emulator, of this process and of others."""
     groups: list[Path] = []
     for version, names, _root, path in _cgroup_mounts():
         if version == 1 and not {CPU, MEMORY} & set(names):

@@ -37,7 +37,7 @@ class HostNetwork:
 
 
 def burst_bytes(bits_per_second: int) -> int:
-    """The size of the token filter's bucket for a rate.
+    """Return the size of the token filter's bucket for a rate.
 
     With less than 64 kB the filter splits large segments in software. That costs a core at
     1 Gbit/s but little at 100 Mbit/s, where a small bucket shapes traffic more evenly. Interface

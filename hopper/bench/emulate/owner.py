@@ -16,7 +16,7 @@ _ENDED = ("Z", "X")
 
 
 def own_name(part: str) -> str:
-    """The name of a part that this process makes, such as ``host0``."""
+    """Return the name of a part that this process makes, such as ``host0``."""
     pid = os.getpid()
     started = _start_of(pid)
     if started is None:
@@ -25,19 +25,19 @@ def own_name(part: str) -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Whether this process made the namespace or cgroup of a name."""
+    """Return whether this process made the namespace or cgroup of a name."""
     match = _NAME.fullmatch(name)
     return match is not None and int(match[1]) == os.getpid() and not is_leftover(name)
 
 
 def is_leftover(name: str) -> bool:
-    """Whether the process that made it has ended. False for any name of another form."""
+    """Return whether the process that made it has ended. False for any name of another form."""
     match = _NAME.fullmatch(name)
     return match is not None and _start_of(int(match[1])) != int(match[2])
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if it does not run."""
+    """Return when a process started, in clock ticks since boot; None if it does not run."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

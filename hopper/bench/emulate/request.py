@@ -73,7 +73,7 @@ class Request:
             )
 
     def describe(self) -> dict[str, Any]:
-        """The entry of results.json about the request."""
+        """Return the entry of results.json about the request."""
         return {
             "hosts": self.hosts,
             "link_rate": self.link_rate,
@@ -105,7 +105,7 @@ def make_request(
 
 
 def parse_rate(text: str) -> int | None:
-    """The bits per second of a text such as "100mbit"; None for "none".
+    """Return the bits per second of a text such as "100mbit"; None for "none".
 
     Raises
     ------
@@ -124,7 +124,7 @@ def parse_rate(text: str) -> int | None:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of a text such as "2G" or "512M", with powers of 1024.
+    """Return the bytes of a text such as "2G" or "512M", with powers of 1024.
 
     Raises
     ------

@@ -81,8 +81,8 @@ class StandingRanks:
                 self.stop()
             raise
 
-    def missing(self) -> list[int]:
-        """The ranks that have not ended the last run well."""
+    def find_missing(self) -> list[int]:
+        """Return the ranks that have not ended the last run well."""
         assert self._start is not None
         ranks = range(len(self._start.places) * self._start.ranks_per_host)
         return [
@@ -90,12 +90,12 @@ class StandingRanks:
         ]
 
     def failures(self) -> list[Failure]:
-        """The failures of ranks that the agents have reported so far."""
+        """Return the failures of ranks that the agents have reported so far."""
         files = (self._failures_file(host) for host in range(len(self.agents)))
         return [failure for file in files for failure in read_failures(file)]
 
     def log(self, host: int) -> Path:
-        """The file with the output of a host's agent, and of its ranks outside of runs."""
+        """Return the file with the output of a host's agent, and of its ranks outside of runs."""
         return self._folder / f"{host}.log"
 
     def stop(self) -> None:
@@ -138,7 +138,7 @@ class StandingRanks:
 
 
 def environment_of_ranks(interface: str, threads: int, memory: int | None = None) -> dict[str, str]:
-    """The environment of ranks on hosts: that of this process, with some variables set.
+    """Return the environment of ranks on hosts: that of this process, with some variables set.
 
     Parameters
     ----------

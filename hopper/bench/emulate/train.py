@@ -97,7 +97,7 @@ def train_on_hosts(
 
 
 def threads_per_rank(cluster: EmulatedCluster, ranks_per_server: int) -> int:
-    """The number of CPU threads of a rank, at least 1.
+    """Return the number of CPU threads of a rank, at least 1.
 
     It is a host's CPUs divided by its ranks or, if hosts have no bound, the machine's CPUs divided
     by all ranks.
@@ -145,14 +145,14 @@ def _await(
         lost = servers.find_lost()
         if lost is not None:
             raise ServerLost(f"{lost}; the ranks were ended")
-        missing = cluster.ranks.missing()
+        missing = cluster.ranks.find_missing()
         if not missing:
             return True
         if len(missing) < ranks:
             late_at = min(late_at, time.monotonic() + end_limit)
         if time.monotonic() > late_at:
-            who = ", ".join(f"rank {rank}" for rank in missing)
-            raise DeadlineExceeded(who, "ending after the other ranks", end_limit)
+            ranks_text = ", ".join(f"rank {rank}" for rank in missing)
+            raise DeadlineExceeded(ranks_text, "ending after the other ranks", end_limit)
         codes = [agent.poll() for agent in cluster.ranks.agents]
         if codes.count(None) < len(codes):
             judged_at = min(judged_at, time.monotonic() + _GRACE_SECONDS)

@@ -44,17 +44,17 @@ class Order:
     logs: Path
 
     def log(self, host: int) -> Path:
-        """The file for the output of a host's ranks."""
+        """Return the file for the output of a host's ranks."""
         return self.logs / f"{host}.log"
 
 
 def order_file(folder: Path, number: int) -> Path:
-    """The file that orders a run. Runs are numbered from 0."""
+    """Return the file that orders a run. Runs are numbered from 0."""
     return folder / f"{number}.json"
 
 
 def done_file(folder: Path, number: int, rank: int) -> Path:
-    """The file that a rank makes when it has ended a run well."""
+    """Return the file that a rank makes when it has ended a run well."""
     return folder / f"{number}-{rank}.done"
 
 

@@ -23,7 +23,7 @@ _OTHERS: Final = {"plain": "plain", "moving": "dim"}
 
 
 def colour_classes(source: Source) -> dict[str, str]:
-    """The class that gives a mark the colour of its engine, by name of the run."""
+    """Return the class that gives a mark the colour of its engine, by name of the run."""
     engines = {run.name: run.engine for run in source.results.runs}
     labels = [name if name.startswith(engine) else engine for name, engine in engines.items()]
     shades = shades_of_engines(labels)
@@ -35,7 +35,7 @@ def colour_classes(source: Source) -> dict[str, str]:
 
 
 def series_class(index: int) -> str:
-    """The class that gives a mark the colour of a numbered thing, such as a model."""
+    """Return the class that gives a mark the colour of a numbered thing, such as a model."""
     return f"e{index % len(SERIES)}"
 
 

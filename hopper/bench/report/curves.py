@@ -40,7 +40,7 @@ class _Scale(NamedTuple):
     ticks: Sequence[tuple[float, str]]
 
     def position(self, value: float) -> float:
-        """The share of the height at which a value is drawn."""
+        """Return the share of the height at which a value is drawn."""
         if self.logarithmic:
             value, low, high = (math.log10(max(v, self.low)) for v in (value, self.low, self.high))
         else:
@@ -70,7 +70,7 @@ def curves_figure(
     thinned_curves = [_thin(curve, _mean) for curve in curves]
     scale = _linear(thinned_curves)
     parts: list[Child] = [
-        legend({each.name: each.colour for each in thinned_curves})
+        legend({curve.name: curve.colour for curve in thinned_curves})
         if len(thinned_curves) > 1
         else None,
         _plot(thinned_curves, scale, 220, x_name, format_value, title, mark=mark),
@@ -168,7 +168,7 @@ def _plot(
     limit: tuple[float, float] | None = None,
     mark: float | None = None,
 ) -> Markup:
-    last = max([x for each in curves for x in each.xs], default=1.0) or 1.0
+    last = max([x for curve in curves for x in curve.xs], default=1.0) or 1.0
     first = min([x for curve in curves for x in curve.xs], default=0.0)
     width = (last - first) or 1.0
     grid = [

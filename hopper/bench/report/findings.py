@@ -53,7 +53,7 @@ class Findings:
     unpaired: tuple[str, ...]
 
     def ratio(self, name: str, baseline: str) -> Ratio | None:
-        """The speed-up of a name over a baseline. None if it may not be reported."""
+        """Return the speed-up of a name over a baseline. None if it may not be reported."""
         return self.ratios.get(baseline, {}).get(name)
 
 
@@ -76,8 +76,8 @@ def find(source: Source) -> Findings:
     )
     rounding = frozenset(parity.not_judged)
     in_float64 = {
-        name: InFloat64(again.difference, again.rounding)
-        for name, again in parity.in_float64.items()
+        name: InFloat64(check.difference, check.rounding)
+        for name, check in parity.in_float64.items()
     }
     wrong: dict[str, str] = {}
     wrong_losses: set[str] = set()

@@ -69,11 +69,11 @@ def _headline_engine(findings: Findings) -> str | None:
 
 def hero(source: Source, findings: Findings) -> Markup:
     """Make the page's header: the heading, the setting, a refusal if there is one, the cards."""
-    kind = "A/B comparison" if source.kind == "ab" else "training run"
+    title = "A/B comparison" if source.kind == "ab" else "training run"
     data = str(source.results.dataset.get("name", ""))
     return tag(
         "header",
-        tag("p", " · ".join(text for text in (f"Hopper {kind}", data, _model(source)) if text),
+        tag("p", " · ".join(text for text in (f"Hopper {title}", data, _model(source)) if text),
             class_="overline"),
         tag("h1", breakable(headline(source, findings))),
         tag("p", _lead(source, findings), class_="lead"),
@@ -108,8 +108,8 @@ def _lead(source: Source, findings: Findings) -> str:
         baseline = findings.baselines[0]
         if not findings.ratios[baseline][name].is_shown:
             text += f" {_sentence(tell_speed(name, baseline, findings.ratios[baseline][name]))}"
-        told = tell_bytes(name, baseline, findings.byte_ratios[baseline][name])
-        text += f" {_sentence(told)}"
+        bytes_text = tell_bytes(name, baseline, findings.byte_ratios[baseline][name])
+        text += f" {_sentence(bytes_text)}"
     checked = {
         n: v
         for n, v in findings.gradients.items()
@@ -120,13 +120,13 @@ def _lead(source: Source, findings: Findings) -> str:
             f" All exact engines computed the same gradient: largest relative difference "
             f"{max(checked.values()):.1e}, limit {findings.gradient_limit:g}."
         )
-    again = [
+    rechecked = [
         findings.in_float64[name].difference for name in checked if name in findings.in_float64
     ]
-    if again:
+    if rechecked:
         text += (
-            f" What is above the limit is rounding: run again in float64, {max(again):.1e}, limit "
-            f"{GRADIENT_LIMITS['float64']:g}."
+            f" What is above the limit is rounding: run again in float64, {max(rechecked):.1e}, "
+            f"limit {GRADIENT_LIMITS['float64']:g}."
         )
     if rounds < 2:
         text += " One round only: no ratio has an interval."

@@ -45,7 +45,7 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 
 
 def breakable(label: str) -> Markup:
-    """The label of a contender, with possible line breaks between its options."""
+    """Return the label of a contender, with possible line breaks between its options."""
     engine, *options = re.split(r":(?=\S)", label)
     return join_markup(engine, [(tag("wbr"), f":{option}") for option in options])
 
@@ -62,7 +62,7 @@ def _render(child: Child) -> str:
         return child
     if isinstance(child, str | int | float):
         return escape(str(child))
-    return "".join(_render(part) for part in child)
+    return "".join(_render(item) for item in child)
 
 
 def _attribute(key: str, value: Attribute) -> str:

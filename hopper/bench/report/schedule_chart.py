@@ -212,8 +212,8 @@ def _passage(passage: Passage, timeline: Timeline) -> Markup:
     """Draw a line from the middle of the sender's row to the middle of the receiver's."""
     x1, x2 = (percent(t / timeline.seconds) for t in (passage.leaves, passage.arrives))
     y1, y2 = (rank * _ROW + _ROW / 2 for rank in (passage.source, passage.target))
-    way = f"rank {passage.source} to {passage.target}"
-    tip = f"model {passage.model}: {way}\nbefore time step {passage.step}"
+    ends = f"rank {passage.source} to {passage.target}"
+    tip = f"model {passage.model}: {ends}\nbefore time step {passage.step}"
     colour = series_class(passage.model)
     return tag(
         "g",
@@ -248,7 +248,7 @@ def _grid(timeline: Timeline, height: int) -> list[Markup]:
 
 
 def _waiting(timeline: Timeline) -> dict[int, float]:
-    """The share of the iteration that each rank waits for others."""
+    """Return the share of the iteration that each rank waits for others."""
     waited = dict.fromkeys(range(timeline.ranks), 0.0)
     for span in timeline.spans:
         if span.stage == "wait" and not span.thread:

@@ -56,7 +56,7 @@ def tell_score(value: float | None) -> str:
 
 
 def _metrics(summary: Summary) -> list[str]:
-    """The metrics of all splits. The first one selects the best model."""
+    """Return the metrics of all splits. The first one selects the best model."""
     return list(dict.fromkeys([summary.metric, *(m for s in summary.scores.values() for m in s)]))
 
 

@@ -41,7 +41,7 @@ def all_sections(source: Source, findings: Findings) -> list[Section]:
         ("evidence", "Locality, parity and memory", evidence(source, findings)),
         ("setting", "Setting", setting(source)),
     ]
-    return [section for section in sections if any(each is not None for each in section[2])]
+    return [section for section in sections if any(child is not None for child in section[2])]
 
 
 def time(source: Source, findings: Findings) -> list[Child]:
@@ -51,8 +51,8 @@ def time(source: Source, findings: Findings) -> list[Child]:
         points = [(f"round {run.round + 1}", _mean_seconds(run)) for run in source.runs_of(name)]
         if source.kind == "run":
             points = [
-                (f"epoch {i}", each.seconds)
-                for i, each in enumerate(source.runs_of(name)[0].epochs)
+                (f"epoch {i}", epoch.seconds)
+                for i, epoch in enumerate(source.runs_of(name)[0].epochs)
             ]
         rows.append(Row(name, colours[name], findings.figures[name].seconds, points))
     what, dots = "median over rounds", "each round"
@@ -276,10 +276,10 @@ def _parity(source: Source, findings: Findings) -> Child:
             )
             for value, passes in zip((findings.gradients[name], loss), sound, strict=True)
         ]
-        again = findings.in_float64.get(name)
+        in_float64 = findings.in_float64.get(name)
         what = "exact" if is_exact else "approximate"
-        if again is not None:
-            what += f"; gradients in float64 {units.difference(again.difference)}"
+        if in_float64 is not None:
+            what += f"; gradients in float64 {units.difference(in_float64.difference)}"
         if name in findings.losses_in_float64:
             what += f"; losses in float64 {units.difference(findings.losses_in_float64[name])}"
         rows.append([name, *cells, what])
@@ -308,7 +308,7 @@ def _work(source: Source) -> list[Child]:
         for number, layer in enumerate(layers, 1):
             most = unevenness(layer.edges)
             unevenness_text = "–" if most is None else f"{most:.2f}"
-            rows.append([f"layer {number}", *(Cell(units.count(each)) for each in layer.edges),
+            rows.append([f"layer {number}", *(Cell(units.count(edges)) for edges in layer.edges),
                          Cell(unevenness_text), Cell(units.count(sum(layer.own))),
                          Cell(units.count(sum(layer.sent)))])  # fmt: skip
         ranks = [f"rank {rank}" for rank in range(len(layers[0].edges))]
@@ -328,7 +328,7 @@ def _memory(source: Source) -> Child:
     for name in source.names:
         runs = [run.peak_rss_mib for run in source.runs_of(name) if run.peak_rss_mib]
         if runs:
-            ranks = [median(each) for each in zip(*runs, strict=False)]
+            ranks = [median(values) for values in zip(*runs, strict=False)]
             points = [(f"rank {rank}", value) for rank, value in enumerate(ranks)]
             rows.append(Row(name, colours[name], max(ranks), points))
     if not rows:

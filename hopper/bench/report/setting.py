@@ -15,7 +15,7 @@ _MOST_ROWS: Final = 1000
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value from a file is a number."""
+    """Return whether a value from a file is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -72,7 +72,7 @@ def _graph(dataset: Mapping[str, Any]) -> str:
         parts += [
             f"{name}: {count:,} edges" for name, count in relations.items() if is_number(count)
         ]
-    return "; ".join(part for part in parts if part)
+    return "; ".join(text for text in parts if text)
 
 
 def _raw(source: Source) -> Markup:

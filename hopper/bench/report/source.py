@@ -76,7 +76,7 @@ class _Scored(_Read):
         return value
 
     def score(self, split: str, metric: str) -> float | None:
-        """The score of a split by a metric. None if there is none."""
+        """Return the score of a split by a metric. None if there is none."""
         return self.scores.get(split, {}).get(metric)
 
 
@@ -215,7 +215,7 @@ class Source:
         return list(dict.fromkeys(run.name for run in self.results.runs))
 
     def runs_of(self, name: str) -> list[Run]:
-        """The runs of a name, in the order of rounds."""
+        """Return the runs of a name, in the order of rounds."""
         return sorted((r for r in self.results.runs if r.name == name), key=lambda run: run.round)
 
 
@@ -299,7 +299,7 @@ def _add_timelines(
 
 
 def _run_folder(folder: Path, run: Run) -> Path | None:
-    """The folder of a run's files. None if it does not exist."""
+    """Return the folder of a run's files. None if it does not exist."""
     name = Contender(run.name, run.engine, ()).folder
     run_folder = folder / RUNS_FOLDER / f"{name}-round-{run.round}"
     try:
@@ -337,12 +337,12 @@ def _load_json(path: Path) -> Any:
         raise RequestError(f"{path}: expected JSON: {error}") from error
 
 
-def _parse(kind: type[_Kind], path: Path) -> _Kind:
+def _parse(record_class: type[_Kind], path: Path) -> _Kind:
     try:
-        return kind.model_validate(_load_json(path))
+        return record_class.model_validate(_load_json(path))
     except ValidationError as error:
         first_error = error.errors()[0]
-        field = ".".join(str(part) for part in first_error["loc"]) or "the file"
+        field = ".".join(str(key) for key in first_error["loc"]) or "the file"
         text = str(first_error["input"])
         shortened = text if len(text) <= 60 else text[:57] + "..."
         raise RequestError(f"{path}: {field}: {first_error['msg']}; given {shortened}") from error

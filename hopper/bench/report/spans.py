@@ -212,7 +212,7 @@ def _timeline(logs: Sequence[_RankLog], key: Key) -> Timeline:
         iteration=key[1],
         ranks=len(logs),
         seconds=seconds,
-        spans=(*spans, *(_cut(each, seconds) for each in during)),
+        spans=(*spans, *(_cut(span, seconds) for span in during)),
         passages=tuple(_passages(spans)),
         alignment=alignment,
     )
@@ -243,13 +243,13 @@ def _cut(span: Span, seconds: float) -> Span:
 
 
 def _offsets(logs: Sequence[_RankLog], key: Key) -> tuple[list[float], Alignment]:
-    """Seconds to add to each rank's ``start``, and how they were found."""
+    """Return the seconds to add to each rank's ``start``, and how they were found."""
     opened = [log.opened[key] for log in logs]
     known_openings = [opening for opening in opened if opening is not None]
     if (
         len(known_openings) == len(logs)
         and known_openings[0].clock
-        and len({each.clock for each in known_openings}) == 1
+        and len({opening.clock for opening in known_openings}) == 1
     ):
         return [opening.monotonic for opening in known_openings], "clock"
     if len(logs) == 1:
@@ -260,12 +260,12 @@ def _offsets(logs: Sequence[_RankLog], key: Key) -> tuple[list[float], Alignment
         differences = ([wait_ends[0][i] - ends[i] for i in common_iterations] for ends in wait_ends)
         return [median(rank_differences) for rank_differences in differences], "barriers"
     if len(known_openings) == len(logs):
-        return [each.unix for each in known_openings], "none"
+        return [opening.unix for opening in known_openings], "none"
     return [0.0] * len(logs), "none"
 
 
 def _wait_ends(log: _RankLog, key: Key) -> dict[int, float]:
-    """When a rank left each iteration's last wait, on the clock of ``key``'s spans."""
+    """Return when a rank left each iteration's last wait, on the clock of ``key``'s spans."""
     return {
         iteration: moment
         for (epoch, iteration), (opened, moment) in log.left.items()

@@ -241,11 +241,11 @@ def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_table_1_is_read_by_row_and_column() -> None:
-    assert locality.published("node-wise", 2, "arxiv-like", "2L") == 0.75
-    assert locality.published("node-wise", 8, "products-like", "10L") == 0.68
-    assert locality.published("layer-wise", 16, "it-like", "2L") == 0.61
-    assert locality.published("node-wise", 3, "arxiv-like", "2L") is None
-    assert locality.published("node-wise", 2, "cora", "2L") is None
+    assert locality.published_micrograph("node-wise", 2, "arxiv-like", "2L") == 0.75
+    assert locality.published_micrograph("node-wise", 8, "products-like", "10L") == 0.68
+    assert locality.published_micrograph("layer-wise", 16, "it-like", "2L") == 0.61
+    assert locality.published_micrograph("node-wise", 3, "arxiv-like", "2L") is None
+    assert locality.published_micrograph("node-wise", 2, "cora", "2L") is None
     assert locality.published_subgraph("layer-wise", 8) == 0.12
 
 
@@ -292,9 +292,9 @@ def test_a_result_is_of_what_was_asked(tmp_path: Path) -> None:
     options = replace(OPTIONS, out=tmp_path)
     job, cell = make_job(experiment, options, SILENT), _cell()
     job.keep(cell, {"found": 1})
-    kept = job.finished(cell, job.fingerprint(cell))
+    kept = job.read_result(cell, job.fingerprint(cell))
     assert kept is not None
     assert kept["found"] == 1
     for change in ({"rounds": 5}, {"emulated": False}, {"words": ("--train.seed=1",)}):
         other = make_job(experiment, replace(options, **change), SILENT)
-        assert other.finished(cell, other.fingerprint(cell)) is None
+        assert other.read_result(cell, other.fingerprint(cell)) is None

@@ -18,7 +18,7 @@ from benchmarks.paper.cluster_batches import run_cluster_curves
 from benchmarks.paper.convergence import equality_table, reach, run_curves, scores_table
 from benchmarks.paper.experiment import Experiment
 from benchmarks.paper.gpu import Sample, utilisation
-from benchmarks.paper.held import held_rows
+from benchmarks.paper.held import read_held_rows
 from benchmarks.paper.merging import workload
 from benchmarks.paper.options import Options
 from benchmarks.paper.page import PAGE_FILE, PICTURE_FILE, write_page
@@ -326,7 +326,7 @@ def test_the_summary_is_a_geometric_mean() -> None:
 
 def test_held_rows_of_spans(tmp_path: Path) -> None:
     nothing = {"largest_pass_rows": None, "gathers": None, "learnable": None}
-    assert held_rows(tmp_path) == nothing
+    assert read_held_rows(tmp_path) == nothing
     (tmp_path / "spans").mkdir()
 
     def span(iteration: int, **fields: Any) -> str:
@@ -341,7 +341,11 @@ def test_held_rows_of_spans(tmp_path: Path) -> None:
     (tmp_path / "spans" / "rank-0.jsonl").write_text(lines)
     (tmp_path / "spans" / "rank-1.jsonl").write_text(span(0, rows=3))
     learnable = {"read": 0.0, "send": 0.0, "update": 0.0}
-    assert held_rows(tmp_path) == {"largest_pass_rows": 11, "gathers": 4, "learnable": learnable}
+    assert read_held_rows(tmp_path) == {
+        "largest_pass_rows": 11,
+        "gathers": 4,
+        "learnable": learnable,
+    }
 
 
 def test_learnable_rows_of_spans(tmp_path: Path) -> None:
@@ -358,7 +362,7 @@ def test_learnable_rows_of_spans(tmp_path: Path) -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (spans / f"rank-{rank}.jsonl").write_text(text)
     # Two ranks, two iterations after the first epoch: the mean of 1 and 2, and so on.
-    assert held_rows(tmp_path)["learnable"] == {"read": 1.5, "send": 3.0, "update": 6.0}
+    assert read_held_rows(tmp_path)["learnable"] == {"read": 1.5, "send": 3.0, "update": 6.0}
 
 
 def test_random_selection_lets_models_meet(

@@ -28,7 +28,7 @@ from benchmarks.paper.options import Options
 from benchmarks.paper.page import PAGE_FILE
 from benchmarks.peers import distdgl, peer, registry
 from benchmarks.peers.distdgl import DistDGL
-from hopper.bench.emulate.hosts import emulated
+from hopper.bench.emulate.hosts import emulate_hosts
 from hopper.bench.emulate.request import make_request
 from hopper.config import make_config
 from hopper.errors import RequestError
@@ -44,7 +44,7 @@ def hosts() -> None:
     """Skips where DistDGL cannot be run."""
     if importlib.util.find_spec("dgl") is None:
         pytest.skip("no DGL here")
-    with emulated(make_request(1)) as cluster:
+    with emulate_hosts(make_request(1)) as cluster:
         if not cluster.effective:
             pytest.skip(f"no emulated hosts here: {cluster.why_not}")
 
