@@ -9,8 +9,9 @@ from hopper.ops.message_passing import copy_mean, copy_sum, edge_dot, weighted_s
 from hopper.ops.modulation import modulated_sum
 from hopper.ops.precision import in_full, products_in
 from hopper.ops.row_form import to_floats
+from hopper.ops.row_reader import RowPart
 from hopper.ops.selection import backend, use_backend
-from hopper.ops.stored_rows import RowPart, StoredRows
+from hopper.ops.stored_rows import StoredRows
 
 __all__ = [
     "RowPart",

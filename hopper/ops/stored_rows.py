@@ -8,253 +8,18 @@ memory.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_map_only
 
-from hopper.ops.counter_mask import drop_and_scale
 from hopper.ops.precision import product_dtype
-from hopper.ops.row_form import float_dtype, float_width, to_floats
-
-_BLOCK_BYTES: Final = 1 << 22
-"""The bytes of a block of rows. It fits the cache that cores share, and is large enough for several
-threads."""
-
-
-@dataclass(frozen=True)
-class RowPart:
-    """Some rows of one table, which are part of the rows of a :class:`StoredRows`.
-
-    Attributes
-    ----------
-    table: [stored, columns], in or mapped into host memory, in a stored form.
-    rows: [k] int64, the indices of the part's rows in the table; None = all rows, in order.
-    places: [k] int64, ascending, their indices in the whole; None = the part is the whole.
-    """
-
-    table: Tensor
-    rows: Tensor | None = None
-    places: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.table if self.rows is None else self.rows)
-
-    def before(self, stop: int) -> int:
-        """Return how many of the part's rows are among the first ``stop`` rows of the whole."""
-        if self.places is None:
-            return min(stop, len(self))
-        return int(torch.searchsorted(self.places, stop))
-
-    def first(self, count: int) -> RowPart:
-        """Return the first ``count`` rows of the part."""
-        rows = self.rows if self.rows is None else self.rows[:count]
-        table = self.table[:count] if self.rows is None else self.table
-        return RowPart(table, rows, None if self.places is None else self.places[:count])
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Consecutive rows of a part.
-
-    Attributes
-    ----------
-    values: [k, dim].
-    places: the indices of the rows in the whole.
-    """
-
-    values: Tensor
-    places: slice | Tensor
-
-    def before(self, stop: int) -> _Block:
-        """Return the block's rows among the first ``stop`` rows of the whole."""
-        if isinstance(self.places, slice):
-            count = max(0, min(stop, self.places.stop) - self.places.start)
-            return _Block(self.values[:count], slice(self.places.start, self.places.start + count))
-        count = int(torch.searchsorted(self.places, stop))
-        return _Block(self.values[:count], self.places[:count])
-
-    def of(self, whole: Tensor) -> Tensor:
-        """Select the block's rows [k, ...] from a tensor with a row for each of the whole."""
-        if isinstance(self.places, slice):
-            return whole[self.places]
-        return whole.index_select(0, self.places)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads rows block by block.
-
-    Attributes
-    ----------
-    parts: the parts of the whole. Rows in no part are zero.
-    count: the number of rows of the whole.
-    dim: the width of a row.
-    dtype: the dtype to which values are converted.
-    keys: [count] int64, the key of dropout of each row; None = no dropout.
-    threshold: the threshold of dropout, as in :func:`hopper.ops.counter_mask.drop`.
-    first_dropped: the index of the first element of rows, for dropout.
-    """
-
-    parts: tuple[RowPart, ...]
-    count: int
-    dim: int
-    dtype: torch.dtype
-    keys: Tensor | None = None
-    threshold: int = 0
-    first_dropped: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every row is in a part."""
-        return sum(map(len, self.parts)) == self.count
-
-    def first(self, count: int) -> _Reader:
-        """Return a reader of the first rows of the whole."""
-        parts = tuple(part.first(part.before(count)) for part in self.parts)
-        keys = None if self.keys is None else self.keys[:count]
-        return replace(self, parts=parts, count=count, keys=keys)
-
-    def pick(self, places: Tensor) -> _Reader:
-        """Return a reader of some rows of the whole.
-
-        Parameters
-        ----------
-        places: [n] int64, the indices of the rows, in any order.
-        """
-        keys = None if self.keys is None else self.keys[places]
-        if len(self.parts) == 1 and self.parts[0].places is None:
-            (part,) = self.parts
-            rows = places if part.rows is None else part.rows[places]
-            return replace(self, parts=(RowPart(part.table, rows),), count=len(places), keys=keys)
-        part_of = torch.full((self.count,), -1, dtype=torch.int16)
-        row_of = torch.empty(self.count, dtype=torch.int64)
-        for number, part in enumerate(self.parts):
-            rows = torch.arange(len(part)) if part.rows is None else part.rows
-            in_part = slice(None) if part.places is None else part.places
-            part_of[in_part], row_of[in_part] = number, rows
-        part_of, row_of = part_of[places], row_of[places]
-        parts = []
-        for number, part in enumerate(self.parts):
-            picked = (part_of == number).nonzero().squeeze(1)
-            parts.append(RowPart(part.table, row_of[picked], picked))
-        return replace(self, parts=tuple(parts), count=len(places), keys=keys)
-
-    def blocks(self, dtype: torch.dtype) -> Iterator[_Block]:
-        """Yield all rows in blocks. A block becomes invalid when the next one is read."""
-        for part in self.parts:
-            table, total = part.table, len(part)
-            size = max(1, _BLOCK_BYTES // max(1, table.shape[1] * table.itemsize))
-            rows_a_block = min(size, total)
-            buffer = None if part.rows is None else table.new_empty(rows_a_block, table.shape[1])
-            for start in range(0, total, size):
-                stop = min(start + size, total)
-                if part.rows is None or buffer is None:
-                    values = table[start:stop]
-                else:
-                    values = buffer[: stop - start]
-                    torch.index_select(table, 0, part.rows[start:stop], out=values)
-                places = slice(start, stop) if part.places is None else part.places[start:stop]
-                values = to_floats(values, self.dtype)
-                if self.keys is not None:
-                    values = drop_and_scale(
-                        *(values, self.keys[places], self.threshold, self.first_dropped)
-                    )
-                yield _Block(values.to(dtype), places)
-
-    def to_tensor(self) -> Tensor:
-        """Gather all rows to a tensor [count, dim]."""
-        make = torch.empty if self.is_whole else torch.zeros
-        out = make(self.count, self.dim, dtype=self.dtype)
-        for block in self.blocks(self.dtype):
-            out[block.places] = block.values
-        return out
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A product of rows and a weight that was or can be made.
-
-    Attributes
-    ----------
-    weight, transposed: the arguments of :meth:`StoredRows.times`.
-    version: the version of the weight when the product was made.
-    dtype: the dtype of the product.
-    has_gradient: whether the product was made with gradients enabled.
-    out: returns the product [rows, ...]; None if it was freed or changed.
-    """
-
-    weight: Tensor
-    transposed: bool
-    version: int
-    dtype: torch.dtype
-    has_gradient: bool
-    out: Callable[[], Tensor | None]
-
-
-@dataclass
-class _Products:
-    """The products of rows that were made, and those that are expected.
-
-    Attributes
-    ----------
-    made: the products that were made.
-    expected: pairs of a weight [out, dim] and the number of first rows to multiply by it.
-    """
-
-    made: list[_Made] = field(default_factory=list)
-    expected: list[tuple[Tensor, int]] = field(default_factory=list)
-
-    def find(
-        self, weight: Tensor, transposed: bool, count: int, dtype: torch.dtype
-    ) -> Tensor | None:
-        """Return a product [count, out] that was made of at least so many rows; None = none was."""
-        has_gradient = torch.is_grad_enabled()
-        for product in self.made:
-            is_same = product.weight is weight and product.version == weight._version
-            is_same &= product.transposed == transposed
-            if is_same and product.dtype == dtype and product.has_gradient == has_gradient:
-                out = product.out()
-                if out is not None and len(out) >= count:
-                    return out[:count]
-        return None
-
-    def keep(
-        self, weight: Tensor, out: Tensor, *, transposed: bool = False, until_used: bool
-    ) -> None:
-        """Remember a product for :meth:`find`, for as long as others refer to it.
-
-        Parameters
-        ----------
-        until_used: whether to hold the product until it is first found.
-        """
-        held = [out] if until_used else []
-        reference, version = weakref.ref(out), out._version
-
-        def find() -> Tensor | None:
-            product = held.pop() if held else reference()
-            return None if product is None or product._version != version else product
-
-        self._note(weight, transposed, out.dtype, find)
-
-    def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
-        """Register a function that makes a product when it is looked for."""
-        self._note(weight, False, product_dtype(weight), make)
-
-    def _note(
-        self,
-        weight: Tensor,
-        transposed: bool,
-        dtype: torch.dtype,
-        out: Callable[[], Tensor | None],
-    ) -> None:
-        version, has_gradient = weight._version, torch.is_grad_enabled()
-        self.made.append(_Made(weight, transposed, version, dtype, has_gradient, out))
+from hopper.ops.row_form import float_dtype, float_width
+from hopper.ops.row_products import Products, multiply
+from hopper.ops.row_reader import RowPart, RowReader
 
 
 class StoredRows(Tensor):
@@ -269,8 +34,8 @@ class StoredRows(Tensor):
     are then made with one reading of the rows.
     """
 
-    _reader: _Reader
-    _products: _Products
+    _reader: RowReader
+    _products: Products
     _whole: list[Tensor]
 
     @classmethod
@@ -283,11 +48,11 @@ class StoredRows(Tensor):
         count: the number of rows.
         """
         table = parts[0].table
-        reader = _Reader(tuple(parts), count, float_width(table), float_dtype(table))
-        return cls._make(reader, _Products(), [])
+        reader = RowReader(tuple(parts), count, float_width(table), float_dtype(table))
+        return cls._make(reader, Products(), [])
 
     @classmethod
-    def _make(cls, reader: _Reader, products: _Products, whole: list[Tensor]) -> StoredRows:
+    def _make(cls, reader: RowReader, products: Products, whole: list[Tensor]) -> StoredRows:
         shape = (reader.count, reader.dim)
         rows: StoredRows = Tensor._make_wrapper_subclass(cls, shape, dtype=reader.dtype)
         rows._reader, rows._products, rows._whole = reader, products, whole
@@ -327,7 +92,7 @@ class StoredRows(Tensor):
 
     def pick(self, places: Tensor) -> StoredRows:
         """Return the rows [n, dim] with the given indices [n], int64."""
-        return self._make(self._reader.pick(places), _Products(), [])
+        return self._make(self._reader.pick(places), Products(), [])
 
     @property
     def is_dropped(self) -> bool:
@@ -340,7 +105,7 @@ class StoredRows(Tensor):
         Dropout must not have been applied before.
         """
         reader = replace(self._reader, keys=keys, threshold=threshold, first_dropped=first)
-        return self._make(reader, _Products(), [])
+        return self._make(reader, Products(), [])
 
     def to_tensor(self) -> Tensor:
         """Gather all rows to an ordinary tensor [n, dim]."""
@@ -367,8 +132,8 @@ class StoredRows(Tensor):
         products.expected.clear()
         matrices = [weight.t() if transposed else weight, *(other for other, _ in expected)]
         counts = (count, *(rows for _, rows in expected))
-        outs = _Product.apply(self._reader, counts, dtype, *(m.to(dtype) for m in matrices))
-        out: Tensor = outs[0]
+        outs = multiply(self._reader, counts, dtype, [matrix.to(dtype) for matrix in matrices])
+        out = outs[0]
         products.keep(weight, out, transposed=transposed, until_used=False)
         for (other, _), other_out in zip(expected, outs[1:], strict=True):
             products.keep(other, other_out, until_used=True)
@@ -406,58 +171,6 @@ class StoredRows(Tensor):
         return f"StoredRows({self._reader.count} x {self._reader.dim}, {self._reader.dtype})"
 
 
-class _Product(torch.autograd.Function):
-    """Multiplies the first ``counts[i]`` rows by the i-th matrix [out, dim].
-
-    One reading of the rows serves all matrices.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, reader: _Reader, counts: tuple[int, ...], dtype: torch.dtype, *matrices: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.reader, ctx.counts, ctx.dtype = reader, counts, dtype
-        ctx.shapes = [matrix.shape for matrix in matrices]
-        make = torch.empty if reader.is_whole else torch.zeros
-        outs = [
-            make(count, len(matrix), dtype=matrix.dtype)
-            for matrix, count in zip(matrices, counts, strict=True)
-        ]
-        for block in reader.blocks(dtype):
-            for matrix, count, out in zip(matrices, counts, outs, strict=True):
-                part = block if count == reader.count else block.before(count)
-                if isinstance(part.places, slice):
-                    torch.mm(part.values, matrix.t(), out=out[part.places])
-                else:
-                    out.index_copy_(0, part.places, part.values @ matrix.t())
-        return tuple(outs)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        reader, needed = ctx.reader, ctx.needs_input_grad[3:]
-        # Sums over blocks have float32 at least, as a product over all rows has inside.
-        sum_dtype = torch.promote_types(ctx.dtype, torch.float32)
-        sums = [
-            torch.zeros(shape, dtype=sum_dtype) if needs and grad is not None else None
-            for shape, needs, grad in zip(ctx.shapes, needed, grads, strict=True)
-        ]
-        if any(total is not None for total in sums):
-            for block in reader.blocks(ctx.dtype):
-                for grad, count, total in zip(grads, ctx.counts, sums, strict=True):
-                    if total is None or grad is None:
-                        continue
-                    part = block if count == reader.count else block.before(count)
-                    block_grad = part.of(grad).t()
-                    if total.dtype == ctx.dtype:
-                        total.addmm_(block_grad, part.values)
-                    else:
-                        total += block_grad @ part.values
-        gradients = [None if total is None else total.to(ctx.dtype) for total in sums]
-        return (None, None, None, *gradients)
-
-
 def _call_gathered(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     arguments = tree_map_only(StoredRows, StoredRows.to_tensor, (tuple(args), dict(kwargs)))
     return func(*arguments[0], **arguments[1])
@@ -486,7 +199,7 @@ def _to(rows: StoredRows, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented
     if dtype == rows._reader.dtype:
         return rows
-    return StoredRows._make(replace(rows._reader, dtype=dtype), _Products(), [])
+    return StoredRows._make(replace(rows._reader, dtype=dtype), Products(), [])
 
 
 def _index_select(rows: StoredRows, dim: int, index: Tensor) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hopper.graph.block import Nodes
-from hopper.ops import RowPart, StoredRows, drop_rows, stored_rows
+from hopper.ops import RowPart, StoredRows, drop_rows, row_reader
 
 COUNT, DIM = 900, 40
 Rows = StoredRows | Tensor
@@ -20,7 +20,7 @@ Rows = StoredRows | Tensor
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a few rows each, so that there are many."""
-    monkeypatch.setattr(stored_rows, "_BLOCK_BYTES", 37 * DIM * 4)
+    monkeypatch.setattr(row_reader, "_BLOCK_BYTES", 37 * DIM * 4)
 
 
 def both(dtype: torch.dtype = torch.float64) -> tuple[StoredRows, Tensor]:
@@ -98,7 +98,7 @@ def test_weights_that_are_expected_are_multiplied_in_the_same_pass(
     neighbor, own = weights(4, 2)
     stored.expect([own], 120)
     z = functional.linear(stored, neighbor)
-    monkeypatch.setattr(stored_rows._Reader, "blocks", None)
+    monkeypatch.setattr(row_reader.RowReader, "blocks", None)
     found = functional.linear(stored[:120], own)
     torch.testing.assert_close(found, whole[:120] @ own.t())
     torch.testing.assert_close(z, whole @ neighbor.t())
@@ -163,7 +163,7 @@ def test_every_other_function_sees_an_ordinary_tensor(function: Callable[[Any], 
 
 def test_what_is_known_is_told_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     stored, whole = both()
-    monkeypatch.setattr(stored_rows._Reader, "blocks", None)
+    monkeypatch.setattr(row_reader.RowReader, "blocks", None)
     assert stored.shape == whole.shape
     assert (len(stored), stored.dim(), stored.numel()) == (COUNT, 2, COUNT * DIM)
     assert (stored.dtype, stored.device, stored.requires_grad) == (whole.dtype, whole.device, False)
@@ -210,7 +210,7 @@ def test_products_of_two_parts_serve_the_whole(monkeypatch: pytest.MonkeyPatch) 
         return torch.stack((first[own], second[own]), 1).flatten(0, 1)
 
     stored.supply(own, make)
-    monkeypatch.setattr(stored_rows._Reader, "blocks", None)
+    monkeypatch.setattr(row_reader.RowReader, "blocks", None)
     found = functional.linear(stored[:100], own)
     torch.testing.assert_close(found, whole[:100] @ own.t())
     torch.testing.assert_close(kept[1], whole[odd] @ neighbor.t())

@@ -1,0 +1,164 @@
+"""Products of stored rows and weights: how they are made, and which ones are kept.
+
+Destinations are among the sources, so a layer multiplies the same rows more than once. A product
+that was made of all rows also gives the product of the first rows.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hopper.ops.precision import product_dtype
+from hopper.ops.row_reader import RowReader
+
+
+@dataclass(frozen=True)
+class MadeProduct:
+    """A product of rows and a weight that was or can be made.
+
+    Attributes
+    ----------
+    weight, transposed: the arguments of :meth:`hopper.ops.StoredRows.times`.
+    version: the version of the weight when the product was made.
+    dtype: the dtype of the product.
+    has_gradient: whether the product was made with gradients enabled.
+    out: returns the product [rows, ...]; None if it was freed or changed.
+    """
+
+    weight: Tensor
+    transposed: bool
+    version: int
+    dtype: torch.dtype
+    has_gradient: bool
+    out: Callable[[], Tensor | None]
+
+
+@dataclass
+class Products:
+    """The products of rows that were made, and those that are expected.
+
+    Attributes
+    ----------
+    made: the products that were made.
+    expected: pairs of a weight [out, dim] and the number of first rows to multiply by it.
+    """
+
+    made: list[MadeProduct] = field(default_factory=list)
+    expected: list[tuple[Tensor, int]] = field(default_factory=list)
+
+    def find(
+        self, weight: Tensor, transposed: bool, count: int, dtype: torch.dtype
+    ) -> Tensor | None:
+        """Return a product [count, out] that was made of at least so many rows; None = none was."""
+        has_gradient = torch.is_grad_enabled()
+        for product in self.made:
+            is_same = product.weight is weight and product.version == weight._version
+            is_same &= product.transposed == transposed
+            if is_same and product.dtype == dtype and product.has_gradient == has_gradient:
+                out = product.out()
+                if out is not None and len(out) >= count:
+                    return out[:count]
+        return None
+
+    def keep(
+        self, weight: Tensor, out: Tensor, *, transposed: bool = False, until_used: bool
+    ) -> None:
+        """Remember a product for :meth:`find`, for as long as others refer to it.
+
+        Parameters
+        ----------
+        until_used: whether to hold the product until it is first found.
+        """
+        until_first_use = [out] if until_used else []
+        reference, version = weakref.ref(out), out._version
+
+        def find() -> Tensor | None:
+            product = until_first_use.pop() if until_first_use else reference()
+            return None if product is None or product._version != version else product
+
+        self._note(weight, transposed, out.dtype, find)
+
+    def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
+        """Register a function that makes a product when it is looked for."""
+        self._note(weight, False, product_dtype(weight), make)
+
+    def _note(
+        self,
+        weight: Tensor,
+        transposed: bool,
+        dtype: torch.dtype,
+        out: Callable[[], Tensor | None],
+    ) -> None:
+        version, has_gradient = weight._version, torch.is_grad_enabled()
+        self.made.append(MadeProduct(weight, transposed, version, dtype, has_gradient, out))
+
+
+def multiply(
+    reader: RowReader, counts: Sequence[int], dtype: torch.dtype, matrices: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Multiply the first ``counts[i]`` rows by the i-th matrix [out, dim].
+
+    One reading of the rows serves all matrices. The products have a gradient for the matrices.
+
+    Parameters
+    ----------
+    dtype: the dtype of the matrices, to which rows are converted.
+    """
+    outs: tuple[Tensor, ...] = _Multiply.apply(reader, counts, dtype, *matrices)
+    return outs
+
+
+class _Multiply(torch.autograd.Function):
+    """The function :func:`multiply`, whose backward pass reads the rows again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, reader: RowReader, counts: Sequence[int], dtype: torch.dtype, *matrices: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.reader, ctx.counts, ctx.dtype = reader, counts, dtype
+        ctx.shapes = [matrix.shape for matrix in matrices]
+        make = torch.empty if reader.is_whole else torch.zeros
+        outs = [
+            make(count, len(matrix), dtype=matrix.dtype)
+            for matrix, count in zip(matrices, counts, strict=True)
+        ]
+        for block in reader.blocks(dtype):
+            for matrix, count, out in zip(matrices, counts, outs, strict=True):
+                first_rows = block if count == reader.count else block.before(count)
+                if isinstance(first_rows.places, slice):
+                    torch.mm(first_rows.values, matrix.t(), out=out[first_rows.places])
+                else:
+                    out.index_copy_(0, first_rows.places, first_rows.values @ matrix.t())
+        return tuple(outs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        reader, needed = ctx.reader, ctx.needs_input_grad[3:]
+        # Sums over blocks have float32 at least, as a product over all rows has inside.
+        sum_dtype = torch.promote_types(ctx.dtype, torch.float32)
+        sums = [
+            torch.zeros(shape, dtype=sum_dtype) if needs and grad is not None else None
+            for shape, needs, grad in zip(ctx.shapes, needed, grads, strict=True)
+        ]
+        if any(total is not None for total in sums):
+            for block in reader.blocks(ctx.dtype):
+                for grad, count, total in zip(grads, ctx.counts, sums, strict=True):
+                    if total is None or grad is None:
+                        continue
+                    first_rows = block if count == reader.count else block.before(count)
+                    block_grad = first_rows.of(grad).t()
+                    if total.dtype == ctx.dtype:
+                        total.addmm_(block_grad, first_rows.values)
+                    else:
+                        total += block_grad @ first_rows.values
+        gradients = [None if total is None else total.to(ctx.dtype) for total in sums]
+        return (None, None, None, *gradients)

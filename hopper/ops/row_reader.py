@@ -1,0 +1,172 @@
+"""Reading the rows of tables block by block.
+
+A block fits the processor's cache, so rows that are multiplied block by block are never written to
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from hopper.ops.counter_mask import drop_and_scale
+from hopper.ops.row_form import to_floats
+
+_BLOCK_BYTES: Final = 1 << 22
+"""The bytes of a block of rows. It fits the cache that cores share, and is large enough for several
+threads."""
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """Some rows of one table, which are part of the rows of a :class:`hopper.ops.StoredRows`.
+
+    Attributes
+    ----------
+    table: [stored, columns], in or mapped into host memory, in a stored form.
+    rows: [k] int64, the indices of the part's rows in the table; None = all rows, in order.
+    places: [k] int64, ascending, their indices in the whole; None = the part is the whole.
+    """
+
+    table: Tensor
+    rows: Tensor | None = None
+    places: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.table if self.rows is None else self.rows)
+
+    def before(self, stop: int) -> int:
+        """Return how many of the part's rows are among the first ``stop`` rows of the whole."""
+        if self.places is None:
+            return min(stop, len(self))
+        return int(torch.searchsorted(self.places, stop))
+
+    def first(self, count: int) -> RowPart:
+        """Return the first ``count`` rows of the part."""
+        rows = self.rows if self.rows is None else self.rows[:count]
+        table = self.table[:count] if self.rows is None else self.table
+        return RowPart(table, rows, None if self.places is None else self.places[:count])
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Consecutive rows of a part.
+
+    Attributes
+    ----------
+    values: [k, dim].
+    places: the indices of the rows in the whole.
+    """
+
+    values: Tensor
+    places: slice | Tensor
+
+    def before(self, stop: int) -> RowBlock:
+        """Return the block's rows among the first ``stop`` rows of the whole."""
+        if isinstance(self.places, slice):
+            count = max(0, min(stop, self.places.stop) - self.places.start)
+            return RowBlock(
+                self.values[:count], slice(self.places.start, self.places.start + count)
+            )
+        count = int(torch.searchsorted(self.places, stop))
+        return RowBlock(self.values[:count], self.places[:count])
+
+    def of(self, whole: Tensor) -> Tensor:
+        """Select the block's rows [k, ...] from a tensor with a row for each of the whole."""
+        if isinstance(self.places, slice):
+            return whole[self.places]
+        return whole.index_select(0, self.places)
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads rows block by block.
+
+    Attributes
+    ----------
+    parts: the parts of the whole. Rows in no part are zero.
+    count: the number of rows of the whole.
+    dim: the width of a row.
+    dtype: the dtype to which values are converted.
+    keys: [count] int64, the key of dropout of each row; None = no dropout.
+    threshold: the threshold of dropout, as in :func:`hopper.ops.counter_mask.drop`.
+    first_dropped: the index of the first element of rows, for dropout.
+    """
+
+    parts: tuple[RowPart, ...]
+    count: int
+    dim: int
+    dtype: torch.dtype
+    keys: Tensor | None = None
+    threshold: int = 0
+    first_dropped: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row is in a part."""
+        return sum(map(len, self.parts)) == self.count
+
+    def first(self, count: int) -> RowReader:
+        """Return a reader of the first rows of the whole."""
+        parts = tuple(part.first(part.before(count)) for part in self.parts)
+        keys = None if self.keys is None else self.keys[:count]
+        return replace(self, parts=parts, count=count, keys=keys)
+
+    def pick(self, places: Tensor) -> RowReader:
+        """Return a reader of some rows of the whole.
+
+        Parameters
+        ----------
+        places: [n] int64, the indices of the rows, in any order.
+        """
+        keys = None if self.keys is None else self.keys[places]
+        if len(self.parts) == 1 and self.parts[0].places is None:
+            (part,) = self.parts
+            rows = places if part.rows is None else part.rows[places]
+            return replace(self, parts=(RowPart(part.table, rows),), count=len(places), keys=keys)
+        part_of = torch.full((self.count,), -1, dtype=torch.int16)
+        row_of = torch.empty(self.count, dtype=torch.int64)
+        for number, part in enumerate(self.parts):
+            rows = torch.arange(len(part)) if part.rows is None else part.rows
+            in_part = slice(None) if part.places is None else part.places
+            part_of[in_part], row_of[in_part] = number, rows
+        part_of, row_of = part_of[places], row_of[places]
+        parts = []
+        for number, part in enumerate(self.parts):
+            picked = (part_of == number).nonzero().squeeze(1)
+            parts.append(RowPart(part.table, row_of[picked], picked))
+        return replace(self, parts=tuple(parts), count=len(places), keys=keys)
+
+    def blocks(self, dtype: torch.dtype) -> Iterator[RowBlock]:
+        """Yield all rows in blocks. A block becomes invalid when the next one is read."""
+        for part in self.parts:
+            table, total = part.table, len(part)
+            size = max(1, _BLOCK_BYTES // max(1, table.shape[1] * table.itemsize))
+            rows_a_block = min(size, total)
+            buffer = None if part.rows is None else table.new_empty(rows_a_block, table.shape[1])
+            for start in range(0, total, size):
+                stop = min(start + size, total)
+                if part.rows is None or buffer is None:
+                    values = table[start:stop]
+                else:
+                    values = buffer[: stop - start]
+                    torch.index_select(table, 0, part.rows[start:stop], out=values)
+                places = slice(start, stop) if part.places is None else part.places[start:stop]
+                values = to_floats(values, self.dtype)
+                if self.keys is not None:
+                    values = drop_and_scale(
+                        *(values, self.keys[places], self.threshold, self.first_dropped)
+                    )
+                yield RowBlock(values.to(dtype), places)
+
+    def to_tensor(self) -> Tensor:
+        """Gather all rows to a tensor [count, dim]."""
+        make = torch.empty if self.is_whole else torch.zeros
+        out = make(self.count, self.dim, dtype=self.dtype)
+        for block in self.blocks(self.dtype):
+            out[block.places] = block.values
+        return out
