@@ -46,8 +46,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cache_server.client import FeatureClient
+from cache_server.manifest import TableSpec, write_manifest
 from cache_server.security import Security
-from cache_server.shard import TableSpec, write_manifest
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 

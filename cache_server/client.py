@@ -23,7 +23,7 @@ from cache_server.generated import features_pb2
 from cache_server.retry import Deadline, Patience
 from cache_server.sampling import DrawQuestion, NeighbourDraw
 from cache_server.security import PLAIN, Security, Token
-from cache_server.shard import TableDescription
+from cache_server.table import TableDescription
 from cache_server.wire import (
     CHECK,
     DESCRIBE,

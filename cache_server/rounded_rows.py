@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
 from cache_server.row_form import find_form
-from cache_server.shard import Table
+from cache_server.table import Table
 from cache_server.wire import little_endian
 
 

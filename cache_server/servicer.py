@@ -34,7 +34,8 @@ from cache_server.memory_in_flight import (
 from cache_server.metrics import ServerMetrics
 from cache_server.retry import retry_hint
 from cache_server.rounded_rows import RoundedRows
-from cache_server.shard import Shard, Table, TableDescription
+from cache_server.shard import Shard
+from cache_server.table import Table, TableDescription
 from cache_server.wire import (
     CHUNK_BYTES,
     EDGES_PER_CHUNK,

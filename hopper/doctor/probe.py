@@ -20,7 +20,7 @@ from cache_server.defaults import IDS_PER_REQUEST
 from cache_server.errors import CallError, SecurityError
 from cache_server.retry import Deadline
 from cache_server.security import Security
-from cache_server.shard import FEATURES, TableDescription
+from cache_server.table import FEATURES, TableDescription
 from cache_server.wire import DTYPES, little_endian
 from hopper.doctor.finding import Finding, look_within, warning, wrong
 from hopper.doctor.tls import SOON_DAYS, client_context, validity_of

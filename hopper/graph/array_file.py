@@ -16,7 +16,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
 from cache_server.mapped_tables import map_of
-from cache_server.shard import NPY_ERRORS
+from cache_server.npy_errors import NPY_ERRORS
 from hopper.errors import GraphError
 from hopper.graph.piece_size import piece_size
 

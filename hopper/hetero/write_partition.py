@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.available_memory import available_memory
-from cache_server.shard import TableSpec, write_manifest
+from cache_server.manifest import TableSpec, write_manifest
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.piece_size import limit_pieces

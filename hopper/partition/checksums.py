@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import xxhash
 
 from cache_server.checksum import file_checksum
-from cache_server.shard import MANIFEST, set_division
+from cache_server.manifest import MANIFEST, set_division
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
 from hopper.partition.layouts import DESCRIPTION_FILE, server_folder

@@ -23,7 +23,7 @@ from cache_server.errors import (
     ServerUnavailable,
 )
 from cache_server.generated import features_pb2
-from cache_server.shard import write_manifest
+from cache_server.manifest import write_manifest
 from cache_server.wire import SERVICE, decode_ids
 
 ALL = slice(None)

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from cache_server.client import FeatureClient
+from cache_server.manifest import TableSpec, write_manifest
 from cache_server.memory_in_flight import MemoryExhausted, MemoryInFlight
 from cache_server.retry import RETRY_AFTER, read_hint, retry_hint
-from cache_server.shard import TableSpec, write_manifest
 from cache_server.wire import FETCH_ROWS
 from tests.cache_server.test_abuse import request_for
 from tests.cache_server.test_metrics import scrape

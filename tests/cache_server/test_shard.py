@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cache_server.errors import ManifestError
-from cache_server.shard import Shard, TableSpec, write_manifest
+from cache_server.manifest import TableSpec, write_manifest
+from cache_server.shard import Shard
 
 
 def spec(**changes):

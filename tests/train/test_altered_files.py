@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cache_server.shard import set_division
+from cache_server.manifest import set_division
 from hopper.cli import main
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.directory import GraphDirectory

@@ -1,0 +1,147 @@
+"""Tables of rows that are found by global id.
+
+A table holds the features or the labels of one node type, or the features of one relation's edges.
+Their global ids are [first_id, first_id + count). Tables are never loaded whole; the page cache
+decides which parts stay in memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.errors import BadRequest, SourceError
+from cache_server.mapped_tables import read_rows_alone
+from cache_server.row_source import CheckedSource
+from cache_server.wire import little_endian
+
+FEATURES: Final = "features"
+"""the kind of tables with features"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDescription:
+    """The name, range and format of a table's rows.
+
+    Attributes
+    ----------
+    kind, type: "features" or "labels" (any path-safe word), and the node type, or the relation as
+        ``src/rel/dst``.
+    first_id: global id of row 0.
+    count, dim: rows, and elements in a row (1 for one-dimensional arrays).
+    dtype: element type as numpy names it; one of :data:`cache_server.wire.DTYPES`.
+    """
+
+    kind: str
+    type: str
+    first_id: int
+    count: int
+    dim: int
+    dtype: str
+
+
+class Table(ABC):
+    """A table of rows that are found by global id.
+
+    Attributes
+    ----------
+    spec: name, range and format of the rows.
+    name: the table's name in errors.
+    row_bytes: size of a row.
+    scratch_bytes: memory that reading a row needs besides the row itself.
+    """
+
+    scratch_bytes = 0
+
+    def __init__(self, spec: TableDescription, server: int) -> None:
+        self.spec = spec
+        self.row_bytes = spec.dim * little_endian(spec.dtype).itemsize
+        self.name = f"{spec.kind}/{spec.type} of server {server}"
+
+    def expect(self, dtype: str, dim: int) -> None:
+        """Check that rows have ``dim`` elements of ``dtype``; raise BadRequest if not."""
+        if dtype != self.spec.dtype:
+            raise BadRequest(f"dtype: {self.name} is {self.spec.dtype}, not {dtype!r}")
+        if dim != self.spec.dim:
+            raise BadRequest(f"dim: rows of {self.name} have {self.spec.dim} elements, not {dim}")
+
+    def local_rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Convert [n] int64 global ids to rows of this table.
+
+        Raises
+        ------
+        BadRequest: an id is outside the table's range; names the first such id and the range.
+        """
+        rows = ids - self.spec.first_id
+        if rows.size and (rows.min() < 0 or rows.max() >= self.spec.count):
+            bad = ids[(rows < 0) | (rows >= self.spec.count)][0]
+            last = self.spec.first_id + self.spec.count
+            raise BadRequest(
+                f"ids: id {bad} is outside [{self.spec.first_id}, {last}), the range of {self.name}"
+            )
+        return rows
+
+    @abstractmethod
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Copy rows (checked by :meth:`local_rows`) into ``out`` [n, row_bytes]."""
+
+
+class MappedTable(Table):
+    """A table whose rows are read from a memory-mapped file.
+
+    Attributes
+    ----------
+    array: [count, dim], read-only, little-endian.
+    """
+
+    def __init__(self, spec: TableDescription, array: NDArray[Any], server: int) -> None:
+        super().__init__(spec, server)
+        self.array = array
+        self._bytes = array.view(np.uint8).reshape(spec.count, self.row_bytes)
+        self._read_ahead: Callable[[NDArray[Any], NDArray[np.int64]], None] | None = None
+        if read_rows_alone(array):
+            # Imported here only, since importing compiled kernels dominates a server's start.
+            from cache_server.read_ahead import read_ahead
+
+            self._read_ahead = read_ahead
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Copy rows from the map into ``out``; see :meth:`Table.gather`."""
+        if self._read_ahead is not None:
+            self._read_ahead(self._bytes, rows)
+        # With mode="raise" numpy would gather into a temporary buffer first.
+        np.take(self._bytes, rows, axis=0, out=out, mode="clip")
+
+
+class SourceTable(Table):
+    """A table whose features are read by a user's class.
+
+    Parameters
+    ----------
+    original_ids: [count] int64, the original id of every row.
+    """
+
+    def __init__(
+        self,
+        spec: TableDescription,
+        source: CheckedSource,
+        original_ids: NDArray[np.int64],
+        server: int,
+    ) -> None:
+        super().__init__(spec, server)
+        self._source = source
+        self._original_ids = original_ids
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Read rows from the source into ``out``; raise BadRequest if the source fails."""
+        try:
+            features = self._source.read(self._original_ids[rows])
+        except SourceError as error:
+            raise BadRequest(str(error)) from error
+        dtype = little_endian(self.spec.dtype)
+        out[:] = features.astype(dtype, copy=False).view(np.uint8).reshape(out.shape)
