@@ -440,7 +440,7 @@ def test_importing_hopper_loads_nothing_else() -> None:
 
 
 ENGINES = {"model_centric", "hop", "zero_hop", "cooperative", "raf", "locality"}
-KNOW_ENGINES = ("hopper.config.sections",)
+KNOW_ENGINES = ("hopper.config.engines",)
 """what lists them for users"""
 
 

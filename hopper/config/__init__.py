@@ -1,10 +1,15 @@
 """The configuration: a TOML file, checked before any work starts.
 
-``--section.key value`` overrides a key. An unknown key is an error. The keys are in
-:mod:`hopper.config.sections` and :mod:`hopper.config.model`, with a class for each section. A
-:class:`Config` and its sections cannot be changed. :func:`change_config` makes another one.
+``--section.key value`` overrides a key. An unknown key is an error. Each section is a class, which
+has its keys. A :class:`Config` and its sections cannot be changed. :func:`change_config` makes
+another one.
 """
 
+from hopper.config.cache import Cache
+from hopper.config.cluster import Cluster
+from hopper.config.data import Data
+from hopper.config.engines import ENGINES, Cooperative, Hop, Raf
+from hopper.config.learnable import Learnable
 from hopper.config.loading import (
     change_config,
     load_config,
@@ -14,21 +19,11 @@ from hopper.config.loading import (
     read_values,
 )
 from hopper.config.model import DEEP_MODELS, Model
-from hopper.config.sections import (
-    ENGINES,
-    Cache,
-    Cluster,
-    Config,
-    Cooperative,
-    Data,
-    Hop,
-    Learnable,
-    Pipeline,
-    Raf,
-    Sampler,
-    Task,
-    Train,
-)
+from hopper.config.pipeline import Pipeline
+from hopper.config.sampler import Sampler
+from hopper.config.sections import Config
+from hopper.config.task import Task
+from hopper.config.train import Train
 
 __all__ = [
     "DEEP_MODELS",

@@ -1,7 +1,7 @@
 """Type, bounds, default and meaning of all keys, read from the classes of the sections.
 
-The text below a key in :mod:`hopper.config.sections` or :mod:`hopper.config.model` says what it
-means. ``hopper config``, the JSON schema and the reference page show these texts.
+The text below a key, in the module of its section, says what it means. ``hopper config``, the JSON
+schema and the reference page show these texts.
 """
 
 from __future__ import annotations

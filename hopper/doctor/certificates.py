@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cache_server.errors import SecurityError
-from hopper.config.sections import Cluster
+from hopper.config import Cluster
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.doctor.tls import SOON_DAYS, Validity, authorities_of, check_issued, read_validity

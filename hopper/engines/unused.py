@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from hopper.config import Task
 from hopper.config.model import EDGE_MODELS
-from hopper.config.sections import Task
 from hopper.engines.request import Request
 from hopper.graph.schema import Predicted
 from hopper.micrograph.samplers import find_sampler

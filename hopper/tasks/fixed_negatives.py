@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.config.sections import Task
+from hopper.config import Task
 from hopper.errors import RequestError
 from hopper.graph.importers.source_files import load_npy
 from hopper.partition import PartitionedGraph

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.left_out import LeftOut, leave_out
-from hopper.config.sections import Task
+from hopper.config import Task
 from hopper.graph.schema import Relation
 from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch, RootSchedule

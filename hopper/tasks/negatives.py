@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cache_server.draw import NEGATIVES, absorb_each, below, key_of, variate
 from cache_server.kernel import kernel
-from hopper.config.sections import Task
+from hopper.config import Task
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
 from hopper.tasks.sides import SIDES, Side, type_at

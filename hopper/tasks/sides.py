@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from hopper.config.sections import Task
+from hopper.config import Task
 from hopper.graph.schema import Relation
 
 Side = Literal["head", "tail"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.draw import NEGATIVES, absorb_each, key_of
-from hopper.config.sections import Task
+from hopper.config import Task
 from hopper.inference import Inference, Wanted
 from hopper.models import Objective
 from hopper.tasks import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hopper.config import Config, make_config
-from hopper.config.sections import TRIALS_ENGINE
+from hopper.config.engines import TRIALS_ENGINE
 from hopper.engines.trial_configs import TRIAL_KEYS
 from hopper.errors import ConfigError
 

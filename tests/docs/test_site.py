@@ -132,7 +132,7 @@ def test_pages_that_the_code_names_are_there() -> None:
 
 
 def test_every_engine_has_a_picture() -> None:
-    from hopper.config.sections import ENGINES
+    from hopper.config import ENGINES
 
     page = (ROOT / "docs" / "inside" / "engines.md").read_text(encoding="utf-8")
     for name in ENGINES:

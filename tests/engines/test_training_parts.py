@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
-from hopper.config.sections import BUILT_INS
+from hopper.config.train import BUILT_INS
 from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, Pace
 from hopper.engines.optimizer import RULES, UpdateRule
 from hopper.engines.reference import Reference

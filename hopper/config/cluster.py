@@ -1,0 +1,91 @@
+"""``[cluster]``: the machines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from hopper.config.section import NonNegative, Positive, Section
+
+_PORTS: Final = 1 << 16
+_SERVER: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    ]
+}
+"""The JSON schema of an entry of ``cluster.servers`` in a file."""
+
+
+class Cluster(Section):
+    """``[cluster]``: The machines."""
+
+    servers: list[str] = Field(default=[], json_schema_extra={"items": _SERVER})
+    """The addresses of the feature servers, as "host:port", in order of server. An entry may be a
+    list of addresses that serve the same part, or one text with commas between them. A rank asks
+    one of them, and another one if it fails. Empty = the run starts feature servers on this
+    machine."""
+    ranks_per_server: Positive = 1
+    """Training processes on each machine."""
+    share_gpus: bool = False
+    """Whether several ranks of a machine may train on one GPU. NCCL does not allow that, so
+    messages between ranks then go through host memory."""
+    timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 60.0
+    """How long one process waits for another, in seconds."""
+    start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
+    """How long servers and ranks may take to start, in seconds."""
+    reconnects: NonNegative = 3
+    """How many times ranks meet again within a run after connections between them broke, if all of
+    them still live. They continue from the last finished iteration, which every rank keeps in
+    memory. 0 = a broken connection ends the run, and no iteration is kept."""
+    tls_ca: str = ""
+    """A PEM file of trusted certificates. One of them must have signed the certificate of each
+    feature server. If it is set, rows travel over TLS."""
+    tls_certificate: str = ""
+    """A PEM file with the certificate of this machine. Its feature server uses it, and its ranks
+    show it to other servers."""
+    tls_key: str = ""
+    """A PEM file with the key of ``tls_certificate``."""
+    token_file: str = ""
+    """A file with the token that every request to a feature server must carry."""
+    insecure: bool = False
+    """Whether machines may talk without TLS. Use it only on a network that nobody else can
+    reach."""
+    feature_wire: Literal["stored", "float16", "bfloat16", "int8"] = "stored"
+    """The format in which float32 feature rows travel between servers. "stored" sends them as they
+    are stored. The others round the numbers, so they are approximations. "int8" has one scale for
+    each row. summary.json reports the error."""
+    interface: str = ""
+    """The network interface whose counters are read before and after each epoch. Empty = none."""
+    metrics: str = ""
+    """The HOST:PORT where Prometheus reads the metrics of a machine's first rank. Each further rank
+    uses the next port. Empty = no metrics. See docs/howto/watching.md."""
+    log_format: Literal["text", "json"] = "text"
+    """The format of the messages on stderr of ranks, the launcher and the servers that it starts.
+    "text" prints warnings for people. "json" prints all events, one line of JSON each."""
+    server_metrics: str = ""
+    """The HOST:PORT where Prometheus reads the metrics of the first feature server that the run
+    starts. Each further server uses the next port. Empty = no metrics."""
+
+    @field_validator("servers", mode="before")
+    @classmethod
+    def _join_replicas(cls, servers: Any) -> Any:
+        if not isinstance(servers, list):
+            return servers
+        return [",".join(entry) if _is_list_of_texts(entry) else entry for entry in servers]
+
+    @model_validator(mode="after")
+    def _check(self) -> Cluster:
+        for key in ("metrics", "server_metrics"):
+            address = getattr(self, key)
+            host, _, port = address.rpartition(":")
+            if address and not (host and port.isdecimal() and 0 < int(port) < _PORTS):
+                raise ValueError(
+                    f"{key}: expected HOST:PORT with a port from 1 to 65535, got {address!r}"
+                )
+        return self
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(item, str) for item in value)

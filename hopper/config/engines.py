@@ -1,0 +1,76 @@
+"""The engines, and the sections ``[hop]``, ``[cooperative]`` and ``[raf]`` of three of them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field, model_validator
+
+from hopper.config.section import NonNegative, Section
+
+ENGINES: Final = (
+    *("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "naive", "neutronstar"),
+    "locality",
+)
+TRIALS_ENGINE: Final = "hop"
+"""The engine that can train several different models at once."""
+
+
+class Hop(Section):
+    """``[hop]``: The engine ``hop``, whose models travel (HopGNN, section 5)."""
+
+    migrate: Literal["model", "gradients"] = "model"
+    """What travels around the ring of ranks. "model" sends parameters and the gradients so far.
+    "gradients" sends only the gradients."""
+    pregather: bool = True
+    """Whether each remote row of an iteration is fetched once, before the first time step."""
+    merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
+    """How many time steps are dissolved. "adaptive" compares numbers and dissolves one more step
+    only where that is proven faster. "off" dissolves none. See docs/inside/merging.md."""
+    merge_selection: Literal["fewest", "random"] = "fewest"
+    """Which time step is dissolved. "fewest" takes the step with the fewest roots. "random" draws
+    one for each model."""
+    replicas: Literal["synchronous", "independent"] = "synchronous"
+    """How many models are trained. "synchronous" trains one model on all ranks together.
+    "independent" trains several different models at once. See docs/howto/sweeps.md."""
+    share_sampling: bool = True
+    """Whether independent models share roots and draws, so that rows are read once for all. false =
+    each model has its own order of roots and its own draws."""
+    trials: list[dict[str, str | int | float]] = Field(default=[])
+    """The keys that differ in each independent model, as {"section.key" = value}. Empty = one model
+    per rank, with seeds that count up."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Hop:
+        if self.replicas == "synchronous":
+            if self.trials:
+                raise ValueError('trials: they need replicas = "independent"')
+            return self
+        if self.migrate == "gradients":
+            raise ValueError(
+                'migrate: "gradients" is not enough for replicas = "independent": a model that is '
+                'like no other must itself meet its groups; expected "model"'
+            )
+        if isinstance(self.merge, int) and self.merge > 0:
+            raise ValueError(
+                f"merge: {self.merge} time steps cannot be dissolved with replicas = "
+                '"independent": all models share what a rank has read, and merging would give each '
+                'of them other roots there; expected "off" (which "adaptive" means here)'
+            )
+        return self
+
+
+class Cooperative(Section):
+    """``[cooperative]``: The engine ``cooperative``, whose hidden rows travel."""
+
+    wire: Literal["exact", "bfloat16", "float16"] = "exact"
+    """The format in which hidden rows and their gradients travel. "exact" sends them as they are.
+    The others are approximations."""
+
+
+class Raf(Section):
+    """``[raf]``: The engine ``raf``, which aggregates by relation first (Heta, section 4)."""
+
+    reduce: Literal["scatter", "designated"] = "scatter"
+    """Who combines the partials of the roots. "scatter" gives each server an equal part of the
+    batch. "designated" gives one server the whole batch (the paper's designated worker)."""

@@ -1,0 +1,56 @@
+"""``[pipeline]``: what is prepared while an earlier iteration is trained."""
+
+from __future__ import annotations
+
+from pydantic import field_validator, model_validator
+
+from hopper.config.bounds import parse_size
+from hopper.config.section import NonNegative, Positive, Section
+from hopper.errors import RequestError
+
+
+class Pipeline(Section):
+    """``[pipeline]``: What is prepared while an earlier iteration is trained. It does not change
+    the results of a run. See docs/inside/pipeline.md."""
+
+    depth: NonNegative = 25
+    """The most plans that may wait to be read, not counting those of ``lookahead``. 0 = nothing is
+    prepared ahead."""
+    reads: Positive = 5
+    """The most iterations that may wait with their rows to be trained."""
+    memory: str = "1G"
+    """Memory for plans that wait to be read. Iterations that wait to be trained may use as much
+    again. Each of the two may exceed it by one item."""
+    lookahead: NonNegative = 0
+    """How many iterations to look ahead when rows of other servers are read. A row that one of
+    these iterations reads again is kept until then. 0 = no row is kept."""
+    lookahead_memory: str = "1G"
+    """Memory for the rows that ``lookahead`` keeps."""
+
+    @field_validator("memory", "lookahead_memory")
+    @classmethod
+    def _check_memory(cls, memory: str) -> str:
+        try:
+            parse_size(memory)
+        except RequestError as error:
+            raise ValueError(str(error)) from error
+        return memory
+
+    @model_validator(mode="after")
+    def _check(self) -> Pipeline:
+        if self.lookahead and not self.depth:
+            raise ValueError(
+                f"lookahead: {self.lookahead} iterations cannot be foreseen where none is planned "
+                "ahead; expected 0, or depth above 0"
+            )
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of ``memory``."""
+        return parse_size(self.memory)
+
+    @property
+    def lookahead_nbytes(self) -> int:
+        """Bytes of ``lookahead_memory``."""
+        return parse_size(self.lookahead_memory)

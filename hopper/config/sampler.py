@@ -1,0 +1,98 @@
+"""``[sampler]``: how neighbours are drawn, and which kinds of sampling are refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from pydantic import Field, model_validator
+
+from hopper.config.bounds import is_fanout
+from hopper.config.section import Options, Section
+from hopper.plug_ins import check_form
+
+_SAMPLERS: Final = ("node", "full", "layer", "labor", "weighted", "replacement", "temporal")
+_FRONTIER_DEPENDENT: Final = {
+    "p?ladies": "its probabilities are sums over the frontier",
+    "as[-_]?gcn": "its probabilities depend on the frontier",
+    r"labor[-_]?(\*|i|[1-9]\d*)": "it adapts the probability of a source to all destinations of "
+    "the batch (LABOR-0, kind 'labor', does not)",
+    r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
+    r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
+}
+"""By pattern of a kind's name: why its draw for a node depends on the nodes around it."""
+
+
+class Sampler(Section):
+    """``[sampler]``: How neighbours are drawn. See docs/howto/samplers.md."""
+
+    kind: str = "node"
+    """The sampler. "node" draws ``fanouts`` neighbours of each node. "full" takes all neighbours of
+    all training nodes. An epoch is then one iteration, and train.batch_size is not read. "layer"
+    takes the neighbours that are in a random sample of the whole graph (FastGCN). "labor" draws on
+    average as many as "node", and nodes tend to share them (LABOR-0). "weighted" draws like
+    "node", but in proportion to the weights of edges. "replacement" draws like "node", but with
+    replacement. "temporal" draws like "node", but only what is there at the root's time (see
+    docs/howto/times.md). "package.module:Class" is your own sampler. Its draws may depend on
+    nothing but the node."""
+    kind_options: Options = Field(default={})
+    """Keyword arguments of the sampler's class. "weighted" takes unbiased and replace. "temporal"
+    takes pick."""
+    fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
+    """How many in-neighbours are drawn per relation, one number for each layer of the model. The
+    first number is for the first hop. -1 = all. Kinds "layer" and "full" do not read it. If it is
+    not set, it is 10 for each layer, or 2 for the models "deepgcn" and "film", which have many
+    layers."""
+    layer_sizes: list[int] = Field(default=[])
+    """How many nodes the sample of each hop has per relation, one number for each layer of the
+    model. The first number is for the first hop. -1 = all. Only kind "layer" reads it."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where neighbours are drawn. "cuda" draws the same neighbours as "cpu" on each rank's GPU. It
+    needs CuPy, room for the topology in the GPU's memory, and kind "node" or "full"."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Sampler:
+        if self.device == "cuda" and not self.is_node_wise:
+            raise ValueError(f"device: 'cuda' draws kinds 'node' and 'full', got {self.kind!r}")
+        for key in ("fanouts", "layer_sizes"):
+            sizes = getattr(self, key)
+            if not all(map(is_fanout, sizes)):
+                raise ValueError(f"{key}: expected positive numbers below 2**31 or -1, got {sizes}")
+        for pattern, reason in _FRONTIER_DEPENDENT.items():
+            if re.fullmatch(pattern, self.kind, re.IGNORECASE):
+                raise ValueError(
+                    f"kind: {self.kind!r} is refused: {reason}, so a batch would not be the union "
+                    f"of its micrographs and engines would train on different graphs; expected "
+                    f"{', '.join(_SAMPLERS)}"
+                )
+        check_form("kind", self.kind, _SAMPLERS)
+        return self
+
+    @property
+    def is_node_wise(self) -> bool:
+        """Whether each node draws its fanout of neighbours, all with the same probability."""
+        return self.kind in ("node", "full")
+
+    @property
+    def draws_parts(self) -> bool:
+        """Whether servers that each store some edges of a node may draw for it together.
+
+        They may if all drawn edges count alike.
+        """
+        is_biased = self.kind == "weighted" and not self.kind_options.get("unbiased")
+        return self.is_node_wise or is_biased or self.kind in ("replacement", "temporal")
+
+    @property
+    def leaves_edges_out(self) -> bool:
+        """Whether the sampler can draw as if some edges did not exist."""
+        return self.kind in ("node", "full", "weighted", "replacement", "temporal")
+
+    @property
+    def size_key(self) -> str:
+        """The key with this kind's numbers per hop."""
+        return "layer_sizes" if self.kind == "layer" else "fanouts"
+
+    @property
+    def sizes(self) -> list[int]:
+        """This kind's numbers per hop: fanouts, or the sizes of layers."""
+        return self.layer_sizes if self.kind == "layer" else self.fanouts
