@@ -41,7 +41,7 @@ from hopper.graph.topology import Topology
 from hopper.micrograph.sample import NeighborSampler
 from hopper.paired_ratio import paired_ratio
 from hopper.partition import PartitionedGraph
-from hopper.partition.layouts import DESCRIPTION_FILE
+from hopper.partition.file_names import DESCRIPTION_FILE
 
 SIDES = ("hopper", "dgl", "dgl_to_block")
 FANOUTS = (10, 10, 10)

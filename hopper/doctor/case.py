@@ -9,7 +9,7 @@ from hopper.config import Config
 from hopper.doctor.finding import look_within
 from hopper.engines import Request
 from hopper.partition import PartitionedGraph
-from hopper.partition.layouts import server_folder
+from hopper.partition.file_names import server_folder
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from hopper.features import PartitionedRows
 from hopper.hetero.learnable import FetchedRows, LearnableRows, Routes
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
-from hopper.partition.layouts import DividedTopology, Layout, Replicated
+from hopper.partition.by_node import DividedTopology, Replicated
+from hopper.partition.layout import Layout
 from hopper.run_log import RunLog, Stage
 from hopper.traffic import Cause
 

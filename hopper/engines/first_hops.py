@@ -24,7 +24,7 @@ from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 from hopper.partials import split_layer
-from hopper.partition.layouts import Columns
+from hopper.partition.layout import Columns
 
 _NONE: Final = np.empty(0, np.int32)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from hopper.config import Config
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.unroll import By, Unrolling, rename_holdings, unroll
-from hopper.partition.layouts import Holding
+from hopper.partition.holding import Holding
 
 if TYPE_CHECKING:
     from hopper.hetero.metatree import Metatree

@@ -34,7 +34,7 @@ from hopper.migrate.passage import move_models
 from hopper.migrate.schedule import Visit, there_and_back, visits
 from hopper.migrate.transport import Cargo, Transport
 from hopper.partials import Parts, SplitLayer, split_layer
-from hopper.partition.layouts import Columns
+from hopper.partition.layout import Columns
 
 
 @dataclass(frozen=True)

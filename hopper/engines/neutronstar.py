@@ -25,7 +25,7 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.models import GNN
 from hopper.partials import Costs, Sums, Wires, choose_kept, keep_all_or_none
-from hopper.partition.layouts import Replicated
+from hopper.partition.by_node import Replicated
 
 Dependencies = Literal["hybrid", "fetch", "recompute"]
 _COSTS: Final = "dependency_costs"

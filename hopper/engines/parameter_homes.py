@@ -20,7 +20,7 @@ from hopper.cluster import Cluster
 from hopper.errors import ExactnessError
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
-from hopper.partition.layouts import Holding
+from hopper.partition.holding import Holding
 
 NONE: Final[Mapping[str, int]] = MappingProxyType({})
 

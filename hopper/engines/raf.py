@@ -30,7 +30,7 @@ from hopper.hetero.rooted import find_read_nodes, nodes_below, root_name
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
-from hopper.partition.layouts import ByRelation
+from hopper.partition.by_relation import ByRelation
 from hopper.tasks import pair_scores
 
 

@@ -15,7 +15,7 @@ from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
 from hopper.engines.zero_hop import ZeroHop
 from hopper.micrograph.samplers import find_sampler
-from hopper.partition.layouts import Layout
+from hopper.partition.layout import Layout
 from hopper.plug_ins import PlugIn, find_plug_in
 
 ENGINE_CLASSES: dict[str, type[Engine]] = {

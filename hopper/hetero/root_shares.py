@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hopper.device_copies import to_device
 from hopper.graph.schema import Relation
-from hopper.partition.layouts import WHOLE, Holding, Part
+from hopper.partition.holding import WHOLE, Holding, Part
 
 Places = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition import PartitionedGraph
-from hopper.partition.layouts import Holding
+from hopper.partition.holding import Holding
 
 _AS_ROOTS: Final = " as roots"
 """A suffix that no node type has, since names have no spaces."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from hopper.graph.schema import Relation
-from hopper.partition.layouts import Holding
+from hopper.partition.holding import Holding
 
 if TYPE_CHECKING:
     # It loads networkx, which ranks of most models do without.

@@ -33,7 +33,7 @@ from hopper.hetero.write_parts import name_degrees, write_part, written_bytes
 from hopper.hetero.write_whole import Write, name_share, name_topology, whole_bytes
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
-from hopper.partition.layouts import server_folder
+from hopper.partition.file_names import server_folder
 from hopper.partition.memory import (
     MemoryEstimate,
     choose_pieces,

@@ -17,7 +17,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.vertex_cut import CutPart, edges_into, part_bytes, root_edges
 from hopper.partition.draw_arrays import write_draw_arrays_into
-from hopper.partition.layouts import ROOTS_FOLDER, held_file
+from hopper.partition.file_names import ROOTS_FOLDER, held_file
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import write_rows
 from hopper.phases import Progress

@@ -27,7 +27,7 @@ from hopper.models.gnn import expect_own
 from hopper.models.layer import Layer, SumLayer
 from hopper.models.residual import ResidualGNN
 from hopper.ops import RowPart, StoredRows, in_full
-from hopper.partition.layouts import Columns
+from hopper.partition.layout import Columns
 
 Parts = Mapping[str, Tensor]
 """By kind, [rows, width]: what one server's columns contribute."""

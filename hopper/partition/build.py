@@ -15,10 +15,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.piece_size import limit_pieces
 from hopper.partition.assign import Assignment, assign
 from hopper.partition.balance import Balance
+from hopper.partition.by_dimension import ByDimension
 from hopper.partition.describe import describe, describe_topology, write_description
 from hopper.partition.divide_topology import divide_topology
 from hopper.partition.division_request import DivisionRequest
-from hopper.partition.layouts import ByDimension
 from hopper.partition.memory import MemoryEstimate, choose_pieces, require_memory
 from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.node_arrays import NodeArrays

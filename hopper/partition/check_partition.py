@@ -12,7 +12,8 @@ from hopper.errors import GraphError
 from hopper.graph.check_topology import check_bounds, check_lists
 from hopper.graph.check_values import check_labels, check_split, find_outside
 from hopper.graph.layout import link_labels_file, links_file, split_file
-from hopper.partition.layouts import DividedTopology, MapName, map_file, server_folder
+from hopper.partition.by_node import DividedTopology
+from hopper.partition.file_names import MapName, map_file, server_folder
 from hopper.partition.partitioned_graph import PartitionedGraph
 
 

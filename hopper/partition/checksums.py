@@ -23,7 +23,7 @@ from cache_server.checksum import file_checksum
 from cache_server.manifest import MANIFEST, set_division
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
-from hopper.partition.layouts import DESCRIPTION_FILE, server_folder
+from hopper.partition.file_names import DESCRIPTION_FILE, server_folder
 
 CHECKSUMS_FILE: Final = "checksums.json"
 SCHEMA_VERSION: Final = 1

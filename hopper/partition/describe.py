@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.assign import Assignment
 from hopper.partition.divide_topology import StoredTopology
+from hopper.partition.file_names import DESCRIPTION_FILE
 from hopper.partition.halo import TopologyChoice
-from hopper.partition.layouts import DESCRIPTION_FILE
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.shares import imbalance
 

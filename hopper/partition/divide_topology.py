@@ -15,8 +15,8 @@ from hopper.graph.array_file import array_bytes, create_array, open_array, relea
 from hopper.graph.publish import require_space
 from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
+from hopper.partition.file_names import server_folder
 from hopper.partition.halo import StoredLists
-from hopper.partition.layouts import server_folder
 from hopper.partition.whole_topology import open_indptr
 from hopper.partition.workers import Construction, Workers
 from hopper.phases import Phases, Progress

@@ -1,7 +1,7 @@
 """Open a partitioned directory: topology in global ids, rows by server, and maps of ids.
 
 Arrays are read-only memory maps, so all ranks of a machine share one copy of them. The graph's
-layout (:mod:`hopper.partition.layouts`) tells which server stores what.
+layout (:mod:`hopper.partition.layout`) tells which server stores what.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relat
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
-from hopper.partition.layouts import (
+from hopper.partition.by_relation import ByRelation
+from hopper.partition.file_names import (
     DESCRIPTION_FILE,
-    LAYOUTS,
     ROOTS_FOLDER,
-    ByRelation,
-    Holding,
     MapName,
-    StoredRows,
     ranks_file,
     server_folder,
 )
+from hopper.partition.holding import Holding
+from hopper.partition.layout import StoredRows
+from hopper.partition.layouts import LAYOUTS
 from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
 
 PARTITION_SCHEMA_VERSION: Final = 1

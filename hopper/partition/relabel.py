@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.graph.array_file import create_array, open_array, release_pages
-from hopper.partition.layouts import map_file
+from hopper.partition.file_names import map_file
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import Balance
-from hopper.partition.layouts import ranks_file
+from hopper.partition.file_names import ranks_file
 from hopper.partition.metis_process import Backend, assign_metis
 from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.node_arrays import NodeArrays

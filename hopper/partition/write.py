@@ -35,9 +35,10 @@ from hopper.graph.row_ranges import edges_at_once, row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
+from hopper.partition.by_dimension import divide_columns
 from hopper.partition.checksums import seal_directory
 from hopper.partition.draw_arrays import write_draw_arrays
-from hopper.partition.layouts import divide_columns, server_folder
+from hopper.partition.file_names import server_folder
 from hopper.partition.relabel import relabel_edges
 from hopper.partition.whole_topology import open_indptr
 from hopper.partition.workers import Construction

@@ -18,7 +18,7 @@ from cache_server.in_process import InProcessClient, open_servicers
 from cache_server.server import FeatureServer
 from cache_server.shard import Shard
 from hopper.engines import Request
-from hopper.partition.layouts import server_folder
+from hopper.partition.file_names import server_folder
 from hopper.rehearsal.link import MessageCost
 
 _SMALL, _LARGE = 64, 1 << 22

@@ -20,7 +20,7 @@ from hopper.cluster import Cluster
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.source import RowKind
-from hopper.partition.layouts import server_folder
+from hopper.partition.file_names import server_folder
 from hopper.rehearsal.link import Link
 from hopper.rehearsal.messages import Hall, Messages
 from hopper.rehearsal.turns import Turns

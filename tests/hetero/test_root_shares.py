@@ -8,7 +8,7 @@ import torch
 
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootShares
-from hopper.partition.layouts import WHOLE, Holding, Part
+from hopper.partition.holding import WHOLE, Holding, Part
 
 A, B, C = (Relation(name, "to", "t") for name in "abc")
 CPU = torch.device("cpu")

@@ -14,10 +14,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.by_node import DividedTopology, Replicated
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_structure
 from hopper.partition.halo import TopologyChoice
-from hopper.partition.layouts import DividedTopology, Replicated
 
 METHODS = ["random", "metis", "stream"]
 

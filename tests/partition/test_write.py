@@ -15,7 +15,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, build, partition_graph
-from hopper.partition.layouts import Replicated
+from hopper.partition.by_node import Replicated
 from hopper.partition.workers import Construction
 
 MakeGraph = Callable[..., GraphDirectory]

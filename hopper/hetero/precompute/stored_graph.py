@@ -19,7 +19,8 @@ from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute.neighbours import Rows
-from hopper.partition.layouts import DESCRIPTION_FILE, ByRelation
+from hopper.partition.by_relation import ByRelation
+from hopper.partition.file_names import DESCRIPTION_FILE
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.scratch import scratch_folder
 

@@ -1,0 +1,204 @@
+"""The layout of graphs whose relations are divided (Heta, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph import layout
+from hopper.graph.array_file import open_array
+from hopper.graph.directory import open_topology
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+from hopper.partition.book import PartitionBook
+from hopper.partition.file_names import (
+    DESCRIPTION_FILE,
+    ROOTS_FOLDER,
+    MapName,
+    held_file,
+    server_folder,
+)
+from hopper.partition.holding import read_holdings
+from hopper.partition.layout import Layout, StoredRows
+
+
+class ByRelation(Layout):
+    """Whole relations are divided, or parts of root relations.
+
+    A server stores its relations and all nodes of their types. Of a root relation that is too large
+    for a server, it stores some of the edges, and the edges and rows that hops from their sources
+    read. All servers have the target relations.
+    """
+
+    name = "by_relation"
+    reads_remote_rows = False
+    is_renumbered = False
+
+    def __init__(
+        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+    ) -> None:
+        super().__init__(path, schema, book, description)
+        self.holdings = read_holdings(schema, description, str(path / DESCRIPTION_FILE))
+        self.relations = [
+            relation
+            for relation in schema.ordered_relations()
+            if any(relation in holding.relations for holding in self.holdings)
+        ]
+        self._stored_ids: dict[tuple[str, int], NDArray[np.int64]] = {}
+
+    def explain(self, where: str) -> str:
+        """Say that relations are divided."""
+        return f"{where} is divided by relation, so no server has a whole neighbourhood"
+
+    def topology(self, relation: Relation, server: int | None) -> Topology:
+        """Map a copy of a relation's CSC; every server has a copy of target relations."""
+        edges = self._schema.relations[relation].count
+        if server is None and relation in self._schema.target_relations:
+            return self._open(self.path, relation, edges)
+        holders = self._find_holders(relation, server)
+        whole = [holder for holder in holders if self.holdings[holder].part.parts == 1]
+        if server is None and not whole:
+            return self._join_parts(relation, holders)
+        folder = server_folder(self.path, (whole or holders)[0])
+        return self._open(folder, relation, edges if whole else None)
+
+    def root_topology(self, relation: Relation, server: int) -> Topology:
+        """Map the in-edges of roots that a server stores of one of its root relations."""
+        if self.holdings[server].part.parts == 1:
+            return self.topology(relation, server)
+        folder = server_folder(self.path, server) / ROOTS_FOLDER
+        part = open_topology(folder, relation, None, *self._counts(relation))
+        file = layout.topology_file(folder, relation, "positions")
+        what = f"positions of {relation}"
+        return replace(part, positions=open_array(file, what, np.int64, part.indices.shape))
+
+    def root_lists(self, relation: Relation, server: int) -> Topology:
+        """Make whole lists of roots' in-edges, with gaps for edges of other servers' parts."""
+        part = self.root_topology(relation, server)
+        if part.positions is None:
+            return part
+        is_root = np.zeros(part.in_degrees.size, np.bool_)
+        for name, count in self._schema.splits.items():
+            file = layout.split_file(self.path, name)
+            is_root[open_array(file, f"split {name}", np.int64, (count,))] = True
+        indptr = np.concatenate(([0], np.cumsum(np.where(is_root, part.in_degrees, 0))))
+        folder = server_folder(self.path, server) / ROOTS_FOLDER
+        arrays: dict[str, Any] = {}
+        for array, dtype in layout.draw_arrays(self._schema, relation).items():
+            file, what = layout.topology_file(folder, relation, array), f"{array} of {relation}"
+            arrays[array] = open_array(file, what, dtype, (int(indptr[-1]),))
+        indices = np.full(indptr[-1], -1)
+        rows = np.repeat(np.arange(is_root.size), np.diff(part.indptr))
+        indices[indptr[rows] + part.positions] = part.indices
+        return replace(
+            part,
+            indptr=indptr,
+            indices=indices,
+            edge_ids=np.broadcast_to(np.int64(-1), indices.shape),
+            positions=None,
+            has_gaps=True,
+            **arrays,
+        )
+
+    def stored_topologies(
+        self, servers: Sequence[int]
+    ) -> Iterator[tuple[Topology, Relation, Path]]:
+        """Iterate over the target relations, and the relations and parts of some servers."""
+        for relation in self._schema.target_relations:
+            yield self.topology(relation, None), relation, self.path
+        for server in servers:
+            holding, folder = self.holdings[server], server_folder(self.path, server)
+            for relation in holding.relations:
+                yield self.topology(relation, server), relation, folder
+            for relation in holding.roots if holding.part.parts > 1 else ():
+                yield self.root_topology(relation, server), relation, folder / ROOTS_FOLDER
+
+    def stored(self, node_type: str, server: int) -> StoredRows:
+        """All nodes or edges of a type or relation that the server stores, or those of its part."""
+        holding, total = self.holdings[server], self._book.total(node_type)
+        if node_type not in self._schema.node_types:
+            # A server stores all edges or none here; features of parts are read in another way.
+            has_relation = any(str(relation) == node_type for relation in holding.relations)
+            return StoredRows(0, total if has_relation and holding.part.parts == 1 else 0)
+        if node_type not in holding.node_types:
+            return StoredRows(0, 0)
+        if holding.part.parts == 1:
+            return StoredRows(0, total)
+        if (node_type, server) not in self._stored_ids:
+            file = held_file(server_folder(self.path, server), node_type)
+            what, shape = f"held ids of {node_type}", (holding.held[node_type],)
+            self._stored_ids[node_type, server] = open_array(file, what, np.int64, shape)
+        return StoredRows(0, total, self._stored_ids[node_type, server])
+
+    def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
+        """[count] int64: 0, 1, 2, ..., because global ids are original ids."""
+        return _identity(self._schema.node_types[node_type].count)
+
+    def _join_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
+        """Join the parts of a relation that no server has whole, in memory.
+
+        The result has every edge that hops from the nodes of splits read.
+        """
+        copies = [self.topology(relation, server) for server in holders]
+        lists = list(copies)
+        for server in holders:
+            if relation in self.holdings[server].roots:
+                copies.append(self.root_topology(relation, server))
+                lists.append(self.root_lists(relation, server))
+        rows, positions, list_indices = [], [], []
+        for copy, whole_lists in zip(copies, lists, strict=True):
+            counts = np.diff(copy.indptr)
+            rows.append(np.repeat(np.arange(counts.size), counts))
+            ascending = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
+            positions.append(ascending if copy.positions is None else copy.positions)
+            list_indices.append(whole_lists.indptr[rows[-1]] + positions[-1])
+        row, position = np.concatenate(rows), np.concatenate(positions)
+        order = np.lexsort((position, row))
+        row, position = row[order], position[order]
+        # Several copies may have the same edge, which is taken once.
+        first = np.ones(order.size, np.bool_)
+        first[1:] = (row[1:] != row[:-1]) | (position[1:] != position[:-1])
+        edges = order[first]
+        counts = np.bincount(row[first], minlength=copies[0].in_degrees.size)
+        # A node's list is whole wherever it is stored, so its edges have the same positions.
+        arrays: dict[str, Any] = {}
+        for name in layout.draw_arrays(self._schema, relation):
+            pairs = zip(lists, list_indices, strict=True)
+            values = [getattr(whole_lists, name)[indices] for whole_lists, indices in pairs]
+            arrays[name] = np.concatenate(values)[edges]
+        return Topology(
+            indptr=np.concatenate(([0], np.cumsum(counts))),
+            indices=np.concatenate([copy.indices for copy in copies])[edges],
+            edge_ids=np.concatenate([copy.edge_ids for copy in copies])[edges],
+            in_degrees=copies[0].in_degrees,
+            out_degrees=copies[0].out_degrees,
+            **arrays,
+        )
+
+    def _find_holders(self, relation: Relation, server: int | None) -> list[int]:
+        """Find the servers that store a relation, among all or one."""
+        servers = range(self._book.servers) if server is None else [server]
+        holders = [number for number in servers if relation in self.holdings[number].relations]
+        if not holders:
+            who = "no server" if server is None else f"not server {server}, which"
+            raise GraphError(
+                f"{self.path}: relation {relation}: {who} stores it: the graph was divided for "
+                f"{self.description['meta']['layers']} hops from "
+                f"{', '.join(map(repr, self._schema.root_types))}"
+            )
+        return holders
+
+
+@cache
+def _identity(count: int) -> NDArray[np.int64]:
+    """[count] int64: the map of ids that do not change."""
+    ids = np.arange(count, dtype=np.int64)
+    ids.setflags(write=False)
+    return ids

@@ -1,0 +1,162 @@
+"""The interface of layouts: which server stores which topology and rows of a partitioned graph."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph.array_file import open_array
+from hopper.graph.directory import open_topology
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+from hopper.partition.book import PartitionBook
+from hopper.partition.file_names import MapName, map_file
+from hopper.partition.holding import Holding
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The rows of a table that a server stores.
+
+    Attributes
+    ----------
+    first, stop: range of global ids.
+    ids: [n] int64, ascending, the ids in this range whose rows are stored; None = all.
+    """
+
+    first: int
+    stop: int
+    ids: NDArray[np.int64] | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of stored rows."""
+        return self.stop - self.first if self.ids is None else self.ids.size
+
+    def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Find the local rows of global ids.
+
+        Returns
+        -------
+        [n] int64 local rows, and [n] bool whether each row is stored. Rows that are not stored have
+        arbitrary numbers.
+        """
+        if self.ids is None:
+            return wanted - self.first, (wanted >= self.first) & (wanted < self.stop)
+        rows = np.searchsorted(self.ids, wanted)
+        if not self.ids.size:
+            return rows, np.zeros(wanted.size, np.bool_)
+        return rows, np.take(self.ids, rows, mode="clip") == wanted
+
+    def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] bool: whether the row of each global id is stored."""
+        return self.find(wanted)[1]
+
+
+class Columns(NamedTuple):
+    """A range of columns of features."""
+
+    first: int
+    stop: int
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.stop - self.first
+
+
+class Layout(ABC):
+    """Tells which server stores which topology and rows of a partitioned graph.
+
+    Attributes
+    ----------
+    name: the layout's name in partition.json.
+    draws_alone: whether a rank makes all draws of its engine without asking other servers.
+    reads_remote_rows: whether ranks may read rows of other servers' nodes.
+    is_renumbered: whether global ids differ from original ids.
+    holdings: what each server stores, where whole relations are divided; empty where nodes are.
+    relations: the relations that any server stores, in canonical order.
+    """
+
+    name: ClassVar[str]
+    draws_alone: ClassVar[bool] = True
+    reads_remote_rows: ClassVar[bool] = True
+    is_renumbered: ClassVar[bool] = True
+    holdings: Sequence[Holding] = ()
+
+    def __init__(
+        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+    ) -> None:
+        self.path = path
+        self.description = description
+        self._schema = schema
+        self._book = book
+        self.relations = schema.ordered_relations()
+        self._maps: dict[tuple[str, MapName], NDArray[np.int64]] = {}
+        """maps that have been opened"""
+
+    @abstractmethod
+    def explain(self, where: str) -> str:
+        """Say, for an error, how the graph ``where`` is divided that an engine cannot train on."""
+
+    @abstractmethod
+    def topology(self, relation: Relation, server: int | None) -> Topology:
+        """Map a relation's CSC, as :meth:`hopper.partition.PartitionedGraph.topology` says."""
+
+    @abstractmethod
+    def stored_topologies(
+        self, servers: Sequence[int]
+    ) -> Iterator[tuple[Topology, Relation, Path]]:
+        """Iterate over the topologies in the folders of some servers, and those for all servers.
+
+        Each comes with its relation and its folder.
+        """
+
+    def stored(self, node_type: str, server: int) -> StoredRows:
+        """The rows that a server stores of a node type, or of a relation as ``src/rel/dst``."""
+        return StoredRows(*self._book.range(node_type, server))
+
+    def has_whole_rows(self, table: str) -> bool:
+        """Whether servers store whole rows of a node type, or of a relation as ``src/rel/dst``."""
+        return True
+
+    def columns(self, node_type: str, server: int) -> Columns:
+        """The columns of a type's features that a server stores."""
+        return Columns(0, self._schema.table(node_type).feature_dim or 0)
+
+    def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
+        """[count] int64: a node type's map from original to global ids, or back."""
+        if (node_type, name) not in self._maps:
+            count = self._schema.node_types[node_type].count
+            file = map_file(self.path, node_type, name)
+            ids = open_array(file, f"{name} of {node_type}", np.int64, (count,))
+            self._maps[node_type, name] = ids
+        return self._maps[node_type, name]
+
+    def _counts(self, relation: Relation) -> tuple[int, int]:
+        """Number of nodes of a relation's source type, and of its destination type."""
+        node_types = self._schema.node_types
+        return node_types[relation.src].count, node_types[relation.dst].count
+
+    def _open(
+        self,
+        folder: Path,
+        relation: Relation,
+        edges: int | None = None,
+        degrees: Path | None = None,
+    ) -> Topology:
+        """Map a relation's CSC in a folder, with the arrays that draws by weight and time read.
+
+        Parameters and errors are those of :func:`hopper.graph.directory.open_topology`.
+        """
+        return open_topology(
+            *(folder, relation, edges, *self._counts(relation), degrees),
+            weighted=self._schema.relations[relation].weighted,
+            timed=self._schema.is_timed(relation),
+        )
