@@ -10,26 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.kernel import kernel
-from hopper.array_exchange import exchange_arrays
 from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
 from hopper.inference.inference import Inference, Scene, Wanted, check_output
+from hopper.inference.layer_shares import Ids, Share, SharePlanner
 from hopper.inference.neighbourhoods import Neighbourhoods
+from hopper.inference.node_rows import NodeRows, exchange_rows
 from hopper.inference.row_space import MemoryRows, RowSpace
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.models import GNN
 from hopper.models.relational import HGNN
 from hopper.partials import (
-    KindsExchange,
     LayerInputs,
     RowKind,
     Stack,
@@ -39,55 +37,6 @@ from hopper.partials import (
     make_stack,
     source_type,
 )
-from hopper.partition.id_index import Index
-from hopper.run_log import RunLog
-
-Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of nodes, in memory or in a mapped file.
-
-    Attributes
-    ----------
-    ids: [n] int64 global ids.
-    values: [n, ...] their rows.
-    device: the device of computation, which rows are copied to.
-    """
-
-    ids: Ids
-    values: Tensor
-    device: torch.device
-
-    def of(self, ids: Ids) -> Tensor:
-        """Return the rows of some nodes on the device: [m, ...]."""
-        places = torch.from_numpy(self._index.find(ids))
-        return self.values.index_select(0, places.to(self.values.device)).to(self.device)
-
-    @cached_property
-    def _index(self) -> Index:
-        return Index(self.ids)
-
-
-@dataclass(frozen=True)
-class _Share:
-    """This rank's share of the work on a layer, by node type.
-
-    Attributes
-    ----------
-    known: [n] int64, ascending: this rank's nodes whose rows before the layer any rank reads.
-    mine: [n] int64, ascending: this rank's nodes whose rows after the layer it computes.
-    wanted: by rank, that rank's nodes which ``mine`` reads.
-    asked: by rank, this rank's nodes which that rank reads.
-    longest: the most nodes of a type that any rank reads of any other.
-    """
-
-    known: Mapping[str, Ids]
-    mine: Mapping[str, Ids]
-    wanted: Mapping[str, list[Ids]]
-    asked: Mapping[str, list[Ids]]
-    longest: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,8 +55,8 @@ class _Step:
     index: int
     wires: Wires
     width: int
-    share: _Share
-    rows: Mapping[str, _Rows] | None
+    share: Share
+    rows: Mapping[str, NodeRows] | None
     space: RowSpace
 
     @property
@@ -138,7 +87,7 @@ class LayerWise(Inference):
         super().__init__(scene, sampler)
         self._samplers: dict[tuple[str, tuple[Relation, ...]], NeighborSampler] = {}
         """one-hop samplers by node type and relations into it"""
-        self._plans: dict[object, list[_Share]] = {}
+        self._plans: dict[object, list[Share]] = {}
         """shares of all layers by nodes and layers' reads, since trials' models may differ"""
         self._neighbourhoods = Neighbourhoods(scene, sampler)
 
@@ -162,7 +111,7 @@ class LayerWise(Inference):
         first = self._first_missing(stack, depth, space)
         if first == 0:
             self._read_learned({name: [ids] for name, ids in plan[0].known.items()})
-        rows: dict[str, _Rows] | None = None
+        rows: dict[str, NodeRows] | None = None
         for index in range(max(0, first - 1), depth):
             if space.keeps and index >= first:
                 self._cluster.arrive(f"layer {index}")
@@ -197,57 +146,18 @@ class LayerWise(Inference):
         missing = self._cluster.all_gather(missing_here, "control", "finding the layers to do")
         return int(missing.min())
 
-    def _plan(self, wanted: Wanted, stack: Stack, depth: int) -> list[_Share]:
+    def _plan(self, wanted: Wanted, stack: Stack, depth: int) -> list[Share]:
         """Return this rank's share of every layer; collective at the first call for these nodes."""
         layers = stack.layers[:depth]
         target = wanted.node_type or self.target
         key = wanted.name, target, wanted.output, *(tuple(layer.aggregations) for layer in layers)
-        if key in self._plans:
-            return self._plans[key]
-        placement, rank, names = self.placement, self._cluster.rank, list(stack.widths)
-        owned = {name: placement.owned(self._stored(name), rank) for name in names}
-        needed = {name: np.zeros(ids.size, np.bool_) for name, ids in owned.items()}
+        if key not in self._plans:
+            stored = {name: self._stored(name) for name in stack.widths}
+            planner = SharePlanner(self._cluster, self.placement, self._sampler, stored)
+            self._plans[key] = planner.plan(target, wanted.ids, layers)
+        return self._plans[key]
 
-        def mark(asked: Mapping[str, Sequence[Ids]]) -> dict[str, Ids]:
-            for name, parts in asked.items():
-                for ids in parts:
-                    needed[name][placement.place_of(self._stored(name), ids)] = True
-            return {name: ids[needed[name]] for name, ids in owned.items()}
-
-        mine = mark({target: [placement.deal(self._stored(target), wanted.ids).of(rank)]})
-        plan: list[_Share] = []
-        for layer in reversed(layers):
-            reads = {name: self._read_by(mine, name, layer) for name in names}
-            sent = [[ids.astype(np.int32) for ids in parts] for parts in reads.values()]
-            received = exchange_arrays(self._cluster, sent, "control", "planning evaluation")
-            asked = {
-                name: [ids.astype(np.int64) for ids in parts]
-                for name, parts in zip(names, received, strict=True)
-            }
-            known = mark(asked)
-            for parts in (*reads.values(), *asked.values()):
-                parts[rank] = np.empty(0, np.int64)
-            plan.insert(0, _Share(known, mine, reads, asked, self._longest(reads)))
-            mine = known
-        return self._plans.setdefault(key, plan)
-
-    def _longest(self, reads: Mapping[str, Sequence[Ids]]) -> int:
-        """Return the most nodes of a type that any rank reads of any other; collective."""
-        if self._cluster.world == 1:
-            return 0
-        longest = torch.tensor([max(ids.size for parts in reads.values() for ids in parts)])
-        return int(self._cluster.all_gather(longest, "control", "planning evaluation").max())
-
-    def _read_by(self, mine: Mapping[str, Ids], name: str, layer: StackLayer) -> list[Ids]:
-        """Return, by rank, the nodes of a type that new rows read: [n] int64, ascending."""
-        reached = np.zeros(self._sampler.original_ids[name].size, np.bool_)
-        for relation in layer.aggregations:
-            if relation.src == name:
-                topology = self._sampler.topologies[relation]
-                _mark_sources(topology.indptr, topology.indices, mine[relation.dst], reached)
-        return self.placement.deal(self._stored(name), np.flatnonzero(reached)).parts()
-
-    def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, _Rows]:
+    def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, NodeRows]:
         """Compute the rows of this rank's nodes after a layer, by type; collective.
 
         Parameters
@@ -262,7 +172,7 @@ class LayerWise(Inference):
             ids = step.share.mine[name]
             make = partial(self._new_rows, step, name, into, ids, sources)
             values = step.space.fill(table, self._chunks(into, ids, step.width), make)
-            rows[name] = _Rows(ids, values, self._cluster.device)
+            rows[name] = NodeRows(ids, values, self._cluster.device)
         step.space.await_others()
         return rows
 
@@ -272,7 +182,7 @@ class LayerWise(Inference):
         name: str,
         into: Sequence[Relation],
         ids: Ids,
-        sources: Mapping[RowKind, _Rows],
+        sources: Mapping[RowKind, NodeRows],
         piece: slice,
     ) -> Tensor:
         """Compute the rows after a layer of the nodes ``ids[piece]`` of a type: [n, ...].
@@ -305,13 +215,13 @@ class LayerWise(Inference):
         inputs = LayerInputs(blocks, {name: before}, ready, projected)
         return step.stack.new_rows(step.index, inputs)[name]
 
-    def _sources(self, step: _Step) -> dict[RowKind, _Rows]:
+    def _sources(self, step: _Step) -> dict[RowKind, NodeRows]:
         """Return, by kind, the rows that this rank's new rows read; collective.
 
         They are those of this rank's nodes, followed by those of other ranks' nodes.
         """
         share, space, device = step.share, step.space, self._cluster.device
-        sources: dict[RowKind, _Rows] = {}
+        sources: dict[RowKind, NodeRows] = {}
         tables = _tables(step.stack, step.index, reads=True)
         for kind, table in zip(step.kinds(), tables, strict=False):
             name = source_type(kind)
@@ -319,53 +229,19 @@ class LayerWise(Inference):
             pieces = _pieces(ids.size, self._rows_per_chunk(step.width))
             room = sum(nodes.size for nodes in others)
             values = space.fill(table, pieces, partial(self._rows_to_send, step, kind), room)
-            sources[kind] = _Rows(np.concatenate([ids, *others]), values, device)
+            sources[kind] = NodeRows(np.concatenate([ids, *others]), values, device)
         space.await_others()
         if self._cluster.world > 1:
-            self._exchange_rows(step, sources)
+            # A round has rows of every kind from every rank.
+            most = self._rows_per_chunk(step.width * self._cluster.world * len(sources))
+            exchange_rows(self._cluster, self._dtype, share, sources, most)
         # Sorted, so that names of tables are the same in every process.
         for name, table in zip(sorted(step.wires.raw), tables[len(sources) :], strict=False):
             make = partial(self._enter_features, step, name, sources[name])
             pieces = _pieces(sources[name].ids.size, self._rows_per_chunk(step.width))
             ready = space.fill(table, pieces, make)
-            sources[name] = _Rows(sources[name].ids, ready, device)
+            sources[name] = NodeRows(sources[name].ids, ready, device)
         return sources
-
-    def _exchange_rows(self, step: _Step, rows: Mapping[RowKind, _Rows]) -> None:
-        """Fill the room after this rank's rows with other ranks' rows; collective.
-
-        The exchange takes rounds of bounded size.
-        """
-        share, kinds = step.share, {kind: source_type(kind) for kind in rows}
-        most = self._rows_per_chunk(step.width * self._cluster.world * len(kinds))
-        rows_here = {
-            kind: _Rows(
-                share.known[name], rows[kind].values[: share.known[name].size], self._cluster.device
-            )
-            for kind, name in kinds.items()
-        }
-        for first in range(0, share.longest, most):
-            piece = slice(first, first + most)
-            asked = [[ids[piece] for ids in share.asked[name]] for name in kinds.values()]
-            sizes = [[ids[piece].size for ids in share.wanted[name]] for name in kinds.values()]
-            exchange = KindsExchange(
-                self._cluster,
-                RunLog(None),
-                {
-                    kind: rows_here[kind].of(np.concatenate(ids))
-                    for kind, ids in zip(kinds, asked, strict=True)
-                },
-                [[ids.size for ids in parts] for parts in asked],
-                sizes,
-                self._dtype,
-                "exchanging rows for evaluation",
-            )
-            for kind, parts in exchange.finish().items():
-                offset = share.known[kinds[kind]].size
-                for ids, part in zip(share.wanted[kinds[kind]], parts, strict=True):
-                    start = offset + min(first, ids.size)
-                    rows[kind].values[start : start + len(part)] = part.to(rows[kind].values.device)
-                    offset += ids.size
 
     def _rows_to_send(self, step: _Step, kind: RowKind, piece: slice) -> Tensor:
         """Return a piece of this rank's rows of a kind, in the form that is sent: [n, ...]."""
@@ -379,7 +255,7 @@ class LayerWise(Inference):
             rows = step.layer.aggregations[kind].project(rows)
         return rows
 
-    def _enter_features(self, step: _Step, name: str, rows: _Rows, piece: slice) -> Tensor:
+    def _enter_features(self, step: _Step, name: str, rows: NodeRows, piece: slice) -> Tensor:
         """Convert a piece of exchanged features to the rows that the layer reads: [n, ...]."""
         entered = step.stack.enter(name, rows.values[piece].to(self._cluster.device))
         return step.stack.prepare(step.index, self._nodes(name, rows.ids[piece]), entered)
@@ -460,15 +336,3 @@ def _tables(stack: Stack, index: int, *, reads: bool) -> list[str]:
         most = 2 * len(layer.aggregations) + len(stack.widths)
         return [f"layer-{index}-reads-{number}" for number in range(most)]
     return [f"layer-{index}-rows-{number}" for number in range(len(layer.types))]
-
-
-@kernel
-def _mark_sources(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    nodes: NDArray[np.int64],
-    reached: NDArray[np.bool_],
-) -> None:
-    for node in nodes:
-        for edge in range(indptr[node], indptr[node + 1]):
-            reached[indices[edge]] = True
