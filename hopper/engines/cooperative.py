@@ -22,7 +22,7 @@ from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.sample import Versions
+from hopper.micrograph.versions import Versions
 from hopper.ops import to_floats
 from hopper.partials import (
     Forward,

@@ -7,7 +7,6 @@ micrographs, whichever ranks sample them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypedDict, Unpack
@@ -26,13 +25,12 @@ from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
-from hopper.micrograph.row_tables import DenseTable, RowTable
+from hopper.micrograph.frontiers import FrontierPool, Frontiers
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
+from hopper.micrograph.versions import NodeVersions, Versions
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
 """global ids of the target type, or by node type"""
-Versions = NDArray[np.int64]
-"""versions of nodes of one type, as :meth:`NeighborSampler.versions` makes them"""
 _MOST_NODES = np.iinfo(np.int32).max
 
 
@@ -74,13 +72,33 @@ class SamplerOptions(TypedDict, total=False):
     dropout_seed: int | None
 
 
-class NeighborSampler:
+@dataclass(frozen=True)
+class _Batch:
+    """What is known of a subgraph while its hops are drawn.
+
+    Attributes
+    ----------
+    moment: epoch and iteration.
+    frontiers: the versions that hops have reached so far.
+    counts: by hop, for relations of which some edges are stored elsewhere: how many edges were
+        drawn for each destination in all.
+    in_degrees: for relations whose in-degrees at a time other servers know: those of all
+        destinations of the last hop.
+    """
+
+    moment: tuple[int, int]
+    frontiers: Frontiers
+    counts: Sequence[dict[Relation, NDArray[np.int64]]]
+    in_degrees: dict[Relation, NDArray[np.int64]] = field(default_factory=dict)
+
+
+class NeighborSampler(NodeVersions):
     """Node-wise sampling without replacement: ``fanouts[l]`` in-neighbours a relation at hop l.
 
     Safe to call from several threads at once. It is the base class of all samplers. A derived class
     overrides :meth:`how` to choose one of the methods that servers know, or :meth:`draw` to draw in
     any way that needs no server. It may also override how likely an edge is (:attr:`inclusions`)
-    and what a frontier has rows for (:meth:`versions`).
+    and what a frontier has rows for (:class:`NodeVersions`).
 
     Parameters
     ----------
@@ -140,8 +158,7 @@ class NeighborSampler:
         """called with (epoch, iteration): by stored relation, the edges that may not be drawn"""
         self.elsewhere: DrawsElsewhere | None = None
         """draws from in-edges that other servers store; None = all are here"""
-        self._spare_tables: list[dict[str, RowTable]] = []
-        self._lock = threading.Lock()
+        self._pool = FrontierPool()
 
     @classmethod
     def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
@@ -202,99 +219,18 @@ class NeighborSampler:
         ------
         ValueError: a version occurs twice.
         """
-        tables = self._take_tables()
-        nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
-        drawn: list[dict[Relation, NDArray[np.int64]]] = [{} for _ in self.fanouts]
-        in_degrees: dict[Relation, NDArray[np.int64]] = {}
-        sizes = [dict.fromkeys(self.original_ids, 0)]
-        try:
+        with self._pool.begin(self.original_ids, self.row_table) as frontiers:
             for node_type, versions in roots.items():
-                self._add_to_frontier(versions, node_type, nodes, sizes[0], tables)
-                if sizes[0][node_type] != versions.size:
+                frontiers.add(node_type, versions)
+                if frontiers.reached[node_type] != versions.size:
                     raise ValueError("a root occurs twice in one batch")
-            hops = [
-                self._expand(hop, (epoch, iteration), nodes, sizes, drawn[hop], in_degrees, tables)
-                for hop in range(len(self.fanouts))
-            ]
-        finally:
-            self._give_tables_back(tables, nodes)
-        frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
-        subgraph = self._subgraph(frontiers, sizes, hops, (epoch, iteration), drawn)
-        return replace(subgraph, in_degrees=in_degrees) if in_degrees else subgraph
-
-    @property
-    def version_dtype(self) -> np.dtype[Any]:
-        """The dtype that every version fits."""
-        return np.dtype(np.int32)
-
-    def versions(self, node_type: str, roots: NDArray[np.int64]) -> Versions:
-        """Return [n] int64: the versions of some roots, for which frontiers have rows.
-
-        Here a node's draws are the same for every root, so it has one version, its global id.
-        """
-        return roots
-
-    def versions_at(
-        self, node_type: str, nodes: NDArray[np.int64], times: NDArray[np.int64] | None
-    ) -> Versions:
-        """Return [n] int64: the versions of nodes for roots of the given times.
-
-        Parameters
-        ----------
-        times: [n] int64; None if roots have no times.
-        """
-        return nodes
-
-    def nodes_of(self, node_type: str, versions: Versions) -> NDArray[np.int64]:
-        """Return [n] int64: the global ids of versions."""
-        return versions
-
-    def times_of(self, node_type: str, versions: Versions) -> NDArray[np.int64] | None:
-        """Return [n] int64: the times of the roots that versions are for; None = no times."""
-        return None
-
-    def source_versions(
-        self, relation: Relation, destinations: Versions, drawn: Drawn
-    ) -> NDArray[np.int64]:
-        """Return [edges] int64: the versions of the sources drawn for some destinations."""
-        return drawn[1]
-
-    def row_table(self, node_type: str) -> RowTable:
-        """Make an empty table for the versions of a type's nodes."""
-        return DenseTable(self.original_ids[node_type].size)
-
-    def nodes_and_times(
-        self, versions: Mapping[str, Versions]
-    ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
-        """Return, by node type, the global ids of versions, and their roots' times if any."""
-        nodes = {node_type: self.nodes_of(node_type, ids) for node_type, ids in versions.items()}
-        times = {node_type: self.times_of(node_type, ids) for node_type, ids in versions.items()}
-        return nodes, {t: of_type for t, of_type in times.items() if of_type is not None}
-
-    def _subgraph(
-        self,
-        versions: Mapping[str, Versions],
-        sizes: list[dict[str, int]],
-        hops: list[dict[Relation, HopEdges]],
-        moment: tuple[int, int],
-        drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = (),
-    ) -> Subgraph:
-        """Make the subgraph of one batch from its frontiers and edges."""
-        nodes, times = self.nodes_and_times(versions)
-        return Subgraph(
-            target=self.target,
-            nodes=nodes,
-            sizes=sizes,
-            hops=hops,
-            topologies=self.topologies,
-            original_ids=self.original_ids,
-            iteration_key=dropout_key(self.dropout_seed, *moment),
-            inclusions=self.inclusions_at(moment),
-            drawn_as=self.drawn_as,
-            stored_as=self.stored_as,
-            times=times,
-            drawn=drawn,
-        )
+            batch = _Batch((epoch, iteration), frontiers, [{} for _ in self.fanouts])
+            sizes, hops = [dict(frontiers.reached)], []
+            for hop in range(len(self.fanouts)):
+                hops.append(self._expand(hop, batch))
+                sizes.append(dict(frontiers.reached))
+        subgraph = self._subgraph(frontiers.versions(), sizes, hops, batch.moment, batch.counts)
+        return replace(subgraph, in_degrees=batch.in_degrees) if batch.in_degrees else subgraph
 
     def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
         count = self.original_ids[node_type].size
@@ -302,6 +238,29 @@ class NeighborSampler:
             raise ValueError(
                 f"roots: expected ids in [0, {count}), got {roots.min()} to {roots.max()}"
             )
+
+    def _expand(self, hop: int, batch: _Batch) -> dict[Relation, HopEdges]:
+        """Draw one hop of every relation, and add new sources to the frontiers."""
+        destinations = batch.frontiers.versions()
+        drawn_everywhere: dict[Relation, Drawn] = {}
+        if self.elsewhere is not None:
+            drawn_everywhere = self._draw_everywhere(self.elsewhere, hop, destinations, batch)
+        edges = {}
+        for relation in self.topologies:
+            of_relation = destinations[relation.dst]
+            if not self.is_drawn(relation, hop):
+                none = np.empty(0, np.int64)
+                edges[relation] = HopEdges(np.zeros(of_relation.size + 1, np.int64), none, none)
+                continue
+            drawn = drawn_everywhere.pop(relation, None)
+            if drawn is None:
+                drawn = self.draw(hop, relation, of_relation, batch.moment)
+            drawn = self._keep_stored(drawn, hop, relation, of_relation, batch.counts[hop])
+            offsets, sources, positions = drawn
+            edges[relation] = HopEdges(
+                offsets, batch.frontiers.add(relation.src, sources), positions
+            )
+        return edges
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
         """Return how a relation's in-edges are drawn at a hop, by ranks and servers alike.
@@ -340,41 +299,14 @@ class NeighborSampler:
             relation, destinations, self._draw_here(hop, relation, destinations, moment)
         )
 
-    def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
-        """Replace the global ids of drawn sources by their versions."""
-        return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
+    def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
+        """Return the key that nodes' draws at a hop of a relation extend (docs/inside/draws.md)."""
+        relation = self.drawn_as.get(relation, relation)
+        return np.uint64(key_of(use, self.seed, *moment, hop, relation.draw_key()))
 
-    def _draw_here(
-        self, hop: int, relation: Relation, destinations: Versions, moment: tuple[int, int]
-    ) -> Drawn:
-        """Draw from lists that are here, as :meth:`draw` does, with global ids as sources."""
-        topology, how = self.topologies[relation], self.how(hop, relation, moment)
-        nodes = self.nodes_of(relation.dst, destinations)
-        until = self.times_of(relation.dst, destinations)
-        lacking = self.lacking(relation, moment)
-        with threads_for(nodes.size):
-            if topology.positions is not None and lacking is None:
-                lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
-                originals, key = self.original_ids[relation.dst], np.uint64(how.key)
-                return frontier.draw_hop_of_part(
-                    *lists, originals, read_only(nodes), how.fanout, key
-                )
-            arrays = None if lacking is None else lacking.arrays
-            return self._lists(relation).draw(nodes, how, arrays, until)
-
-    def _lists(self, relation: Relation) -> NeighbourLists:
-        """Return the neighbour lists of a relation that are here."""
-        topology = self.topologies[relation]
-        return NeighbourLists(
-            topology.indptr,
-            topology.indices,
-            self.original_ids[relation.src],
-            self.original_ids[relation.dst],
-            topology.weight_sums,
-            topology.alias_table,
-            topology.times,
-            topology.by_time,
-        )
+    def is_drawn(self, relation: Relation, hop: int) -> bool:
+        """Return whether a relation is drawn at a hop."""
+        return hop < self._hops.get(relation, len(self.fanouts))
 
     def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
         """Return the edges of a relation that an iteration may not draw; None = there are none.
@@ -395,86 +327,62 @@ class NeighborSampler:
         """
         return self.inclusions
 
-    def is_drawn(self, relation: Relation, hop: int) -> bool:
-        """Return whether a relation is drawn at a hop."""
-        return hop < self._hops.get(relation, len(self.fanouts))
+    def _draw_here(
+        self, hop: int, relation: Relation, destinations: Versions, moment: tuple[int, int]
+    ) -> Drawn:
+        """Draw from lists that are here, as :meth:`draw` does, with global ids as sources."""
+        topology, how = self.topologies[relation], self.how(hop, relation, moment)
+        nodes = self.nodes_of(relation.dst, destinations)
+        until = self.times_of(relation.dst, destinations)
+        lacking = self.lacking(relation, moment)
+        with threads_for(nodes.size):
+            if topology.positions is not None and lacking is None:
+                lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
+                originals, key = self.original_ids[relation.dst], np.uint64(how.key)
+                return frontier.draw_hop_of_part(
+                    *lists, originals, read_only(nodes), how.fanout, key
+                )
+            arrays = None if lacking is None else lacking.arrays
+            return self._lists(relation).draw(nodes, how, arrays, until)
 
-    def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
-        """Return the key that nodes' draws at a hop of a relation extend (docs/inside/draws.md)."""
-        relation = self.drawn_as.get(relation, relation)
-        return np.uint64(key_of(use, self.seed, *moment, hop, relation.draw_key()))
+    def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
+        """Replace the global ids of drawn sources by their versions."""
+        return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
 
-    def _expand(
-        self,
-        hop: int,
-        moment: tuple[int, int],
-        nodes: dict[str, list[NDArray[np.int64]]],
-        sizes: list[dict[str, int]],
-        counts: dict[Relation, NDArray[np.int64]],
-        in_degrees: dict[Relation, NDArray[np.int64]],
-        tables: Mapping[str, RowTable],
-    ) -> dict[Relation, HopEdges]:
-        """Draw one hop of every relation, and append new nodes to ``nodes`` and ``sizes``.
-
-        Parameters
-        ----------
-        counts: written: for relations of which some edges are stored elsewhere, how many were drawn
-            for each destination in all.
-        in_degrees: written: for relations whose in-degrees at a time other servers know, those of
-            all destinations.
-        """
-        frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
-        reached = dict(sizes[-1])
-        edges = {}
-        drawn = {}
-        if self.elsewhere is not None:
-            drawn = self._draw_everywhere(self.elsewhere, hop, frontiers, moment, in_degrees)
-        for relation in self.topologies:
-            destinations = frontiers[relation.dst]
-            if not self.is_drawn(relation, hop):
-                none = np.empty(0, np.int64)
-                edges[relation] = HopEdges(np.zeros(destinations.size + 1, np.int64), none, none)
-                continue
-            edges_drawn = drawn.pop(relation, None) or self.draw(
-                hop, relation, destinations, moment
-            )
-            offsets, sources, positions = self._keep_stored(
-                edges_drawn, hop, relation, destinations, counts
-            )
-            rows = self._add_to_frontier(sources, relation.src, nodes, reached, tables)
-            edges[relation] = HopEdges(offsets, rows, positions)
-        sizes.append(reached)
-        return edges
+    def _lists(self, relation: Relation) -> NeighbourLists:
+        """Return the neighbour lists of a relation that are here."""
+        topology = self.topologies[relation]
+        return NeighbourLists(
+            topology.indptr,
+            topology.indices,
+            self.original_ids[relation.src],
+            self.original_ids[relation.dst],
+            topology.weight_sums,
+            topology.alias_table,
+            topology.times,
+            topology.by_time,
+        )
 
     def _draw_everywhere(
         self,
         elsewhere: DrawsElsewhere,
         hop: int,
-        frontiers: Mapping[str, Versions],
-        moment: tuple[int, int],
-        in_degrees: dict[Relation, NDArray[np.int64]],
+        destinations: Mapping[str, Versions],
+        batch: _Batch,
     ) -> dict[Relation, Drawn]:
         """Draw a hop of every relation from in-edges of this server and of others.
 
-        Other servers draw at the same time as the rank. ``in_degrees`` as of :meth:`_expand`.
+        Other servers draw at the same time as the rank.
         """
-        asked = {}
-        for relation in self.topologies:
-            if not self.is_drawn(relation, hop):
-                continue
-            nodes = self.nodes_of(relation.dst, frontiers[relation.dst])
-            asked[relation] = AskedDraw(
-                self.drawn_as.get(relation, relation),
-                self.how(hop, relation, moment),
-                nodes,
-                self.topologies[relation].has_lists(nodes),
-                self.times_of(relation.dst, frontiers[relation.dst]),
-                self.lacking(relation, moment),
-            )
+        asked = {
+            relation: self._asked_draw(hop, relation, destinations[relation.dst], batch.moment)
+            for relation in self.topologies
+            if self.is_drawn(relation, hop)
+        }
         draws = elsewhere.begin(asked)
         drawn_here = {
             relation: self._draw_here(
-                hop, relation, draws.here(relation, frontiers[relation.dst]), moment
+                hop, relation, draws.here(relation, destinations[relation.dst]), batch.moment
             )
             for relation in asked
         }
@@ -482,15 +390,29 @@ class NeighborSampler:
             if draw.until is not None and self.topologies[relation].times is not None:
                 nodes_here = draws.here(relation, draw.nodes)
                 until_here = draws.here(relation, draw.until)
-                in_degrees[relation] = draws.in_degrees(
+                batch.in_degrees[relation] = draws.in_degrees(
                     relation, self._lists(relation).count_until(nodes_here, until_here)
                 )
         return {
             relation: self._in_versions(
-                relation, frontiers[relation.dst], draws.stitch(relation, drawn)
+                relation, destinations[relation.dst], draws.stitch(relation, drawn)
             )
             for relation, drawn in drawn_here.items()
         }
+
+    def _asked_draw(
+        self, hop: int, relation: Relation, destinations: Versions, moment: tuple[int, int]
+    ) -> AskedDraw:
+        """Return a hop's draw in a relation, as other servers are asked for it."""
+        nodes = self.nodes_of(relation.dst, destinations)
+        return AskedDraw(
+            self.drawn_as.get(relation, relation),
+            self.how(hop, relation, moment),
+            nodes,
+            self.topologies[relation].has_lists(nodes),
+            self.times_of(relation.dst, destinations),
+            self.lacking(relation, moment),
+        )
 
     def _keep_stored(
         self,
@@ -519,34 +441,30 @@ class NeighborSampler:
         counts[relation] = np.diff(offsets)
         return frontier.keep(drawn, topology.has_edges(nodes, offsets, positions))
 
-    @staticmethod
-    def _add_to_frontier(
-        versions: Versions,
-        node_type: str,
-        nodes: dict[str, list[Versions]],
-        reached: dict[str, int],
-        tables: Mapping[str, RowTable],
-    ) -> NDArray[np.int64]:
-        """Add new versions to a frontier, and return the rows of all."""
-        rows, new_versions = tables[node_type].discover(versions, reached[node_type])
-        nodes[node_type].append(new_versions)
-        reached[node_type] += new_versions.size
-        return rows
-
-    def _take_tables(self) -> dict[str, RowTable]:
-        with self._lock:
-            if self._spare_tables:
-                return self._spare_tables.pop()
-        return {node_type: self.row_table(node_type) for node_type in self.original_ids}
-
-    def _give_tables_back(
-        self, tables: dict[str, RowTable], nodes: Mapping[str, Sequence[Versions]]
-    ) -> None:
-        for node_type, parts in nodes.items():
-            for part in parts:
-                tables[node_type].clear(part)
-        with self._lock:
-            self._spare_tables.append(tables)
+    def _subgraph(
+        self,
+        versions: Mapping[str, Versions],
+        sizes: list[dict[str, int]],
+        hops: list[dict[Relation, HopEdges]],
+        moment: tuple[int, int],
+        drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = (),
+    ) -> Subgraph:
+        """Make the subgraph of one batch from its frontiers and edges."""
+        nodes, times = self.nodes_and_times(versions)
+        return Subgraph(
+            target=self.target,
+            nodes=nodes,
+            sizes=sizes,
+            hops=hops,
+            topologies=self.topologies,
+            original_ids=self.original_ids,
+            iteration_key=dropout_key(self.dropout_seed, *moment),
+            inclusions=self.inclusions_at(moment),
+            drawn_as=self.drawn_as,
+            stored_as=self.stored_as,
+            times=times,
+            drawn=drawn,
+        )
 
 
 def dropout_key(seed: int, epoch: int, iteration: int) -> int:
