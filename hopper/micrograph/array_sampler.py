@@ -20,7 +20,7 @@ from hopper.array_module import Array, on_host
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph.frontier import UNSEEN
+from hopper.micrograph.frontier_kernels import UNSEEN
 from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 

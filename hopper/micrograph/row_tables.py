@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cache_server.draw import mix
 from cache_server.kernel import kernel
-from hopper.micrograph.frontier import UNSEEN, discover, forget
+from hopper.micrograph.frontier_kernels import UNSEEN, discover, forget
 
 Ids = NDArray[np.int64]
 _SLOTS_A_ROW: Final = 2

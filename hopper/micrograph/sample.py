@@ -23,8 +23,8 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph import frontier
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
+from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
 from hopper.micrograph.frontiers import FrontierPool, Frontiers
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 from hopper.micrograph.versions import NodeVersions, Versions
@@ -339,9 +339,7 @@ class NeighborSampler(NodeVersions):
             if topology.positions is not None and lacking is None:
                 lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
                 originals, key = self.original_ids[relation.dst], np.uint64(how.key)
-                return frontier.draw_hop_of_part(
-                    *lists, originals, read_only(nodes), how.fanout, key
-                )
+                return draw_hop_of_part(*lists, originals, read_only(nodes), how.fanout, key)
             arrays = None if lacking is None else lacking.arrays
             return self._lists(relation).draw(nodes, how, arrays, until)
 
@@ -439,7 +437,7 @@ class NeighborSampler(NodeVersions):
             return drawn
         offsets, _, positions = drawn
         counts[relation] = np.diff(offsets)
-        return frontier.keep(drawn, topology.has_edges(nodes, offsets, positions))
+        return keep_edges(drawn, topology.has_edges(nodes, offsets, positions))
 
     def _subgraph(
         self,

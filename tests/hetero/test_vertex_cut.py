@@ -18,7 +18,7 @@ from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.micrograph.frontier import draw_hop_of_part
+from hopper.micrograph.frontier_kernels import draw_hop_of_part
 from hopper.partition import PartitionedGraph
 
 WRITES = Relation("author", "writes", "paper")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.kernel_threads import threads_for
-from hopper.micrograph import frontier
+from hopper.micrograph import frontier_kernels
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
@@ -90,9 +90,9 @@ def test_few_destinations_wake_nobody() -> None:
 def test_discovery_names_nodes_in_order_of_first_appearance(
     sources: list[int], known: list[int]
 ) -> None:
-    table = np.full(301, frontier.UNSEEN, np.int32)
+    table = np.full(301, frontier_kernels.UNSEEN, np.int32)
     table[known] = np.arange(len(known))
-    rows, fresh = frontier.discover(np.array(sources, np.int64), table, len(known))
+    rows, fresh = frontier_kernels.discover(np.array(sources, np.int64), table, len(known))
     order = list(dict.fromkeys(known + sources))
     assert [order[row] for row in rows] == sources
     assert known + fresh.tolist() == order

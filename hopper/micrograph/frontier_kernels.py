@@ -74,7 +74,7 @@ def draw_hop_of_part(
     return offsets, sources, positions
 
 
-def keep(drawn: Drawn, chosen: NDArray[np.bool_]) -> Drawn:
+def keep_edges(drawn: Drawn, chosen: NDArray[np.bool_]) -> Drawn:
     """Return the drawn edges that are ``chosen`` ([edges] bool)."""
     offsets, sources, positions = drawn
     chosen_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(chosen, dtype=np.int64)))
