@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server import weighted_draw
 from cache_server.draw import ARRIVALS, NEIGHBOURS
 from cache_server.hop_draw import HopDraw, Method
 from cache_server.left_out import NOTHING
+from cache_server.weighted_probability import inverse_frequencies, inverse_probabilities
 from hopper.device_copies import to_device
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
@@ -117,16 +117,14 @@ class WeightedSampler(ReplacementSampler):
         lacking = (self.lacking(relation, moment) or NOTHING).arrays
         with threads_for(destinations.size):
             if self._replace:
-                inverse = weighted_draw.inverse_frequencies(*lists, *drawn, fanout, *lacking)
+                inverse = inverse_frequencies(*lists, *drawn, fanout, *lacking)
             else:
                 originals = self.original_ids[relation.dst]
                 assert topology.alias_table is not None
                 tables = *lists, topology.alias_table, originals
                 draws = self.hop_key(NEIGHBOURS, moment, hop, relation)
                 arrivals = self.hop_key(ARRIVALS, moment, hop, relation)
-                inverse = weighted_draw.inverse_probabilities(
-                    *tables, *drawn, fanout, draws, arrivals, *lacking
-                )
+                inverse = inverse_probabilities(*tables, *drawn, fanout, draws, arrivals, *lacking)
         return to_device(inverse, block.device)
 
 
