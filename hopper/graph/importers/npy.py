@@ -50,54 +50,62 @@ def read_npy(source: Path) -> GraphTables:
         source=str(meta.get("source", "")),
         target=target,
         counts={
-            safe_name(name): _field(kind, "count", int, f"{where}: node_types.{name}")
-            for name, kind in node_types.items()
+            safe_name(name): _field(entry, "count", int, f"{where}: node_types.{name}")
+            for name, entry in node_types.items()
         },
         edges=_read_edges(source, _field(meta, "edge_types", list, where), where),
     )
     if len(tables.counts) != len(node_types):
         raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")
-    for name, kind in node_types.items():
-        if kind.get("time_file") is not None:
-            field = f"{where}: node_types.{name}"
-            file = find_inside(source, _field(kind, "time_file", str, field), f"{field}.time_file")
-            times = load_npy(file, f"times of {name}")
-            tables.times[safe_name(name)] = read_times(times, str(file))
-        if kind.get("feat_file") is not None:
-            field = f"{where}: node_types.{name}"
-            file = find_inside(source, _field(kind, "feat_file", str, field), f"{field}.feat_file")
-            tables.features[safe_name(name)] = ArrayFeatures(_load_features(file))
+    for name, entry in node_types.items():
+        _add_nodes(tables, source, name, entry, f"{where}: node_types.{name}")
     labelled = _optional(meta, "labels", where)
     for name in labelled:
-        field = f"{where}: labels"
-        file = find_inside(source, _field(labelled, name, str, field), f"{field}.{name}")
+        file = _find(source, labelled, name, f"{where}: labels")
         classes = _read_classes(meta, where) if safe_name(name) == target else None
         labels = read_labels(load_npy(file, f"labels of {name}"), str(file), classes)
         tables.labels[safe_name(name)] = labels
     for relation, entry in zip(tables.edges, meta["edge_types"], strict=True):
-        if entry.get("label_file") is not None:
-            field = f"{where}: edge_types of {relation}"
-            name = _field(entry, "label_file", str, field)
-            file = find_inside(source, name, f"{field}.label_file")
-            tables.labels[relation] = read_labels(
-                load_npy(file, f"labels of {relation}"), str(file)
-            )
-        if entry.get("weight_file") is not None:
-            field = f"{where}: edge_types of {relation}"
-            name = _field(entry, "weight_file", str, field)
-            file = find_inside(source, name, f"{field}.weight_file")
-            weights = load_npy(file, f"weights of {relation}")
-            tables.weights[relation] = read_weights(weights, str(file))
-        if entry.get("time_file") is not None:
-            field = f"{where}: edge_types of {relation}"
-            name = _field(entry, "time_file", str, field)
-            file = find_inside(source, name, f"{field}.time_file")
-            tables.times[relation] = read_times(load_npy(file, f"times of {relation}"), str(file))
+        _add_edges(tables, source, relation, entry, f"{where}: edge_types of {relation}")
     for name, entry in _optional(meta, "splits", where).items():
-        field = f"{where}: splits.{name}"
-        file = find_inside(source, _field(entry, "file", str, field), f"{field}.file")
+        file = _find(source, entry, "file", f"{where}: splits.{name}")
         tables.splits[name] = load_npy(file, f"split {name}")
     return tables
+
+
+def _add_nodes(
+    tables: GraphTables, source: Path, name: str, entry: dict[str, Any], where: str
+) -> None:
+    """Add the times and features that an entry of ``node_types`` names."""
+    if entry.get("time_file") is not None:
+        file = _find(source, entry, "time_file", where)
+        tables.times[safe_name(name)] = read_times(load_npy(file, f"times of {name}"), str(file))
+    if entry.get("feat_file") is not None:
+        file = _find(source, entry, "feat_file", where)
+        tables.features[safe_name(name)] = ArrayFeatures(_load_features(file))
+
+
+def _add_edges(
+    tables: GraphTables, source: Path, relation: Relation, entry: dict[str, Any], where: str
+) -> None:
+    """Add the labels, weights and times that an entry of ``edge_types`` names."""
+    if entry.get("label_file") is not None:
+        file = _find(source, entry, "label_file", where)
+        labels = load_npy(file, f"labels of {relation}")
+        tables.labels[relation] = read_labels(labels, str(file))
+    if entry.get("weight_file") is not None:
+        file = _find(source, entry, "weight_file", where)
+        weights = load_npy(file, f"weights of {relation}")
+        tables.weights[relation] = read_weights(weights, str(file))
+    if entry.get("time_file") is not None:
+        file = _find(source, entry, "time_file", where)
+        times = load_npy(file, f"times of {relation}")
+        tables.times[relation] = read_times(times, str(file))
+
+
+def _find(source: Path, fields: Any, key: str, where: str) -> Path:
+    """Find the file that a field names."""
+    return find_inside(source, _field(fields, key, str, where), f"{where}.{key}")
 
 
 def _optional(meta: dict[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -140,13 +148,14 @@ def _read_edges(
     return edges
 
 
-def _field(fields: Any, key: str, kind: type, where: str) -> Any:
+def _field(fields: Any, key: str, expected: type, where: str) -> Any:
+    """Return the value of a field, which must be of the expected type."""
     if not isinstance(fields, dict) or key not in fields:
         raise GraphError(f"{where}: {key}: missing field")
     value = fields[key]
     # In Python, true and false are integers.
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise GraphError(f"{where}: {key}: expected {kind.__name__}, given {value!r:.200}")
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+        raise GraphError(f"{where}: {key}: expected {expected.__name__}, given {value!r:.200}")
     return value
 
 
