@@ -56,13 +56,7 @@ def tables_from_arrays(
     for triple, ends in by_relation.items():
         tables.edges[_relation(triple)] = _read_ends(ends, f"{_WHERE}: edges of {'/'.join(triple)}")
     for node_type, rows in _by_type(features).items():
-        table = as_array(rows, f"{_WHERE}: features of {node_type}")
-        if table.ndim != 2:
-            raise GraphError(
-                f"{_WHERE}: features of {node_type}: expected shape [n, d], given "
-                f"{list(table.shape)}"
-            )
-        tables.features[node_type] = ArrayFeatures(table)
+        tables.features[node_type] = _read_features(rows, f"{_WHERE}: features of {node_type}")
     for key, values in (labels if isinstance(labels, Mapping) else _by_type(labels)).items():
         _add_labels(tables, key if isinstance(key, str) else _relation(key), values)
     for relation, rows in _by_relation(edge_features).items():
@@ -73,40 +67,14 @@ def tables_from_arrays(
     for relation, weights in _by_relation(edge_weights).items():
         where = f"{_WHERE}: weights of {relation}"
         tables.weights[relation] = read_weights(as_array(weights, where), where)
-    for key, values in (times if isinstance(times, Mapping) else _by_type(times)).items():
+    for key, of_owner in (times if isinstance(times, Mapping) else _by_type(times)).items():
         owner: Labelled = key if isinstance(key, str) else _relation(key)
-        where = f"{_WHERE}: times of {owner}"
-        is_dates = np.asarray(values).dtype.kind == "M"
-        tables.times[owner] = read_times(
-            np.asarray(values) if is_dates else as_array(values, where), where
-        )
+        tables.times[owner] = _read_times(of_owner, f"{_WHERE}: times of {owner}")
     _set_counts(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
-    if target and not isinstance(target, str):
-        # One triple, or several.
-        triples = [target] if isinstance(target[0], str) else target
-        relations = (_find_target(triple, tables) for triple in triples)  # type: ignore[arg-type]
-        tables.target, *also = relations
-        tables.also = tuple(also)
-    else:
-        tables.target = target if isinstance(target, str) and target else _find_only_target(tables)
+    _set_target(tables, target)
     for split, ids in (splits or {}).items():
-        where = f"{_WHERE}: split {split}"
-        ids_or_mask = as_array(ids, where)
-        count = (
-            tables.counts.get(tables.target, 0)
-            if isinstance(tables.target, str)
-            else sum(tables.edges[relation][0].size for relation in target_relations(tables))
-        )
-        is_mask = ids_or_mask.dtype == np.bool_
-        if ids_or_mask.ndim != 1 or (is_mask and ids_or_mask.size != count):
-            raise GraphError(
-                f"{where}: expected [n] ids, or a mask of {count}, given {ids_or_mask.dtype} of "
-                f"shape {list(ids_or_mask.shape)}"
-            )
-        split_ids = np.flatnonzero(ids_or_mask) if is_mask else np.unique(ids_or_mask)
-        tables.splits[check_name(split, "split", _WHERE)] = (
-            split_ids if split_ids.size else np.empty(0, np.int64)
-        )
+        split_ids = _read_split(ids, _count_possible_roots(tables), f"{_WHERE}: split {split}")
+        tables.splits[check_name(split, "split", _WHERE)] = split_ids
     return tables
 
 
@@ -156,14 +124,6 @@ def _relation(triple: Triple) -> Relation:
     return Relation(*(check_name(part, "relation", _WHERE) for part in triple))
 
 
-def _find_target(triple: Triple, tables: GraphTables) -> Relation:
-    relation = _relation(triple)
-    if relation not in tables.edges:
-        known = ", ".join(map(str, tables.edges))
-        raise GraphError(f"{_WHERE}: target: expected a relation of {known}, given {relation}")
-    return relation
-
-
 def _read_ends(edges: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
     ends = as_array(edges, where)
     if ends.ndim != 2 or ends.shape[0] != 2 or not np.issubdtype(ends.dtype, np.integer):
@@ -172,6 +132,43 @@ def _read_ends(edges: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]
             f"shape {list(ends.shape)}"
         )
     return edge_ids_array(ends[0]), edge_ids_array(ends[1])
+
+
+def _read_features(rows: ArrayLike, where: str) -> ArrayFeatures:
+    table = as_array(rows, where)
+    if table.ndim != 2:
+        raise GraphError(f"{where}: expected shape [n, d], given {list(table.shape)}")
+    return ArrayFeatures(table)
+
+
+def _read_times(times: ArrayLike, where: str) -> NDArray[np.int64]:
+    is_dates = np.asarray(times).dtype.kind == "M"
+    return read_times(np.asarray(times) if is_dates else as_array(times, where), where)
+
+
+def _read_split(ids: ArrayLike, roots: int, where: str) -> NDArray[Any]:
+    """Read a split's ids, or a mask over all possible roots.
+
+    Parameters
+    ----------
+    roots: how many nodes or edges can be roots.
+    """
+    ids_or_mask = as_array(ids, where)
+    is_mask = ids_or_mask.dtype == np.bool_
+    if ids_or_mask.ndim != 1 or (is_mask and ids_or_mask.size != roots):
+        raise GraphError(
+            f"{where}: expected [n] ids, or a mask of {roots}, given {ids_or_mask.dtype} of "
+            f"shape {list(ids_or_mask.shape)}"
+        )
+    split_ids = np.flatnonzero(ids_or_mask) if is_mask else np.unique(ids_or_mask)
+    return split_ids if split_ids.size else np.empty(0, np.int64)
+
+
+def _count_possible_roots(tables: GraphTables) -> int:
+    """Count the nodes or edges of the target."""
+    if isinstance(tables.target, str):
+        return tables.counts.get(tables.target, 0)
+    return sum(tables.edges[relation][0].size for relation in target_relations(tables))
 
 
 def _set_counts(tables: GraphTables, counts: Mapping[str, int | None]) -> None:
@@ -195,6 +192,28 @@ def _set_counts(tables: GraphTables, counts: Mapping[str, int | None]) -> None:
         tables.counts[check_name(node_type, "node type", _WHERE)] = (
             max(sizes, default=0) if count is None else count
         )
+
+
+def _set_target(tables: GraphTables, target: str | Triple | Sequence[Triple]) -> None:
+    """Set what is predicted: a node type, one relation or several, or the only candidate."""
+    if not target:
+        tables.target = _find_only_target(tables)
+    elif isinstance(target, str):
+        tables.target = target
+    else:
+        # One triple, or several.
+        triples = [target] if isinstance(target[0], str) else target
+        relations = (_find_target(triple, tables) for triple in triples)  # type: ignore[arg-type]
+        tables.target, *also = relations
+        tables.also = tuple(also)
+
+
+def _find_target(triple: Triple, tables: GraphTables) -> Relation:
+    relation = _relation(triple)
+    if relation not in tables.edges:
+        known = ", ".join(map(str, tables.edges))
+        raise GraphError(f"{_WHERE}: target: expected a relation of {known}, given {relation}")
+    return relation
 
 
 def _find_only_target(tables: GraphTables) -> Labelled:
