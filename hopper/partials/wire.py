@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from hopper.graph.schema import Relation
-from hopper.partials.stack import Stack
+from hopper.partials.stack import Stack, StackLayer
 
 
 class Sums(NamedTuple):
@@ -149,7 +149,64 @@ def _choose(
     rows: by type, [1, ...], an example of the rows that the layer reads.
     """
     layer = stack.layers[index]
-    relations, merges = list(layer.aggregations), layer.merges
+    candidates = _find_candidates(stack, index, rows, count, learned)
+    forms = _choose_row_forms(layer, candidates)
+    merged = layer.merges and all(isinstance(kind, str) for kind in forms)
+    into: dict[str, list[Relation]] = {}
+    for relation in layer.aggregations if layer.adds_up else ():
+        into.setdefault(relation.dst, []).append(relation)
+    added_as_read = {}
+    for name, relations in sorted(into.items()):
+        first = relations[0]
+        before, after = candidates.ready[first.src], candidates.projected[first]
+        is_smaller = first not in candidates.changed or before.row_bytes < after.row_bytes
+        if is_smaller and len(relations) == 1 and not merged:
+            added_as_read[name] = first
+        forms[Sums(name)] = before if name in added_as_read else after
+    raw = candidates.raw & forms.keys()
+    multiplied = {
+        source_type(kind)
+        for kind in forms
+        if isinstance(kind, Relation)
+        or (isinstance(kind, str) and kind not in raw and not stack.reads_features)
+    }
+    made_first = frozenset(multiplied if index == 0 else ())
+    return Wires(forms, raw, added_as_read, merged, made_first, item_bytes)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The forms that the rows of one layer could take.
+
+    Attributes
+    ----------
+    ready: by type, rows as the layer reads them.
+    unprojected: by type, the same rows, or input rows as they are where those are no larger.
+    projected: by relation, rows after projection.
+    changed: the relations whose projection changes rows.
+    """
+
+    ready: Mapping[str, Form]
+    unprojected: Mapping[str, Form]
+    projected: Mapping[Relation, Form]
+    changed: frozenset[Relation]
+
+    @property
+    def raw(self) -> frozenset[str]:
+        """The types whose unprojected rows are input rows as they are."""
+        return frozenset(
+            name for name, form in self.unprojected.items() if form is not self.ready[name]
+        )
+
+
+def _find_candidates(
+    stack: Stack,
+    index: int,
+    rows: Mapping[str, torch.Tensor],
+    count: _Bytes,
+    learned: Collection[str],
+) -> _Candidates:
+    """Find the forms that the rows of one layer could take; parameters as of :func:`_choose`."""
     ready = {
         name: count.form(row, index > 0 or not stack.reads_features or name in learned)
         for name, row in rows.items()
@@ -162,42 +219,29 @@ def _choose(
                 unprojected[name] = features
     projected_rows = {
         relation: aggregation.project(rows[relation.src])
-        for relation, aggregation in layer.aggregations.items()
+        for relation, aggregation in stack.layers[index].aggregations.items()
     }
     projected = {relation: count.form(row, True) for relation, row in projected_rows.items()}
-    changed = {
+    changed = frozenset(
         relation for relation, row in projected_rows.items() if row is not rows[relation.src]
-    }
+    )
+    return _Candidates(ready, unprojected, projected, changed)
+
+
+def _choose_row_forms(layer: StackLayer, candidates: _Candidates) -> dict[Kind, Form]:
+    """Choose, type by type, whether rows may travel before projection, after it, or both ways."""
     forms: dict[Kind, Form] = {}
-    for name in sorted(rows):
+    for name in sorted(candidates.unprojected):
         # Where the layer takes all relations at once, rows of the same size are no gain.
-        most = unprojected[name].row_bytes - merges
-        read_by = [relation for relation in relations if relation.src == name]
+        most = candidates.unprojected[name].row_bytes - layer.merges
+        readers = [relation for relation in layer.aggregations if relation.src == name]
         narrow = [
             relation
-            for relation in read_by
-            if relation in changed and projected[relation].row_bytes <= most
+            for relation in readers
+            if relation in candidates.changed and candidates.projected[relation].row_bytes <= most
         ]
-        if len(narrow) == len(read_by):
-            forms |= {relation: projected[relation] for relation in read_by}
-        if len(narrow) < len(read_by) or len(read_by) > 1:
-            forms[name] = unprojected[name]
-    merged = merges and all(isinstance(kind, str) for kind in forms)
-    added_as_read = {}
-    for name in sorted({relation.dst for relation in relations}) if layer.adds_up else []:
-        first, *others = (relation for relation in relations if relation.dst == name)
-        before, after = ready[first.src], projected[first]
-        is_smaller = first not in changed or before.row_bytes < after.row_bytes
-        if is_smaller and not others and not merged:
-            added_as_read[name] = first
-        forms[Sums(name)] = before if name in added_as_read else after
-    raw = frozenset(name for name, form in unprojected.items() if form is not ready[name])
-    raw &= forms.keys()
-    multiplied = {
-        source_type(kind)
-        for kind in forms
-        if isinstance(kind, Relation)
-        or (isinstance(kind, str) and kind not in raw and not stack.reads_features)
-    }
-    made_first = frozenset(multiplied if index == 0 else ())
-    return Wires(forms, raw, added_as_read, merged, made_first, item_bytes)
+        if len(narrow) == len(readers):
+            forms |= {relation: candidates.projected[relation] for relation in readers}
+        if len(narrow) < len(readers) or len(readers) > 1:
+            forms[name] = candidates.unprojected[name]
+    return forms
