@@ -192,7 +192,7 @@ def _write(
     """Write topology and rows; return the content of partition.json so far."""
     graph, work = construction.graph, construction.work
     schema, ranks = graph.schema, request.ranks_per_server
-    edges = sum(kind.count for kind in schema.relations.values())
+    edges = sum(edge_type.count for edge_type in schema.relations.values())
     with phases.phase("write the topology (edges)", edges) as counter:
         for relation in schema.relations:
             lay_out_topology(construction, relation)
@@ -221,9 +221,9 @@ def _write_draw_arrays(construction: Construction, workers: Workers, phases: Pha
     """Write the arrays that draws by weight or time read, beside the edges of the relations."""
     schema = construction.graph.schema
     edges = {
-        relation: kind.count
-        for relation, kind in schema.relations.items()
-        if kind.weighted or schema.is_timed(relation)
+        relation: edge_type.count
+        for relation, edge_type in schema.relations.items()
+        if edge_type.weighted or schema.is_timed(relation)
     }
     if edges:
         with phases.phase("write what draws read (edges)", sum(edges.values())) as counter:
