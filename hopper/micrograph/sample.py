@@ -26,35 +26,13 @@ from hopper.kernel_threads import threads_for
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.frontier_kernels import draw_hop_of_part, keep_edges
 from hopper.micrograph.frontiers import FrontierPool, Frontiers
+from hopper.micrograph.stored_names import StoredNames
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 from hopper.micrograph.versions import NodeVersions, Versions
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
 """global ids of the target type, or by node type"""
 _MOST_NODES = np.iinfo(np.int32).max
-
-
-@dataclass(frozen=True)
-class StoredNames:
-    """The stored names of relations and node types that a model knows under other names.
-
-    Attributes
-    ----------
-    relations: by name, the stored relation, whose draws are used.
-    types: by name, the stored node type, whose rows are used. A name that is in neither is stored
-        under that name.
-    """
-
-    relations: Mapping[Relation, Relation] = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
-
-    def relation(self, name: Relation) -> Relation:
-        """Return the stored relation of a name."""
-        return self.relations.get(name, name)
-
-    def node_type(self, name: str) -> str:
-        """Return the stored node type of a name."""
-        return self.types.get(name, name)
 
 
 class SamplerOptions(TypedDict, total=False):
