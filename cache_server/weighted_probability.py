@@ -14,7 +14,8 @@ from cache_server.weighted_draw import NODES_A_TURN
 from cache_server.weighted_list import TICKETS, Ids, Table, draw_by_search, draw_by_table
 
 
-@kernel
+# Calls of this function and the next one would take time that can be measured.
+@kernel(inline="always")
 def _draw_again(
     key: np.uint64,
     sums: Ids,
@@ -41,7 +42,7 @@ def _draw_again(
         draw_by_search(key, sums, first, degree, lacking, False, out, start, at, stop)
 
 
-@kernel
+@kernel(inline="always")
 def _next_arrival(key: np.uint64, sums: Ids, first: np.int64, drawn: Ids, left: np.int64) -> float:
     """Return the time of the first arrival after those of the drawn edges.
 
