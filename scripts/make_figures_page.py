@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,21 @@ from benchmarks.paper.tables import graph_name  # noqa: E402
 
 PAGE = ROOT / "docs" / "results" / "figures.md"
 RESULTS = ROOT / "benchmarks" / "results"
-_HEADINGS = ("run", "date", "graphs, at scale", "models", "where", "what", "times", "cells")
 _INTRODUCTION = """\
 # The papers' figures and Hopper's
 
-Every experiment of a paper that has a command ([paper-experiments](../howto/paper-experiments.md)):
-what is reported, what was measured here, at which scale and when, and why the two differ. Written
-by `python scripts/make_figures_page.py` from the results below `benchmarks/results`; the pages that
-are linked to have intervals, bytes and settings. "Times" is the geometric mean over a run's cells
-of how many times as fast the one side is as the other, with the least and the most of them; beside
-it how many cells there are, and in how many the 95 % interval is above 1. The latest run stands
-first.
+This page has every experiment of a paper that has a
+[command](../howto/paper-experiments.md). Each section lists what the paper reports, why Hopper's
+numbers differ, and every run, the latest first. A run's name leads to its page, with intervals,
+bytes and settings. Its date leads to the file with all numbers.
+
+| column | meaning |
+|---|---|
+| times as fast | the geometric mean over the run's cells; in brackets the least and the most |
+| cells | the number of settings that were compared |
+| above 1 | in how many of them the 95 % interval lies above 1 |
+
+`python scripts/make_figures_page.py` writes this page from the results below `benchmarks/results`.
 """
 
 
@@ -64,20 +68,20 @@ def _section(
 ) -> Iterator[str]:
     yield f"## {experiment.title} (`{name}`)"
     yield ""
+    yield "The paper reports:"
+    yield ""
     yield from (f"- {each.place}: {each.what}: {each.value}" for each in experiment.published)
     yield ""
-    rows = [row for folder, result in results for row in _rows(folder, result)]
-    if rows:
-        yield from markdown(Table("", _HEADINGS, rows))
-    else:
-        yield "Not run yet."
-    reasons = dict.fromkeys(
-        [*experiment.differs, *(each for _, r in results for each in r["differs"])]
-    )
-    if reasons:
+    if experiment.differs:
+        yield "Why Hopper's numbers differ, besides scale and hardware:"
         yield ""
-        yield "Why they differ, besides scale and hardware: " + " ".join(reasons)
-    yield ""
+        yield from (f"- {reason}" for reason in experiment.differs)
+        yield ""
+    if not results:
+        yield "Not run yet."
+        yield ""
+    for folder, result in results:
+        yield from _run(folder, result)
 
 
 def _networks_text(cells: Iterable[Mapping[str, Any]]) -> str:
@@ -92,28 +96,43 @@ def _networks_text(cells: Iterable[Mapping[str, Any]]) -> str:
     return "; ".join(f"{', '.join(numbers)} {text}".strip() for text, numbers in hosts.items())
 
 
-def _rows(folder: Path, result: Mapping[str, Any]) -> Iterator[list[str]]:
+def _run(folder: Path, result: Mapping[str, Any]) -> Iterator[str]:
+    """A run's setting in a paragraph, and its ratios in a table below."""
     cells = result["cells"]
-    trained = any(cell.get("batch_size") for cell in cells)
     place = Path("../..") / folder.relative_to(ROOT)
-    setting = [
-        f"[{folder.name}]({place / 'README.md'})",
-        f"[{result['date']}]({place / 'result.json'})",
-        ", ".join(dict.fromkeys(graph_name(cell) for cell in cells)),
-        ", ".join(dict.fromkeys(f"{cell['model']} {cell['hidden']}" for cell in cells)),
-        _networks_text(cells) if trained else "",
-    ]
-    summary = result["summary"]
+    graphs = ", ".join(dict.fromkeys(graph_name(cell) for cell in cells))
+    parts = [f"{_models_text(cells)} on {graphs}"]
+    if any(cell.get("batch_size") for cell in cells):
+        parts.append(_networks_text(cells))
+    told = _told(result["summary"])
+    if not told:
+        parts.append(f"{len(cells)} cells, whose numbers are on the page")
+    links = f"[{folder.name}]({place / 'README.md'}), [{result['date']}]({place / 'result.json'})"
+    yield f"**Run** {links}: {'; '.join(parts)}."
+    yield ""
+    if told:
+        headings = ("side", f"times as fast as {told[0]['baseline']}", "cells", "above 1")
+        yield from markdown(Table("", headings, [_row(each) for each in told]))
+        yield ""
+
+
+def _told(summary: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The ratios over the first baseline, without those that were refused."""
     first = summary[0]["baseline"] if summary else ""
-    told = [each for each in summary if each["baseline"] == first] or [None]
-    for row, each in enumerate(told):
-        own = setting if row == 0 else [""] * len(setting)
-        if each is None:
-            yield [*own, "see the page", "", str(len(cells))]
-        elif each["mean"] is not None:
-            times = f"{each['mean']:.2f} ({each['least']:.2f} to {each['most']:.2f})"
-            counts = f"{each['cells']}, {each['above_one']} above 1"
-            yield [*own, f"{each['role']} over {each['baseline']}", times, counts]
+    return [each for each in summary if each["baseline"] == first and each["mean"] is not None]
+
+
+def _row(ratio: Mapping[str, Any]) -> list[str]:
+    times = f"{ratio['mean']:.2f} ({ratio['least']:.2f} to {ratio['most']:.2f})"
+    return [ratio["role"], times, str(ratio["cells"]), str(ratio["above_one"])]
+
+
+def _models_text(cells: Iterable[Mapping[str, Any]]) -> str:
+    """The models of some cells. Those of one hidden width stand together."""
+    widths: dict[int, dict[str, None]] = {}
+    for cell in cells:
+        widths.setdefault(cell["hidden"], {})[cell["model"]] = None
+    return "; ".join(f"{', '.join(models)}, hidden {width}" for width, models in widths.items())
 
 
 def main() -> int:

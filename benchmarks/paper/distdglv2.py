@@ -112,8 +112,7 @@ _FIG_10: Final = Experiment(
         *_WIDTHS,
         "In the paper's baseline trainers draw batches from their own partitions already; here "
         "they draw them from all roots, and own batches are a step of their own.",
-        "Two-level partitions within a server and sampling on GPUs are not built, so these steps "
-        "are missing.",
+        "This experiment leaves out two-level partitions within a server, and sampling on GPUs.",
         "With a pipeline one thread more works ahead on the same processors.",
     ),
     draw=draw_speed,
