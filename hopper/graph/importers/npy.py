@@ -5,7 +5,7 @@
 ``label_file``}], ``target_type``, ``num_classes``, ``labels`` {type: file} and ``splits`` {name:
 {``file``}}; node types may have a ``time_file`` too. Edge files are int32 or int64 [2, edges],
 sources first; features are .npy [n, d] or a SciPy CSR .npz, which is made dense chunk by chunk.
-Specified in docs/reference/graph-directory.md.
+Specified in docs/howto/import.md.
 """
 
 from __future__ import annotations
