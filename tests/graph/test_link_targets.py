@@ -69,6 +69,24 @@ def test_targets_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--target: expected one of person/knows/person, person/likes" in capsys.readouterr().err
 
 
+def test_tables_that_tell_no_target_need_it_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "nodes__user.csv").write_text("id,age\n0,3\n1,4\n")
+    (folder / "nodes__item.csv").write_text("id,price\n0,5\n1,6\n2,7\n")
+    (folder / "edges__user__buys__item.csv").write_text("src,dst\n0,0\n0,2\n1,1\n")
+    words = ["dataset", "import", "csv", str(folder), "--out", str(tmp_path / "graph")]
+    assert main(words) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "expected a split or label column in one table, or --target RELATION; given" in told
+    assert main([*words, "--target", "buys", "--split", "random:0.5:0.2"]) == 0
+    schema = GraphDirectory.open(tmp_path / "graph").schema
+    assert schema.target_relations == (Relation("user", "buys", "item"),)
+    assert sum(schema.splits.values()) == 3
+
+
 def test_pairs_share_a_split_whatever_their_direction_and_relation(tmp_path: Path) -> None:
     generator = np.random.default_rng(1)
     edges = generator.integers(0, 30, (2, 400))

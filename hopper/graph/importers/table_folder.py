@@ -46,7 +46,13 @@ Suffix = Literal["csv", "parquet"]
 _KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}
 
 
-def read_folder(folder: Path, suffix: Suffix, space: Workspace | None = None) -> GraphTables:
+def read_folder(
+    folder: Path,
+    suffix: Suffix,
+    space: Workspace | None = None,
+    *,
+    target_follows: bool = False,
+) -> GraphTables:
     """Read a folder of tables.
 
     The target is the node type or the relations whose tables have a ``split`` column. Without such
@@ -56,6 +62,7 @@ def read_folder(folder: Path, suffix: Suffix, space: Workspace | None = None) ->
     Parameters
     ----------
     space: memory and folder for the work; None = half of the memory, and a temporary folder.
+    target_follows: the caller will choose the target relations, so several tables may qualify.
 
     Raises
     ------
@@ -64,7 +71,7 @@ def read_folder(folder: Path, suffix: Suffix, space: Workspace | None = None) ->
     """
     if space is None:
         with open_workspace(Path(tempfile.gettempdir()) / "hopper-tables") as workspace:
-            return read_folder(folder, suffix, workspace)
+            return read_folder(folder, suffix, workspace, target_follows=target_follows)
     node_files, edge_files = find_tables(folder, suffix)
     tables = GraphTables(folder.name, f"{_KINDS[suffix]} tables {folder.name}", "", {}, {})
     nodes: dict[str, NodeTable] = {}
@@ -75,7 +82,7 @@ def read_folder(folder: Path, suffix: Suffix, space: Workspace | None = None) ->
         relation: read_edge_table(file, nodes[relation.src], nodes[relation.dst], space)
         for relation, file in edge_files.items()
     }
-    _fill(tables, nodes, edges, folder)
+    _fill(tables, nodes, edges, folder, target_follows)
     return tables
 
 
@@ -95,7 +102,7 @@ def import_folder(
         both_ways = bool(options.symmetrize or options.add_reverse)
         estimate = estimate_import(nodes, edges, space, both_ways=both_ways)
         watcher.tell(estimate.tell(out, space))
-        tables = read_folder(folder, suffix, space)
+        tables = read_folder(folder, suffix, space, target_follows=bool(options.targets))
         if name is not None:
             tables.name = name
         check_tables(tables)
@@ -138,6 +145,7 @@ def _fill(
     nodes: Mapping[str, NodeTable],
     edges: Mapping[Relation, EdgeTable],
     folder: Path,
+    target_follows: bool,
 ) -> None:
     splits: dict[str | Relation, Mapping[str, Any]] = {}
     for name, table in nodes.items():
@@ -172,12 +180,12 @@ def _fill(
     if len(relations) == len(candidates) > 1:
         _fill_link_splits(tables, relations, splits, folder)
         return
-    if len(candidates) != 1:
+    if len(candidates) != 1 and not target_follows:
         raise GraphError(
-            f"{folder}: target: expected a split or label column in one table, "
-            f"given {', '.join(str(candidate) for candidate in candidates)}"
+            f"{folder}: target: expected a split or label column in one table, or "
+            f"--target RELATION; given {', '.join(str(candidate) for candidate in candidates)}"
         )
-    tables.target = candidates[0]
+    tables.target = (relations or candidates)[0]
     tables.splits = {
         check_name(name, "split", str(folder)): np.asarray(ids, np.int64)
         for name, ids in splits.get(tables.target, {}).items()
