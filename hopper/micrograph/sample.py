@@ -120,8 +120,8 @@ class NeighborSampler(NodeVersions):
                     f"node type {node_type!r} has {ids.size} nodes; at most {_MOST_NODES} can be "
                     "sampled"
                 )
+        super().__init__(original_ids)
         self.topologies = dict(sorted(topologies.items()))
-        self.original_ids = dict(original_ids)
         self.target = target
         self.fanouts = tuple(fanouts)
         self.seed = seed

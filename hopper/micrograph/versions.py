@@ -25,12 +25,13 @@ class NodeVersions:
     A node's only version is its global id. Samplers whose draws depend on the root override these
     methods.
 
-    Attributes
+    Parameters
     ----------
     original_ids: per node type, [count] int64, original id of every global id.
     """
 
-    original_ids: Mapping[str, NDArray[np.int64]]
+    def __init__(self, original_ids: Mapping[str, NDArray[np.int64]]) -> None:
+        self.original_ids = dict(original_ids)
 
     @property
     def version_dtype(self) -> np.dtype[Any]:
