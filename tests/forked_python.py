@@ -14,7 +14,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import io
-import json
+import marshal
 import os
 import runpy
 import select
@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forked_python_client import DIE_WITH_PARENT, FLAGS, FOLLOWER_NAME, surroundings
+from forked_python_client import DIE_WITH_PARENT, FLAGS, SURROUNDINGS_SUFFIX, surroundings
 
 from cache_server.parent import end_with_parent
 from hopper.quick_imports import quick_imports
@@ -61,61 +61,125 @@ with quick_imports():
     cpu_target.target_context.refresh()
 
 STANDARD_FILES = 3
-PR_SET_NAME = 15
-OWN = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-LIBRARY = [folder for folder in sys.path[1:] if folder not in OWN]
+HUGE_PAGE_BYTES = 2 << 20
+MADV_COLLAPSE = 25
+TESTS_PATH = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+LIBRARY = [folder for folder in sys.path[1:] if folder not in TESTS_PATH]
+
+
+class Copy:
+    """A copy of this process, and the connection to the client that it runs for."""
+
+    def __init__(self, process: int, connection: socket.socket) -> None:
+        self.process = process
+        self.ended = os.pidfd_open(process)
+        self.connection: socket.socket | None = connection
+
+    def hand_on(self) -> None:
+        """Send the copy the signal that its client got; kill it if the client has ended."""
+        assert self.connection is not None
+        message = b""
+        with suppress(ConnectionError):
+            message = self.connection.recv(1)
+        with suppress(ProcessLookupError):
+            os.kill(self.process, message[0] if message else signal.SIGKILL)
+        if not message:
+            self.connection.close()
+            self.connection = None
+
+    def end(self) -> None:
+        """Tell the client how the copy ended."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        if self.connection is not None:
+            with suppress(OSError):
+                self.connection.sendall(struct.pack("<i", code))
+        self.close()
+
+    def close(self) -> None:
+        """Close this process's files."""
+        os.close(self.ended)
+        if self.connection is not None:
+            self.connection.close()
 
 
 def main(address: str, parent: int) -> None:
-    """Serve; returns in every copy, which is then what was asked for."""
+    """Serve clients. It returns in every copy, which then runs what its client asked for."""
     end_with_parent(parent)
-    server, kernels = os.getpid(), KeptKernels()
+    server, kernels, copies = os.getpid(), KeptKernels(), list[Copy]()
     kernels.load()
+    use_huge_pages()
     with socket.socket(socket.AF_UNIX) as listener:
-        Path(address + ".json").write_text(json.dumps(surroundings()))
+        Path(address + SURROUNDINGS_SUFFIX).write_bytes(marshal.dumps(surroundings()))
         listener.bind(address)
         listener.listen(64)
         while True:
-            with suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+            clients = {copy.connection: copy for copy in copies if copy.connection is not None}
+            ends = {copy.ended: copy for copy in copies}
+            ready = select.select([listener, *clients, *ends], [], [])[0]
+            for copy in [ends[file] for file in ready if file in ends]:
+                copy.end()
+                copies.remove(copy)
+            for connection in ready:
+                # A copy that has just ended has closed its connection.
+                if connection in clients and clients[connection] in copies:
+                    clients[connection].hand_on()
+            if listener not in ready:
+                continue
             connection, _ = listener.accept()
-            kernels.load()
-            with connection:
-                if not os.fork():
-                    listener.close()
-                    end_with_parent(server)
-                    if follow(connection):
-                        return
+            if kernels.load():
+                use_huge_pages()
+            if (received := receive(connection)) is None:
+                connection.close()
+                continue
+            asked, files = received
+            process = os.fork()
+            if not process:
+                connection.close()
+                for copy in copies:
+                    copy.close()
+                break
+            for file in files:
+                os.close(file)
+            with suppress(OSError):
+                connection.sendall(struct.pack("<i", process))
+            copies.append(Copy(process, connection))
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+    become(asked, server)
 
 
-def follow(connection: socket.socket) -> bool:
-    """Start a copy and end with it, or it with its client; true in the copy itself."""
-    size, files, _, _ = socket.recv_fds(connection, 4, STANDARD_FILES)
-    with connection.makefile("rb") as stream:
-        asked = json.loads(stream.read(struct.unpack("<i", size)[0]))
-    follower = os.getpid()
-    process = os.fork()
-    if not process:
-        connection.close()
-        for target, file in enumerate(files):
-            os.dup2(file, target)
-            os.close(file)
-        become(asked, follower)
-        return True
-    name_after(asked["process"])
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """What a client asks for, and its standard files; none if it ends meanwhile."""
+    files: list[int] = []
+    with suppress(ConnectionError), connection.makefile("rb") as stream:
+        size, files, _, _ = socket.recv_fds(connection, 4, STANDARD_FILES)
+        if len(size) == 4:
+            expected = struct.unpack("<i", size)[0]
+            text = stream.read(expected)
+            if len(text) == expected:
+                return marshal.loads(text), files
     for file in files:
         os.close(file)
-    ended = os.pidfd_open(process)
-    while ended not in select.select([ended, connection], [], [])[0]:
-        told = connection.recv(1)
-        os.kill(process, told[0] if told else signal.SIGKILL)
-        if not told:
-            break
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    with suppress(OSError):
-        connection.sendall(struct.pack("<i", code))
-    os._exit(0)
+    return None
+
+
+def use_huge_pages() -> None:
+    """Let the kernel keep this process's memory in huge pages, where it can.
+
+    A fork copies the table of all pages, and most of a fork's time is that.
+    """
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, _, *name = line.split()
+        if access == "rw-p" and name in ([], ["[heap]"]):
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            start = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+            size = end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - start
+            if size > 0:
+                # Older kernels do not know of it, and copies are right without.
+                madvise(start, size, MADV_COLLAPSE)
 
 
 def enter_host(process: int) -> None:
@@ -125,8 +189,8 @@ def enter_host(process: int) -> None:
         for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()
         for _, name, group in [line.split(":", 2)]
     }
-    own = Path("/proc/self/cgroup").read_text().splitlines()
-    for line in groups.keys() - set(own):
+    here = Path("/proc/self/cgroup").read_text().splitlines()
+    for line in groups.keys() - set(here):
         (groups[line] / "cgroup.procs").write_text("0")
     spaces = [
         os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY)
@@ -139,36 +203,34 @@ def enter_host(process: int) -> None:
         os.close(space)
 
 
-def become(asked: dict[str, Any], follower: int) -> None:
+def become(asked: dict[str, Any], server: int) -> None:
     """Take over what a new interpreter would have."""
     enter_host(asked["process"])
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = list(asked["words"])
-    # The client ends with its own parent, and so does what is told to, whose parent is this one.
-    end_with_parent(follower)
+    # The client ends with its own parent, and so does what is told to, whose parent is the server.
+    end_with_parent(server)
     if parent := os.environ.get("HOPPER_DIE_WITH_PARENT"):
-        own = parent == str(asked["process"])
-        os.environ["HOPPER_DIE_WITH_PARENT"] = str(os.getpid() if own else follower)
+        is_client = parent == str(asked["process"])
+        os.environ["HOPPER_DIE_WITH_PARENT"] = str(os.getpid() if is_client else server)
     if DIE_WITH_PARENT in sys.argv:
-        sys.argv[sys.argv.index(DIE_WITH_PARENT) + 1] = str(follower)
-    sys.path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        sys.argv[sys.argv.index(DIE_WITH_PARENT) + 1] = str(server)
+    sys.path = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     sys.path += LIBRARY
     sys.executable = asked["executable"]
     # numba's lock is shared between a process and its forks: one that was killed holding it would
     # stop all others.
     if (parallel := sys.modules.get("numba.np.ufunc.parallel")) is not None:
         parallel._backend_init_process_lock = None  # type: ignore[attr-defined]
+    # numba ends children of a process that has launched GNU OpenMP's threads. The server has
+    # launched none, since each rank has one thread, and a copy may do so itself.
+    if (pool := sys.modules.get("numba.np.ufunc.omppool")) is not None:
+        ctypes.CFUNCTYPE(None, ctypes.c_int)(pool.launch_threads)(1)
     # Who loses a process reads what it has written; only who loses power waits for the disk.
     os.fsync = lambda _file: None  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def name_after(client: int) -> None:
-    """Let ``/proc/PID/comm`` tell whose copy is this process's child; torchrun renames itself."""
-    name = ctypes.create_string_buffer(FOLLOWER_NAME.format(client).encode())
-    ctypes.CDLL(None).prctl(PR_SET_NAME, name, 0, 0, 0)
 
 
 def run() -> None:

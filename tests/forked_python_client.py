@@ -3,15 +3,16 @@
 usage: forked_python_client.py EXECUTABLE PYTHON ADDRESS WORDS...; not a test by itself. EXECUTABLE
 is what this calls itself; PYTHON is the interpreter that runs WORDS where a copy would not be the
 same process: other words, another number of OpenMP's threads, or other cores.
+
+It imports only what an interpreter has built in: json, signal and socket take longer to import than
+all that it does.
 """
 
-import json
+import _signal
+import _socket
+import marshal
 import os
-import signal
-import socket
-import struct
 import sys
-from contextlib import suppress
 
 THREADS = "OMP_NUM_THREADS"
 COPIED = (
@@ -26,7 +27,10 @@ COPIED = (
 )
 FLAGS = ("-P", "-u")
 DIE_WITH_PARENT = "--die-with-parent"
-FOLLOWER_NAME = "follows {}"
+COPY_NAME = "runs {}"
+"""What a client calls itself; the number is its copy's process id."""
+SURROUNDINGS_SUFFIX = ".surroundings"
+"""What the file beside the socket ends with that holds the server's surroundings."""
 
 
 def main(executable, python, address, words):
@@ -45,26 +49,32 @@ def main(executable, python, address, words):
         "folder": os.getcwd(),
         "environment": dict(os.environ),
     }
-    text = json.dumps(asked).encode()
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        # What ends this process ends the other.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, lambda number, _: hand_on(connection, number))
-        socket.send_fds(connection, [struct.pack("<i", len(text))], [0, 1, 2])
-        connection.sendall(text)
-        told = connection.recv(4, socket.MSG_WAITALL)
-    code = struct.unpack("<i", told)[0] if len(told) == 4 else 1
+    text = marshal.dumps(asked)
+    connection = _socket.socket(_socket.AF_UNIX)
+    connection.connect(address)
+    # What ends this process ends the other.
+    for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1):
+        _signal.signal(number, lambda number, _: hand_on(connection, number))
+    files = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2))
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)
+    connection.sendmsg([len(text).to_bytes(4, "little")], [rights])
+    connection.sendall(text)
+    copy = connection.recv(4, _socket.MSG_WAITALL)
+    with open("/proc/self/comm", "w") as stream:
+        stream.write(COPY_NAME.format(int.from_bytes(copy, "little")))
+    answer = connection.recv(4, _socket.MSG_WAITALL)
+    code = int.from_bytes(answer, "little", signed=True) if len(answer) == 4 else 1
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        if -code != _signal.SIGKILL:
+            _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
 
 def can_be_copied(address, words):
     """Whether the server's copy would be what Python would be."""
-    with open(address + ".json") as stream:
-        same = json.load(stream)
+    with open(address + SURROUNDINGS_SUFFIX, "rb") as stream:
+        same = marshal.load(stream)
     plain = words[next(i for i, word in enumerate(words) if word not in FLAGS) :]
     known = plain[1] in COPIED if plain[0] == "-m" else plain[0].endswith(".py")
     return known and same == surroundings()
@@ -80,15 +90,17 @@ def surroundings():
 
 def hand_on(connection, number):
     """Tell the server of a signal; the other process may have ended just now."""
-    with suppress(OSError):
+    try:  # noqa: SIM105, contextlib is not built in
         connection.send(bytes([number]))
+    except OSError:
+        pass
 
 
 def follow(parent):
     """Get SIGTERM when the process that started this one ends."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+    ctypes.CDLL(None).prctl(1, _signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)
 

@@ -33,8 +33,8 @@ class KeptKernels:
         self._changed: dict[Path, int] = {}
         """by index of a kernel, when it had changed last"""
 
-    def load(self) -> None:
-        """Load what other processes have compiled since this was last called."""
+    def load(self) -> bool:
+        """Load what other processes have compiled since this was last called; whether there was."""
         before = dict(self._changed)
         for kernel in self._kernels:
             files = kernel._cache._cache_file
@@ -50,6 +50,8 @@ class KeptKernels:
                 own = list(kernel._cache._index_key(signature, codegen)[1:])
                 if made_for == own and signature not in kernel.overloads:
                     kernel.compile(signature)
-        if self._changed != before:
-            # What lives as long as the process is not looked through for garbage.
-            gc.freeze()
+        if self._changed == before:
+            return False
+        # What lives as long as the process is not looked through for garbage.
+        gc.freeze()
+        return True

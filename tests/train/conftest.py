@@ -23,7 +23,7 @@ from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 from tests.conftest import own_path
-from tests.forked_python_client import FOLLOWER_NAME
+from tests.forked_python_client import COPY_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OWN = Path(__file__).resolve().parent
@@ -194,12 +194,11 @@ class Run:
 
 def copies_of(client: psutil.Process) -> list[psutil.Process]:
     """What forked_python.py runs for a client of its own; empty for any other process."""
-    name, copies = FOLLOWER_NAME.format(client.pid), []
-    for comm in Path("/proc").glob("[0-9]*/comm"):
-        with suppress(OSError, psutil.NoSuchProcess):
-            if comm.read_text().strip() == name:
-                copies += psutil.Process(int(comm.parent.name)).children()
-    return copies
+    with suppress(OSError, psutil.NoSuchProcess):
+        name, _, copy = Path(f"/proc/{client.pid}/comm").read_text().strip().partition(" ")
+        if f"{name} {{}}" == COPY_NAME:
+            return [psutil.Process(int(copy))]
+    return []
 
 
 class Runs:
