@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ import torch
 from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.errors import DeadlineExceeded
+
+AWAIT_SECONDS = 60
 
 
 def main(out: Path) -> None:
@@ -57,19 +60,28 @@ def main(out: Path) -> None:
     assert exchange_arrays(cluster, [], "topology", "telling nothing") == []
     found["bytes of nothing"] = cluster.traffic.take()
 
-    # Rank 3 comes five seconds late, past the deadline of the others.
+    # Rank 3 does not come before the others have named it.
     if rank == 3:
-        time.sleep(5)
-    try:
-        cluster.arrive("meeting late")
-    except DeadlineExceeded as error:
-        found["late"] = str(error)
-    except Exception as error:
-        found["late"] = f"{type(error).__name__}: {error}"
+        await_ranks(out, range(3))
+    else:
+        try:
+            cluster.arrive("meeting late")
+        except DeadlineExceeded as error:
+            found["late"] = str(error)
+        except Exception as error:
+            found["late"] = f"{type(error).__name__}: {error}"
     out.write_text(json.dumps(found))
     # Without torchrun's agent rank 0 holds the store, which the others ask who is missing.
     if rank == 0:
-        time.sleep(5)
+        await_ranks(out, (1, 2))
+
+
+def await_ranks(out: Path, ranks: Iterable[int]) -> None:
+    """Return once these ranks have written their results beside ``out``, or have had the time."""
+    files = [out.with_name(f"rank-{rank}.json") for rank in ranks]
+    deadline = time.monotonic() + AWAIT_SECONDS
+    while not all(file.exists() for file in files) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":
