@@ -133,7 +133,7 @@ def test_names_that_lead_nowhere(
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(configuration, "_NAMES_SECONDS", 0.5)
-    findings = look(*servers(addresses[0], "node9:2000"), limit=2.0 if hangs else 20.0)
+    findings = look(*servers(addresses[0], "node9:2000"), limit=1.0 if hangs else 20.0)
     found = find(findings, "server 1, node9:2000")
     assert found.state == "wrong"
     assert ("leads nowhere: Name or service" in found.found) != hangs
@@ -190,5 +190,5 @@ def test_tls_and_tokens(
     other = ("--cluster.tls_ca", f"{folder}/other-ca.pem")
     findings = look(*secured, *other, *token)
     assert "its certificate is refused: " in find(findings, "server 0").found
-    findings = look(*secured, *token, limit=2.0)
+    findings = look(*secured, *token, limit=1.0)
     assert find(findings, "server 0").state == "wrong"
