@@ -225,9 +225,9 @@ class Runs:
             "sampler": {"fanouts": [4, 3]},
             "train": {
                 "engine": "hop",
-                "batch_size": 2,
+                "batch_size": 4,
                 "epochs": 3,
-                "learning_rate": 0.01,
+                "learning_rate": 0.02,
                 "run_dir": str(self._folder / name),
                 **train,
             },

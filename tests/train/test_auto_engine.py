@@ -11,10 +11,13 @@ import pytest
 from hopper.paired_ratio import Ratio
 from hopper.train.auto_engine import ENGINE_FILE, LEAST_ROUNDS, MOST_ROUNDS, Try, sort_by_speed
 
+# So small that models outweigh rows.
+BATCH = 2
+
 
 @pytest.fixture(scope="module")
 def chosen(runs: Any) -> Any:
-    return runs.finished("auto", engine="auto", epochs=2, checkpoint_every=4)
+    return runs.finished("auto", engine="auto", batch_size=BATCH, epochs=2, checkpoint_every=4)
 
 
 def choice_of(run: Any) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def test_a_try_tells_its_interval() -> None:
 
 def test_trying_leaves_no_trace_in_training(chosen: Any, runs: Any) -> None:
     engine = choice_of(chosen)["engine"]
-    named = runs.finished("named", engine=engine, epochs=2)
+    named = runs.finished("named", engine=engine, batch_size=BATCH, epochs=2)
     assert named.losses() == chosen.losses()
     assert [epoch["bytes"] for epoch in named.epochs()] == [
         epoch["bytes"] for epoch in chosen.epochs()
@@ -77,7 +80,8 @@ def test_trying_leaves_no_trace_in_training(chosen: Any, runs: Any) -> None:
 
 def test_a_resumed_run_keeps_the_engine(chosen: Any, runs: Any) -> None:
     before = choice_of(chosen)
-    run = runs.finished("auto", engine="auto", epochs=3, checkpoint_every=4, resume=True)
+    options = {"batch_size": BATCH, "epochs": 3, "checkpoint_every": 4}
+    run = runs.finished("auto", engine="auto", resume=True, **options)
     assert choice_of(run) == before
     assert {epoch["engine"] for epoch in run.epochs()} == {before["engine"]}
     assert "engine auto" not in run.stdout

@@ -12,7 +12,8 @@ from hopper.micrograph.merge_number import MERGE, TRIED, MergeNumber
 from hopper.train.results import EPOCHS_FILE
 from hopper.train.tensor_file import read_facts
 
-ADAPTIVE = ("--hop.merge=adaptive",)
+# So small batches that two epochs have enough iterations to compare.
+ADAPTIVE = ("--hop.merge=adaptive", "--train.batch_size=2")
 EPOCHS = 4
 
 

@@ -17,7 +17,7 @@ from hopper.cli import main
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT = 120.0
 # 83 training nodes, two ranks with two roots each.
-ITERATIONS = 21
+ITERATIONS = 11
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +79,9 @@ def test_every_rank_writes_spans(reference: Any) -> None:
 
 def test_a_run_prints_a_line_per_epoch(reference: Any) -> None:
     lines = reference.stdout.splitlines()
-    assert lines[0].startswith("engine hop: 2 ranks on 2 servers, 21 iterations an epoch")
+    assert lines[0].startswith(
+        f"engine hop: 2 ranks on 2 servers, {ITERATIONS} iterations an epoch"
+    )
     assert [line.split()[:2] for line in lines[1:4]] == [["epoch", str(i)] for i in range(3)]
     assert lines[-1] == f"results in {reference.run_dir}"
     assert "\x1b" not in reference.stdout

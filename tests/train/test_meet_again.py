@@ -18,8 +18,8 @@ from tests.conftest import free_port
 from tests.train.conftest import Runs
 
 BEST = "best.safetensors"
-# In the middle of an epoch, in its last iteration, and in its first.
-MOMENTS = ([0, 3], [1, 9], [2, 0])
+# Epoch and iteration: in the middle, the last one of papers, and the first.
+MOMENTS = ([0, 3], [1, 4], [2, 0])
 ON_DISK = (
     *("--model.name=rgcn", "--learnable.storage=mmap"),
     *("--cache.policy=benefit", "--cache.size=30%", "--cache.decline=false"),

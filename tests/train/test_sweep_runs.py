@@ -20,7 +20,7 @@ EVERY = 4
 
 
 def sweep(runs: Any, name: str, **train: Any) -> Any:
-    config = runs.config(name, batch_size=4, **train)
+    config = runs.config(name, **train)
     return runs.start([sys.executable, "-m", "hopper.cli", "sweep", str(config), *LISTS], name)
 
 
