@@ -23,6 +23,7 @@ import socket
 import struct
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def main(address: str, parent: int) -> None:
     end_with_parent(parent)
     server, kernels, copies = os.getpid(), KeptKernels(), list[Copy]()
     kernels.load()
-    use_huge_pages()
+    prepare_forks()
     with socket.socket(socket.AF_UNIX) as listener:
         Path(address + SURROUNDINGS_SUFFIX).write_bytes(marshal.dumps(surroundings()))
         listener.bind(address)
@@ -127,7 +128,7 @@ def main(address: str, parent: int) -> None:
                 continue
             connection, _ = listener.accept()
             if kernels.load():
-                use_huge_pages()
+                prepare_forks()
             if (received := receive(connection)) is None:
                 connection.close()
                 continue
@@ -162,6 +163,15 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
     for file in files:
         os.close(file)
     return None
+
+
+def prepare_forks() -> None:
+    """Make copies begin and end in a moment."""
+    use_huge_pages()
+    # numba would finalise each kernel at a copy's end, and so write to most of the memory that the
+    # copy shares. What a copy itself makes is finalised.
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
 
 
 def use_huge_pages() -> None:
