@@ -21,7 +21,7 @@ from hopper.train.checkpoint_files import CheckpointFiles
 
 EDGE = Relation("node", "edge", "node")
 # Within the second epoch.
-EVERY = 60
+EVERY = 30
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def settings(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
         "train": {
             "engine": "cooperative",
             "epochs": 2,
-            "batch_size": 64,
-            "learning_rate": 0.02,
+            "batch_size": 128,
+            "learning_rate": 0.03,
             "more_metrics": ["macro_f1", "roc_auc"],
             "checkpoint_every": EVERY,
             "run_dir": str(run_dir),
