@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -140,19 +141,21 @@ def serve_partitions(
     """Start the feature servers of a partitioned directory; returns their addresses.
 
     They begin at once, and end at once when the module does: one after another, the servers of a
-    whole session would take a quarter of a minute to end.
+    whole session would take a quarter of a minute to end. Tests of a module that ask for the same
+    directory share its servers.
     """
     running: list[_Server] = []
 
-    def start(partitioned: Path, servers: int, *options: str) -> list[str]:
+    @cache
+    def start(partitioned: Path, servers: int, *options: str) -> tuple[str, ...]:
         folder = tmp_path_factory.mktemp("servers")
         started = [
             _Server(forked_python, partitioned, index, folder, *options) for index in range(servers)
         ]
         running.extend(started)
-        return [server.address() for server in started]
+        return tuple(server.address() for server in started)
 
-    yield start
+    yield lambda *asked: list(start(*asked))
     for server in running:
         server.terminate()
     codes = [server.wait() for server in running]
