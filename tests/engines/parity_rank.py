@@ -15,6 +15,7 @@ from hopper.cluster import Cluster, choose_device
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows, open_graph
+from hopper.partition import PartitionedGraph
 from hopper.train.rank import make_deterministic, make_trainer, use_threads
 
 
@@ -31,10 +32,14 @@ def main(out: Path, cases: list[dict]) -> None:
         start_timeout=120,
         through_host=through_host,
     )
-    results = []
+    results, graphs = [], dict[str, PartitionedGraph]()
     for case in cases:
         config = make_config(case["config"])
-        graph = open_graph(config, cluster.server)
+        # Cases on one graph share what is mapped of it.
+        data = config.data.model_dump_json()
+        if data not in graphs:
+            graphs[data] = open_graph(config, cluster.server)
+        graph = graphs[data]
         remote = None
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(graph, config.cluster.servers, 60, wire=config.cluster.feature_wire)
