@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fewer roots than ranks": {
         "trials": [{"train.model_seed": 1}, {"model.hidden": 3}],
-        "train": {"batch_size": 1, "iterations_per_epoch": 7},
+        "train": {"batch_size": 1, "iterations_per_epoch": 3},
     },
     "one trial, in passes": {
         "trials": [{"model.dropout": 0.5}],
