@@ -84,7 +84,11 @@ def test_messages_through_host_memory_are_the_same(
     found = {}
     for shares in (False, True):
         cases = [
-            graphs.case(f"{shares} {engine} {model['name']}", model, engine, {"share_gpus": shares})
+            graphs.case(
+                f"{shares} {engine} {model['name']}",
+                *(model, engine, {"share_gpus": shares}),
+                iterations_per_epoch=2,
+            )
             for model, engines in (
                 (HOMOGENEOUS["gat"], ENGINES),
                 (MODELS["hgt"], ("hop", "cooperative", "raf")),

@@ -52,7 +52,9 @@ def case(
         "data": {"partitioned": str(parts)},
         "model": model,
         "sampler": {"fanouts": [3, 2]},
-        "train": TRAIN | {"run_dir": str(run_dir), "evaluate_every": 1} | train,
+        "train": TRAIN
+        | {"run_dir": str(run_dir), "evaluate_every": 1, "iterations_per_epoch": 2}
+        | train,
         "hop": {"merge": "off"},
         "learnable": LEARNABLE,
     } | more
