@@ -352,9 +352,7 @@ def test_no_edge_of_a_batch_is_drawn(divided: dict[int, Path]) -> None:
 @pytest.mark.parametrize(
     ("engine", "servers", "ranks_per_server"), [("naive", 2, 2), ("naive", 3, 1), ("p3", 2, 1)]
 )
-@pytest.mark.parametrize("is_link", [True, False])
 def test_divided_first_layers(
-    is_link: bool,
     engine: str,
     servers: int,
     ranks_per_server: int,
@@ -364,26 +362,37 @@ def test_divided_first_layers(
     tmp_path: Path,
 ) -> None:
     """Of links, and of edges whose labels are predicted."""
-    parts, graph = tmp_path / "parts", GraphDirectory.open(near)
-    relation = Relation("item", "near", "item")
-    if not is_link:
-        topology = graph.topology(relation)
-        dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-        graph = GraphDirectory.from_arrays(
-            tmp_path / "labelled",
-            {relation: np.stack([topology.indices, dst])},
-            features={"item": np.asarray(graph.features("item"))},
-            labels={relation: (np.asarray(topology.indices) + dst) % 3},
-            target=relation,
-            options=ImportOptions(split=RandomSplit(0.8, 0.1)),
-        )
+    links, relation = GraphDirectory.open(near), Relation("item", "near", "item")
+    topology = links.topology(relation)
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    labelled = GraphDirectory.from_arrays(
+        tmp_path / "labelled",
+        {relation: np.stack([topology.indices, dst])},
+        features={"item": np.asarray(links.features("item"))},
+        labels={relation: (np.asarray(topology.indices) + dst) % 3},
+        target=relation,
+        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
+    )
     features: Any = "by-dimension" if engine == "p3" else "by-node"
-    partition_graph(graph, parts, servers, "random", features=features)
-    of_links = ("sage", "mlp, in batch"), ("gat", "dot, joint")
-    trained = of_links if is_link else (("gcn", "labels"),)
-    chosen = [(engine, ONE_TYPE[model], task) for model, task in trained]
-    place = parts, (servers, ranks_per_server)
-    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+    configs = []
+    for graph, trained in (
+        (links, (("sage", "mlp, in batch"), ("gat", "dot, joint"))),
+        (labelled, (("gcn", "labels"),)),
+    ):
+        parts = tmp_path / f"parts of {graph.path.name}"
+        partition_graph(graph, parts, servers, "random", features=features)
+        cluster = {
+            "servers": serve_partitions(parts, servers),
+            "ranks_per_server": ranks_per_server,
+        }
+        for model, task in trained:
+            run_dir = tmp_path / f"{graph.path.name} {model}"
+            values = case_config(engine, ONE_TYPE[model], task, parts, run_dir)
+            configs.append(values | {"cluster": cluster})
+    world = servers * ranks_per_server
+    train_cases(configs, world, tmp_path / "world")
+    for values in configs:
+        assert_exact(values, world)
 
 
 FULL_BATCHES: list[tuple[str, dict[str, Any]]] = [
