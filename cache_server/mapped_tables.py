@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from cache_server.available_memory import available_memory
 
 _SHARE_OF_MEMORY: Final = 0.5
+_SMALL_TABLE_BYTES: Final = 128 << 10
+"""A table no longer than the kernel's usual read-ahead is read at once, and evicts next to nothing.
+"""
 
 
 def read_rows_alone(table: NDArray[Any]) -> bool:
@@ -22,6 +25,9 @@ def read_rows_alone(table: NDArray[Any]) -> bool:
     -------
     Whether read-ahead was switched off.
     """
+    # Finding out how much memory is available costs a millisecond of reading files.
+    if table.nbytes <= _SMALL_TABLE_BYTES:
+        return False
     if table.nbytes <= _SHARE_OF_MEMORY * available_memory():
         return False
     mapped = map_of(table)

@@ -40,6 +40,10 @@ def test_only_what_does_not_fit_is_read_alone(
     # What is in memory has no kernel to be told.
     assert not read_rows_alone(np.ones((1000, 100), np.float32))
     assert mmap.MADV_RANDOM > 0
+    # The kernel reads a small table at once, however little memory there is.
+    np.save(tmp_path / "few.npy", np.ones((1000, 10), np.float32))
+    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 0)
+    assert not read_rows_alone(np.load(tmp_path / "few.npy", mmap_mode="r"))
 
 
 def in_memory(table: np.ndarray) -> np.ndarray:
