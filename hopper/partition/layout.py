@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,9 @@ class Layout(ABC):
         self.relations = schema.ordered_relations()
         self._maps: dict[tuple[str, MapName], NDArray[np.int64]] = {}
         """maps that have been opened"""
+        self._topologies: WeakValueDictionary[tuple[Path, Relation, Path | None], Topology]
+        self._topologies = WeakValueDictionary()
+        """topologies that somebody reads; the samplers of training and evaluation share theirs"""
 
     @abstractmethod
     def explain(self, where: str) -> str:
@@ -155,8 +159,12 @@ class Layout(ABC):
 
         Parameters and errors are those of :func:`hopper.graph.directory.open_topology`.
         """
-        return open_topology(
-            *(folder, relation, edges, *self._counts(relation), degrees),
-            weighted=self._schema.relations[relation].weighted,
-            timed=self._schema.is_timed(relation),
-        )
+        opened = self._topologies.get((folder, relation, degrees))
+        if opened is None:
+            opened = open_topology(
+                *(folder, relation, edges, *self._counts(relation), degrees),
+                weighted=self._schema.relations[relation].weighted,
+                timed=self._schema.is_timed(relation),
+            )
+            self._topologies[folder, relation, degrees] = opened
+        return opened

@@ -98,6 +98,8 @@ def test_edge_features_stand_in_local_order(
 ) -> None:
     relation = Relation("author", "links", "paper")
     edges, total = divided.topology(relation), 0
+    # While somebody reads a topology, others get the same one.
+    assert divided.topology(relation) is edges
     for server in range(3):
         rows = divided.edge_features(relation, server)
         assert rows is not None
