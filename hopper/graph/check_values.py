@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel
+from cache_server.kernel import kernel, read_only
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.schema import Labels
@@ -128,9 +128,18 @@ def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
         )
 
 
-@kernel
 def find_outside(values: NDArray[Any], low: int, high: int) -> int:
     """Return the index of the first value outside [low, high), or -1."""
+    return int(_find_outside(read_only(values), low, high))
+
+
+def find_not_ascending(ids: NDArray[Any]) -> int:
+    """Return the first index whose id does not exceed the id before it, or -1."""
+    return int(_find_not_ascending(read_only(ids)))
+
+
+@kernel
+def _find_outside(values: NDArray[Any], low: int, high: int) -> int:
     for index in range(values.size):
         if values[index] < low or values[index] >= high:
             return index
@@ -138,8 +147,7 @@ def find_outside(values: NDArray[Any], low: int, high: int) -> int:
 
 
 @kernel
-def find_not_ascending(ids: NDArray[Any]) -> int:
-    """Return the first index whose id does not exceed the id before it, or -1."""
+def _find_not_ascending(ids: NDArray[Any]) -> int:
     for index in range(1, ids.size):
         if ids[index] <= ids[index - 1]:
             return index

@@ -18,6 +18,7 @@ from torch import Tensor
 from cache_server import source_draw
 from cache_server.draw import LAYERS
 from cache_server.hop_draw import Drawn
+from cache_server.kernel import read_only
 from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.graph.block import Block
@@ -91,7 +92,7 @@ class LayerSampler(NeighborSampler):
         ids = self.original_ids[relation.src]
         with threads_for(destinations.size):
             bounds, listed = source_draw.neighbour_lists(
-                topology.indptr, topology.indices, destinations
+                *map(read_only, (topology.indptr, topology.indices, destinations))
             )
             flags = source_draw.layer_flags(listed, ids, *sample.thresholds[relation], key)
             return source_draw.take_flagged(bounds, listed, flags)

@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel
+from cache_server.kernel import kernel, read_only
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 
@@ -76,8 +76,8 @@ def _visit_ends(
     starts = type_starts(schema)
     for relation, edges in topologies.items():
         _visit_relation(
-            np.asarray(edges.indptr),
-            np.asarray(edges.indices),
+            read_only(np.asarray(edges.indptr)),
+            read_only(np.asarray(edges.indices)),
             starts[relation.src],
             starts[relation.dst],
             cursor,
