@@ -9,7 +9,7 @@ import ast
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -115,6 +115,10 @@ PICKLING_CALLS = {
     "to_pickle",
 }
 
+ENGINES = {"model_centric", "hop", "zero_hop", "cooperative", "raf", "locality"}
+KNOW_ENGINES = ("hopper.config.engines",)
+"""what lists them for users"""
+
 
 class Import(NamedTuple):
     module: str
@@ -134,27 +138,36 @@ class Module:
         parts = self.name.split(".")
         return parts if self.path.endswith("__init__.py") else parts[:-1]
 
-    def imports(self) -> Iterator[Import]:
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree."""
+        return list(ast.walk(self.tree))
+
+    @functools.cached_property
+    def imports(self) -> list[Import]:
         """Every module named in an import, or in ``import_module`` with a constant."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                yield from (Import(alias.name, node.lineno) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                if node.level:
-                    package = self.package()[: len(self.package()) + 1 - node.level]
-                    base = ".".join([*package, *([node.module] if node.module else [])])
-                else:
-                    base = node.module or ""
-                # ``from package import name`` may name a module.
-                yield Import(base, node.lineno)
-                yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
-            elif (
-                isinstance(node, ast.Call)
-                and _called(node) in ("import_module", "__import__")
-                and node.args
-                and isinstance(node.args[0], ast.Constant)
-            ):
-                yield Import(str(node.args[0].value), node.lineno)
+        return [each for node in self.nodes for each in self.imports_of(node)]
+
+    def imports_of(self, node: ast.AST) -> Iterator[Import]:
+        """Modules that one node imports, its children aside."""
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                package = self.package()[: len(self.package()) + 1 - node.level]
+                base = ".".join([*package, *([node.module] if node.module else [])])
+            else:
+                base = node.module or ""
+            # ``from package import name`` may name a module.
+            yield Import(base, node.lineno)
+            yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
+        elif (
+            isinstance(node, ast.Call)
+            and _called(node) in ("import_module", "__import__")
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield Import(str(node.args[0].value), node.lineno)
 
 
 def _called(call: ast.Call) -> str:
@@ -169,19 +182,15 @@ def parse(name: str, source: str, path: str = "example.py") -> Module:
     return Module(name, path, ast.parse(source))
 
 
-@functools.cache
-def modules(*folders: str) -> list[Module]:
+def read_modules(*folders: str) -> Iterator[Module]:
     """All sources below some folders, generated ones aside."""
-    found = []
     for folder in folders:
         for file in sorted((REPOSITORY / folder).rglob("*.py")):
             relative = file.relative_to(REPOSITORY)
             if "generated" not in relative.parts:
                 parts = relative.with_suffix("").parts
                 name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-                found.append(parse(name, file.read_text(encoding="utf-8"), str(relative)))
-    assert found, folders
-    return found
+                yield parse(name, file.read_text(encoding="utf-8"), str(relative))
 
 
 def _below(module: str, ancestor: str) -> bool:
@@ -198,7 +207,7 @@ def against_direction(module: Module) -> list[str]:
     mine = _part(module.name)
     wrong = {
         f"{module.path}:{line}: {module.name} imports {target}"
-        for target, line in module.imports()
+        for target, line in module.imports
         if _below(target, "hopper")
         and _part(target) in LINE_OF
         and (mine in LINE_OF and LINE_OF[_part(target)] > LINE_OF[mine])
@@ -211,7 +220,7 @@ def out_of_place(module: Module) -> list[str]:
     return sorted(
         f"{module.path}:{line}: {module.name} imports {package}, which belongs in {homes}"
         for package, homes in HOMES.items()
-        for target, line in module.imports()
+        for target, line in module.imports
         if target.split(".")[0] == package and not any(_below(module.name, h) for h in homes)
     )
 
@@ -220,10 +229,10 @@ def unsafe_loading(module: Module) -> list[str]:
     """Whatever would run code found in a file or a message."""
     wrong = [
         f"{module.path}:{line}: imports {target}"
-        for target, line in module.imports()
+        for target, line in module.imports
         if target.split(".")[0] in EXECUTABLE_DATA and module.path != CLOSED_READER
     ]
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Call):
             continue
         given = {each.arg: each.value for each in node.keywords}
@@ -247,96 +256,173 @@ def unsafe_loading(module: Module) -> list[str]:
 
 def _imports_load(module: Module, called: str) -> bool:
     """Whether ``called`` is torch's."""
-    return called == "torch.load" or any(target == "torch.load" for target, _ in module.imports())
+    return called == "torch.load" or any(target == "torch.load" for target, _ in module.imports)
 
 
-def test_every_part_of_hopper_has_a_line() -> None:
-    parts = {_part(module.name) for module in modules("hopper")} - {""}
-    assert parts <= set(LINE_OF), "add the part to LINES, where it belongs"
-
-
-def test_imports_run_one_way() -> None:
-    assert [wrong for module in modules("hopper") for wrong in against_direction(module)] == []
+def named_engines(module: Module) -> Iterator[tuple[int, str]]:
+    """Lines that compare with the name of an engine, list one or assign one; an engine's own
+    ``name`` is none of these."""
+    for node in module.nodes:
+        values: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            values = [node.left, *node.comparators]
+        elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            values = node.elts
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not any(isinstance(each, ast.Name) and each.id == "name" for each in targets):
+                values = [node.value]
+        for value in values:
+            if isinstance(value, ast.Constant) and value.value in ENGINES:
+                yield node.lineno, value.value
 
 
 def from_outside(module: Module) -> list[str]:
     """Imports of what only a checkout has."""
     return sorted(
         f"{module.path}:{line}: {target}"
-        for target, line in module.imports()
+        for target, line in module.imports
         if target.split(".")[0] in ("benchmarks", "scripts", "tests")
     )
 
 
-def test_packages_import_nothing_that_is_not_installed() -> None:
-    assert [wrong for module in modules(*PACKAGES) for wrong in from_outside(module)] == []
-    assert from_outside(parse("hopper.cli.bench", "from benchmarks.paper import command"))
-    assert not from_outside(parse("hopper.cli.bench", "from hopper.bench import results"))
-
-
-def test_cache_server_knows_nothing_of_training() -> None:
-    wrong = [
+def knowing_of_training(module: Module) -> list[str]:
+    """Imports of what trains."""
+    return [
         f"{module.path}:{line}: {target}"
-        for module in modules("cache_server")
-        for target, line in module.imports()
+        for target, line in module.imports
         if _below(target, "hopper") or _below(target, "torch")
     ]
-    assert wrong == []
 
 
-def test_migrate_and_hetero_are_strangers() -> None:
+def meeting_strangers(module: Module) -> list[str]:
+    """Imports between migrate and hetero."""
     pairs = {("hopper.migrate", "hopper.hetero"), ("hopper.hetero", "hopper.migrate")}
-    wrong = [
+    return [
         f"{module.path}:{line}: {target}"
-        for module in modules("hopper")
-        for target, line in module.imports()
+        for target, line in module.imports
         for mine, other in pairs
         if _below(module.name, mine) and _below(target, other)
     ]
-    assert wrong == []
 
 
-def test_third_party_packages_stay_where_they_belong() -> None:
-    assert [wrong for module in modules(*PACKAGES) for wrong in out_of_place(module)] == []
-
-
-def test_optional_packages_are_imported_when_needed() -> None:
-    """Not at the top of a module: that would make them a condition of importing it."""
-    wrong = [
-        f"{module.path}:{statement.lineno}"
-        for module in modules(*PACKAGES)
+def too_early(module: Module) -> list[str]:
+    """Imports of optional packages at the top of a module."""
+    return [
+        f"{module.path}:{line}"
         for statement in module.tree.body
-        for target, _ in parse(module.name, ast.unparse(statement)).imports()
-        if isinstance(statement, (ast.Import, ast.ImportFrom))
-        and target.split(".")[0] in ("dgl", "cupy", "ogb", "pandas", "pyarrow")
+        for target, line in module.imports_of(statement)
+        if target.split(".")[0] in ("dgl", "cupy", "ogb", "pandas", "pyarrow")
     ]
-    assert wrong == []
 
 
-def test_no_module_is_called_utils() -> None:
-    wrong = [
-        module.path
-        for module in modules(*EVERYTHING)
-        if BAD_NAMES
-        & {word for part in Path(module.path).with_suffix("").parts for word in part.split("_")}
-    ]
-    assert wrong == []
+def badly_named(module: Module) -> list[str]:
+    """The path of a module whose name says nothing."""
+    parts = Path(module.path).with_suffix("").parts
+    return [module.path] if BAD_NAMES & {word for part in parts for word in part.split("_")} else []
 
 
-def test_nothing_executable_is_loaded() -> None:
-    assert [wrong for module in modules(*EVERYTHING) for wrong in unsafe_loading(module)] == []
-
-
-def test_no_code_is_made_from_text() -> None:
-    wrong = [
+def made_from_text(module: Module) -> list[str]:
+    """Calls that make code from text."""
+    return [
         f"{module.path}:{node.lineno}"
-        for module in modules(*PACKAGES)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("eval", "exec", "compile")
     ]
-    assert wrong == []
+
+
+def knowing_engines(module: Module) -> list[str]:
+    """Names of engines where there should be none."""
+    if module.name.startswith(KNOW_ENGINES):
+        return []
+    return [f"{module.path}:{line}: {name}" for line, name in named_engines(module)]
+
+
+RULES: tuple[tuple[Callable[[Module], list[str]], tuple[str, ...]], ...] = (
+    (against_direction, ("hopper",)),
+    (from_outside, PACKAGES),
+    (knowing_of_training, ("cache_server",)),
+    (meeting_strangers, ("hopper",)),
+    (out_of_place, PACKAGES),
+    (too_early, PACKAGES),
+    (badly_named, EVERYTHING),
+    (unsafe_loading, EVERYTHING),
+    (made_from_text, PACKAGES),
+    (knowing_engines, ("hopper",)),
+)
+"""what is wrong in a module, and the folders where it is"""
+
+
+@dataclass
+class Reading:
+    """What one reading of all sources found."""
+
+    names: set[str]
+    """of all modules"""
+    wrong: dict[Callable[[Module], list[str]], list[str]]
+    """by rule"""
+
+
+@pytest.fixture(scope="module")
+def reading() -> Reading:
+    """Every source is parsed once and let go of. A million nodes that stay would be looked through
+    again and again for garbage."""
+    result = Reading(set(), {rule: [] for rule, _ in RULES})
+    for folder in EVERYTHING:
+        names = len(result.names)
+        for module in read_modules(folder):
+            result.names.add(module.name)
+            for rule, folders in RULES:
+                if folder in folders:
+                    result.wrong[rule] += rule(module)
+        assert len(result.names) > names, f"no sources in {folder}"
+    return result
+
+
+def test_every_part_of_hopper_has_a_line(reading: Reading) -> None:
+    parts = {_part(name) for name in reading.names if _below(name, "hopper")} - {""}
+    assert parts <= set(LINE_OF), "add the part to LINES, where it belongs"
+
+
+def test_imports_run_one_way(reading: Reading) -> None:
+    assert reading.wrong[against_direction] == []
+
+
+def test_packages_import_nothing_that_is_not_installed(reading: Reading) -> None:
+    assert reading.wrong[from_outside] == []
+    assert from_outside(parse("hopper.cli.bench", "from benchmarks.paper import command"))
+    assert not from_outside(parse("hopper.cli.bench", "from hopper.bench import results"))
+
+
+def test_cache_server_knows_nothing_of_training(reading: Reading) -> None:
+    assert reading.wrong[knowing_of_training] == []
+
+
+def test_migrate_and_hetero_are_strangers(reading: Reading) -> None:
+    assert reading.wrong[meeting_strangers] == []
+
+
+def test_third_party_packages_stay_where_they_belong(reading: Reading) -> None:
+    assert reading.wrong[out_of_place] == []
+
+
+def test_optional_packages_are_imported_when_needed(reading: Reading) -> None:
+    """Not at the top of a module: that would make them a condition of importing it."""
+    assert reading.wrong[too_early] == []
+
+
+def test_no_module_is_called_utils(reading: Reading) -> None:
+    assert reading.wrong[badly_named] == []
+
+
+def test_nothing_executable_is_loaded(reading: Reading) -> None:
+    assert reading.wrong[unsafe_loading] == []
+
+
+def test_no_code_is_made_from_text(reading: Reading) -> None:
+    assert reading.wrong[made_from_text] == []
 
 
 @pytest.mark.parametrize(
@@ -416,7 +502,7 @@ for name in hopper.__all__:
 """
 
 
-def test_everything_imports_without_dgl_and_cupy() -> None:
+def test_everything_imports_without_dgl_and_cupy(reading: Reading) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", IMPORT_ALL],
         cwd=REPOSITORY,
@@ -426,7 +512,7 @@ def test_everything_imports_without_dgl_and_cupy() -> None:
     )
     assert done.returncode == 0, done.stderr
     imported = set(done.stdout.split())
-    expected = {module.name for module in modules(*PACKAGES)} - set(PACKAGES)
+    expected = {name for name in reading.names if name.split(".")[0] in PACKAGES} - set(PACKAGES)
     assert imported >= expected
 
 
@@ -439,36 +525,7 @@ def test_importing_hopper_loads_nothing_else() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-ENGINES = {"model_centric", "hop", "zero_hop", "cooperative", "raf", "locality"}
-KNOW_ENGINES = ("hopper.config.engines",)
-"""what lists them for users"""
-
-
-def named_engines(module: Module) -> Iterator[tuple[int, str]]:
-    """Lines that compare with the name of an engine, list one or assign one; an engine's own
-    ``name`` is none of these."""
-    for node in ast.walk(module.tree):
-        values: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            values = [node.left, *node.comparators]
-        elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-            values = node.elts
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if not any(isinstance(each, ast.Name) and each.id == "name" for each in targets):
-                values = [node.value]
-        for value in values:
-            if isinstance(value, ast.Constant) and value.value in ENGINES:
-                yield node.lineno, value.value
-
-
-def test_engines_are_asked_for_traits_and_not_for_their_names() -> None:
-    found = [
-        f"{module.path}:{line}: {name}"
-        for module in modules("hopper")
-        if not module.name.startswith(KNOW_ENGINES)
-        for line, name in named_engines(module)
-    ]
-    assert not found
+def test_engines_are_asked_for_traits_and_not_for_their_names(reading: Reading) -> None:
+    assert reading.wrong[knowing_engines] == []
     bad = 'if engine == "raf" or engine in ("hop",):\n    own = "zero_hop"\nname = "locality"\n'
     assert [name for _, name in named_engines(parse("x", bad))] == ["zero_hop", "raf", "hop"]
