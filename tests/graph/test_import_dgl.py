@@ -99,14 +99,14 @@ def test_edge_masks_make_the_relation_the_target(dgl: Any, tmp_path: Path) -> No
 
 def test_refused_files(dgl: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"nowhere\.bin: saved graphs: missing file"):
-        import_graph("dgl", str(tmp_path / "nowhere.bin"), tmp_path / "out")
+        read_dgl(tmp_path / "nowhere.bin")
+    # What is wrong is told where it was read apart, too.
     (tmp_path / "junk.bin").write_bytes(b"junk" * 100)
     with pytest.raises(GraphError, match=r"junk\.bin: DGL cannot read it as saved graphs"):
         import_graph("dgl", str(tmp_path / "junk.bin"), tmp_path / "out")
     graph = homogeneous(dgl)
-    # What is wrong is told where it was read apart, too.
     with pytest.raises(GraphError, match="expected one graph, given 2"):
-        imported(dgl, [graph, graph], tmp_path, apart=True)
+        imported(dgl, [graph, graph], tmp_path)
     graph.ndata["test_mask"] = torch.tensor([0.5, 0, 0, 0])
     with pytest.raises(GraphError, match="test_mask of _N: expected a mask of 0 and 1"):
         imported(dgl, [graph], tmp_path)

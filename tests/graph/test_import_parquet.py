@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hopper import GraphDirectory, GraphError
-from hopper.graph.importers import import_graph
+from hopper.graph.importers import ImportOptions, import_graph, import_here
 from hopper.graph.importers.table_folder import read_folder
 from hopper.graph.layout import names_file
 from hopper.graph.schema import Relation
@@ -97,7 +97,9 @@ def test_what_is_not_understood_is_named(
     tables[table] |= columns
     folder = write(tmp_path / "tables", **tables)
     with pytest.raises(GraphError, match=match):
-        import_graph("parquet", str(folder), tmp_path / "graph")
+        import_here(
+            "parquet", str(folder), tmp_path / "graph", ImportOptions(), name=None, root="dataset"
+        )
     assert not (tmp_path / "graph").exists()
 
 

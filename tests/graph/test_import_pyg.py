@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopper import GraphDirectory, GraphError
-from hopper.graph.importers import import_graph
+from hopper.graph.importers import ImportOptions, import_graph, import_here, pyg
 from hopper.graph.importers.pyg import tables_from_pyg
 from hopper.graph.schema import Relation
 
@@ -45,6 +45,11 @@ def typed() -> dict[Any, Any]:
         ("author", "writes", "paper"): {"edge_index": torch.tensor([[0, 2], [1, 0]])},
         ("paper", "rev writes", "author"): {"edge_index": torch.tensor([[1, 0], [0, 2]])},
     }
+
+
+def import_file(file: Path, out: Path) -> list[str]:
+    """Import in this process, which has imported torch already."""
+    return import_here("pyg", str(file), out, ImportOptions(), name=None, root="dataset")
 
 
 def test_one_type(tmp_path: Path) -> None:
@@ -86,12 +91,12 @@ def test_saved_files(tmp_path: Path) -> None:
     # As a dataset keeps its only graph, but for the class, which is PyG's.
     slices = {"x": torch.tensor([0, 4]), "edge_index": torch.tensor([0, 5])}
     torch.save((homogeneous(), slices), tmp_path / "dataset.pt")
-    import_graph("pyg", str(tmp_path / "dataset.pt"), tmp_path / "dataset")
+    import_file(tmp_path / "dataset.pt", tmp_path / "dataset")
     for name in ("plain", "dataset"):
         assert GraphDirectory.open(tmp_path / name).schema.splits == {"train": 2, "val": 1}
     torch.save((homogeneous(), {"x": torch.tensor([0, 2, 4])}), tmp_path / "two.pt")
     with pytest.raises(GraphError, match="expected a dataset of one graph, given 2 graphs"):
-        import_graph("pyg", str(tmp_path / "two.pt"), tmp_path / "two")
+        import_file(tmp_path / "two.pt", tmp_path / "two")
 
 
 class Harmful:
@@ -99,6 +104,15 @@ class Harmful:
 
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("harm-was-done"),))
+
+
+def test_only_files_of_its_classes_import_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer to import than most files to read."""
+    monkeypatch.setattr(pyg, "_plain_classes", lambda: pytest.fail("PyG was imported"))
+    torch.save(homogeneous(), tmp_path / "plain.pt")
+    import_file(tmp_path / "plain.pt", tmp_path / "plain")
 
 
 def test_nothing_in_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +123,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.Monke
     assert not Path("harm-was-done").exists()
     Path("junk.pt").write_bytes(b"junk")
     with pytest.raises(GraphError, match=r"junk\.pt: torch cannot read it"):
-        import_graph("pyg", "junk.pt", "out")
+        import_file(Path("junk.pt"), Path("out"))
 
 
 @pytest.mark.parametrize(
@@ -131,14 +145,14 @@ def test_what_is_not_understood_is_named(changes: dict[str, Any], match: str) ->
 
 def test_the_librarys_own_classes(tmp_path: Path) -> None:
     data = pytest.importorskip("torch_geometric.data", reason="PyG is not installed")
-    made = data.Data(**homogeneous())
-    torch.save(made, tmp_path / "data.pt")
+    graph_of_pyg = data.Data(**homogeneous())
+    torch.save(graph_of_pyg, tmp_path / "data.pt")
     import_graph("pyg", str(tmp_path / "data.pt"), tmp_path / "out")
     other = data.HeteroData.from_dict(typed())
     with pytest.warns(UserWarning, match="several labels"):
         GraphDirectory.from_pyg(other, tmp_path / "typed")
-    data.InMemoryDataset.save([made], str(tmp_path / "processed.pt"))
-    import_graph("pyg", str(tmp_path / "processed.pt"), tmp_path / "again")
+    data.InMemoryDataset.save([graph_of_pyg], str(tmp_path / "processed.pt"))
+    import_file(tmp_path / "processed.pt", tmp_path / "again")
     for name in ("out", "again"):
         graph = GraphDirectory.open(tmp_path / name)
         np.testing.assert_array_equal(graph.features("node"), np.arange(8.0).reshape(4, 2))

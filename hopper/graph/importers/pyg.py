@@ -59,12 +59,9 @@ def read_pyg(file: Path) -> GraphTables:
     ------
     GraphError: the file is missing, holds something else, or needs classes that are not safe.
     """
-    import torch
-
     require_file(file, "saved graph")
     try:
-        with torch.serialization.safe_globals(_plain_classes()):
-            content = torch.load(file, map_location="cpu", weights_only=True)
+        content = _load(file)
     # torch raises many kinds of errors for damaged files.
     except Exception as error:
         raise GraphError(
@@ -75,6 +72,19 @@ def read_pyg(file: Path) -> GraphTables:
     if isinstance(content, tuple):
         content = _only_graph(content, file)
     return tables_from_pyg(content, file.stem, str(file))
+
+
+def _load(file: Path) -> Any:
+    """What ``torch.save`` wrote. PyG takes seconds to import, and only its own classes need it."""
+    import torch
+
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if "torch_geometric" not in str(error):
+            raise
+    with torch.serialization.safe_globals(_plain_classes()):
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _plain_classes() -> list[Any]:
