@@ -137,7 +137,9 @@ def test_what_is_not_a_number_comes_through(make_block, operation):
 @pytest.mark.parametrize("operation", [modulated_sum, modulation._compose])
 def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype, operation):
     generator = torch.Generator().manual_seed(5)
-    rows = torch.randint(100, (300, 12), generator=generator).tolist()
+    # Interpreted programs are slow, and run one after another.
+    interpreted = kernels == "triton"
+    rows = torch.randint(100, (30 if interpreted else 300, 12), generator=generator).tolist()
     threads = torch.get_num_threads()
 
     def once():
@@ -149,7 +151,7 @@ def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype, o
     torch.set_num_threads(2)
     try:
         first = once()
-        for _ in range(3):
+        for _ in range(1 if interpreted else 3):
             assert all(torch.equal(a, b) for a, b in zip(once(), first, strict=True))
     finally:
         torch.set_num_threads(threads)
