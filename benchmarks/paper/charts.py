@@ -18,6 +18,7 @@ from hopper.palette import ENGINES, GRID, SOFT_TEXT, engine_colours, hex_of
 COLOURS: Final = tuple(
     hex_of(name) for name in ("grey", "orange", "sky", "blue", "green", "red", "pink")
 )
+DOTS_PER_INCH: Final = 150
 _GREY: Final = SOFT_TEXT
 
 
@@ -228,7 +229,7 @@ def canvas(
     columns: int, width: float, height: float, rows: int = 1, **words: Any
 ) -> tuple[Figure, list[Axes]]:
     """Make an empty figure with a grid of axes."""
-    figure = Figure(figsize=(width, height), dpi=150)
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
     figure.set_layout_engine("constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False, **words).flat)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.paper import charts
 from benchmarks.paper.accuracy import half_interval
 from benchmarks.paper.cell_figures import cell_figures
 from benchmarks.paper.cells import Cell
@@ -52,6 +53,12 @@ AUTO = {
     "tries": [{"engine": "zero_hop", "seconds": 0.25, "bytes": 1000}],
 }
 LEARNABLE = {"read": 0.01, "send": 0.02, "update": 0.03}
+
+
+@pytest.fixture(autouse=True)
+def _coarse_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at them, and pixels take longer than what is drawn."""
+    monkeypatch.setattr(charts, "DOTS_PER_INCH", 20)
 
 
 def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = ()) -> Any:
