@@ -14,19 +14,24 @@ from hopper.kernel_threads import threads_for
 
 
 def copy_rows(
-    table: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]
+    table: NDArray[Any],
+    rows: NDArray[np.integer[Any]],
+    out: NDArray[Any],
+    places: NDArray[np.integer[Any]],
 ) -> None:
     """Assign ``table[rows]`` to ``out[places]`` while other threads run.
 
     Parameters
     ----------
     table, out: [n, dim] and [m, dim] of one dtype, C-contiguous.
-    rows, places: [k] int64 rows of ``table`` and of ``out``, in range.
+    rows, places: [k] integers, the rows of ``table`` and of ``out``, in range.
     """
     word = _widest_word(table.shape[1] * table.itemsize)
+    # For each dtype of each of them numba would compile again, for seconds. Their bytes are few
+    # beside those of rows.
+    ids, goals = (read_only(each.astype(np.int64, copy=False)) for each in (rows, places))
     with threads_for(rows.size):
-        words = read_only(np.asarray(table).view(word))
-        _copy(words, read_only(rows), out.view(word), read_only(places))
+        _copy(read_only(np.asarray(table).view(word)), ids, out.view(word), goals)
 
 
 def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:

@@ -157,7 +157,7 @@ class KeptRows:
 
     def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: Ids) -> None:
         """Copy the rows in ``slots`` to ``out[places]``."""
-        copy_rows(self._rows, slots.astype(np.int64), out, places)
+        copy_rows(self._rows, slots, out, places)
         self._was_read[slots] = True
 
     def take_missed(self, ids: Ids, table: NDArray[Any], places: Ids) -> None:
@@ -170,7 +170,7 @@ class KeptRows:
         nodes, first = nodes[: self._left], first[: self._left]
         slots = self._free[self._left - nodes.size : self._left]
         self._left -= nodes.size
-        copy_rows(table, places[is_chosen][first], self._rows, slots.astype(np.int64))
+        copy_rows(table, places[is_chosen][first], self._rows, slots)
         self._slot_of[nodes], self._node_in[slots] = slots, nodes
         self._next_use[slots] = self._wanted[nodes]
 
