@@ -11,10 +11,10 @@ socket ADDRESS until the process PARENT ends.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import ctypes
 import io
-import marshal
 import os
 import runpy
 import select
@@ -110,7 +110,7 @@ def main(address: str, parent: int) -> None:
     kernels.load()
     prepare_forks()
     with socket.socket(socket.AF_UNIX) as listener:
-        Path(address + SURROUNDINGS_SUFFIX).write_bytes(marshal.dumps(surroundings()))
+        Path(address + SURROUNDINGS_SUFFIX).write_text(surroundings())
         listener.bind(address)
         listener.listen(64)
         while True:
@@ -159,7 +159,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
             expected = struct.unpack("<i", size)[0]
             text = stream.read(expected)
             if len(text) == expected:
-                return marshal.loads(text), files
+                return ast.literal_eval(text.decode()), files
     for file in files:
         os.close(file)
     return None

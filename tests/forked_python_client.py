@@ -10,7 +10,6 @@ all that it does.
 
 import _signal
 import _socket
-import marshal
 import os
 import sys
 
@@ -49,7 +48,8 @@ def main(executable, python, address, words):
         "folder": os.getcwd(),
         "environment": dict(os.environ),
     }
-    text = marshal.dumps(asked)
+    # What is asked for travels as a literal of Python.
+    text = ascii(asked).encode()
     connection = _socket.socket(_socket.AF_UNIX)
     connection.connect(address)
     # What ends this process ends the other.
@@ -73,19 +73,16 @@ def main(executable, python, address, words):
 
 def can_be_copied(address, words):
     """Whether the server's copy would be what Python would be."""
-    with open(address + SURROUNDINGS_SUFFIX, "rb") as stream:
-        same = marshal.load(stream)
+    with open(address + SURROUNDINGS_SUFFIX) as stream:
+        same = stream.read()
     plain = words[next(i for i, word in enumerate(words) if word not in FLAGS) :]
     known = plain[1] in COPIED if plain[0] == "-m" else plain[0].endswith(".py")
     return known and same == surroundings()
 
 
 def surroundings():
-    """What a copy cannot take over."""
-    return [
-        os.environ.get(THREADS),
-        sorted(os.sched_getaffinity(0)),
-    ]
+    """What a copy cannot take over, as a text."""
+    return f"{os.environ.get(THREADS)} threads, cores {sorted(os.sched_getaffinity(0))}"
 
 
 def hand_on(connection, number):

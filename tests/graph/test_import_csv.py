@@ -134,5 +134,8 @@ def test_refused_folders(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"nodes__author\.csv: cannot be read as CSV"):
         import_graph("csv", str(folder), tmp_path / "out")
     (folder / "nodes__author.csv").write_text("id,split\n0,train\n1,\n", encoding="utf-8")
-    with pytest.raises(GraphError, match="split or label column in one table, given author, paper"):
+    with pytest.raises(
+        GraphError,
+        match="split or label column in one table, or --target RELATION; given author, paper",
+    ):
         import_graph("csv", str(folder), tmp_path / "out")
