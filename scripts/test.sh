@@ -36,8 +36,10 @@ step() {
 }
 
 run_tests() {
-  # By file: what the tests of a file share is made once.
-  "$bin/python" -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder |
+  # By file: what the tests of a file share is made once. Half as many workers again as there are
+  # cores, because tests also wait for sockets and processes.
+  local workers=$((($(nproc) * 3 + 1) / 2))
+  "$bin/python" -m pytest -n "$((workers < 6 ? workers : 6))" --dist loadfile --no-loadscope-reorder |
     tee "$log"
 }
 
