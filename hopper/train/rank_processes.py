@@ -126,13 +126,16 @@ def run_ranks(
                 *("-P", "-m", module, str(given))
             )
     except ChildFailedError as error:
-        if stragglers.late:
-            names = ", ".join(stragglers.late)
-            raise DeadlineExceeded(names, "ending after the other ranks", end_limit) from error
         failures: dict[int, ProcessFailure] = error.failures
-        raise RanksFailed(
-            [read_failure(rank, failure) for rank, failure in failures.items()]
-        ) from error
+        late = stragglers.late
+        # Ranks that are late because another one failed do not hide that failure.
+        causes = [
+            read_failure(rank, failure) for rank, failure in failures.items() if rank not in late
+        ]
+        if late and not causes:
+            names = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in late.items())
+            raise DeadlineExceeded(names, "ending after the other ranks", end_limit) from error
+        raise RanksFailed(causes) from error
 
 
 def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:
@@ -206,25 +209,25 @@ class _Stragglers:
     """Kills ranks that do not end.
 
     After a rank has failed, the others are killed a moment later: the agent gives them half a
-    minute, which a suspended rank would use up. After a rank has ended well, the others are killed
-    after a limit: the agent would wait for ever.
+    minute, which a suspended rank would use up. After a rank has ended well, or was killed and left
+    no record, the others are killed after a limit: the agent would wait for ever, or half a minute.
 
     Parameters
     ----------
     ranks: number of ranks on this machine.
     folder: where failing ranks write their records.
-    limit: seconds that a rank may live after another has ended well.
+    limit: seconds that a rank may live after another has ended without a record of an error.
 
     Attributes
     ----------
-    late: "rank R (pid P)" of each rank that was killed after the limit.
+    late: the process id of each rank that was killed after the limit, by rank.
     """
 
     def __init__(self, ranks: int, folder: Path, limit: float) -> None:
         self._ranks = ranks
         self._folder = folder
         self._limit = limit
-        self.late: list[str] = []
+        self.late: dict[int, int] = {}
 
     def watch(self, done: threading.Event) -> None:
         """Watch the ranks until ``done`` is set."""
@@ -241,7 +244,7 @@ class _Stragglers:
             if len(living) in (0, self._ranks):
                 whole_at = now
             elif now - whole_at > self._limit:
-                self.late = [f"rank {rank} (pid {process.pid})" for rank, process in living.items()]
+                self.late = {rank: process.pid for rank, process in living.items()}
                 _kill(living)
                 return
 

@@ -116,6 +116,21 @@ def test_a_rank_that_never_comes_is_named(runs: Any, before_python: Callable[[st
     )
 
 
+def test_a_rank_that_outlives_a_killed_one_does_not_hide_it(
+    runs: Any, before_python: Callable[[str], None]
+) -> None:
+    """Told to end, rank 0 does not react, so the launcher kills it after its deadline."""
+    before_python(
+        '[ "$RANK" != 1 ] || kill -KILL $$; [ -z "$RANK" ] || trap \'\' TERM; '
+        '[ -z "$RANK" ] || exec sleep 100'
+    )
+    run = runs.train("outlives", "--cluster.timeout_seconds", "3", epochs=1_000_000)
+    assert re.fullmatch(
+        r"error: rank 1 \(pid \d+\) was killed by SIGKILL; the other ranks were ended",
+        last_words(run),
+    )
+
+
 def test_gradients_that_float16_cannot_hold_end_the_run(runs: Any) -> None:
     run = runs.train(
         *("overflow", "--train.autocast=float16", "--train.learning_rate=1e30"),
