@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from hopper.cli.metapaths import add_metapath_option
 from hopper.cli.numbers import seed, whole
+from hopper.quick_imports import quick_imports
 
 OF_NODES: Final[dict[str, Any]] = {
     "method_options": "{}",
@@ -195,6 +196,7 @@ def _add_options_of_locality(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     # The options do not need the libraries that dividing needs.
-    from hopper.cli.partition_run import divide
+    with quick_imports():
+        from hopper.cli.partition_run import divide
 
     return divide(arguments)

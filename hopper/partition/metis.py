@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cache_server.draw import key_of
 from hopper.partition.symmetrise import Adjacency
+from hopper.quick_imports import quick_imports
 
 _PR_SET_PDEATHSIG: Final = 1  # of Linux's sys/prctl.h
 
@@ -35,8 +36,8 @@ def divide_dgl(
     weights: [nodes, constraints] int64.
     """
     os.environ.setdefault("DGLBACKEND", "pytorch")
-    dgl = importlib.import_module("dgl")
-    torch = importlib.import_module("torch")
+    with quick_imports():
+        dgl, torch = importlib.import_module("dgl"), importlib.import_module("torch")
     no_edge_ids = torch.empty(0, dtype=torch.int64)
     parts = (torch.from_numpy(adjacency.indptr), torch.from_numpy(adjacency.indices), no_edge_ids)
     calls, backend = (importlib.import_module(f"dgl.{name}") for name in ("partition", "backend"))
