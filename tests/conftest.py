@@ -313,4 +313,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # Lazily, because on a busy machine a process that was killed may still have files open.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -55,10 +55,10 @@ connection.sendall(bytes(int(sys.argv[2])))
 """
 SPIN = """
 import time
-end = time.time() + 1
+before, end = time.process_time(), time.time() + 1
 while time.time() < end:
     pass
-print(time.process_time())
+print(time.process_time() - before)
 """
 BUILD = """
 import sys, time
