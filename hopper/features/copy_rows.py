@@ -27,11 +27,11 @@ def copy_rows(
     rows, places: [k] integers, the rows of ``table`` and of ``out``, in range.
     """
     word = _widest_word(table.shape[1] * table.itemsize)
-    # For each dtype of each of them numba would compile again, for seconds. Their bytes are few
-    # beside those of rows.
-    ids, goals = (read_only(each.astype(np.int64, copy=False)) for each in (rows, places))
+    # numba would compile again for every dtype of row numbers, which takes seconds. Row numbers are
+    # few bytes beside those of rows.
+    sources, goals = (read_only(ids.astype(np.int64, copy=False)) for ids in (rows, places))
     with threads_for(rows.size):
-        _copy(read_only(np.asarray(table).view(word)), ids, out.view(word), goals)
+        _copy(read_only(np.asarray(table).view(word)), sources, out.view(word), goals)
 
 
 def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:

@@ -122,6 +122,7 @@ class _Multiply(torch.autograd.Function):
     def forward(
         ctx: Any, reader: RowReader, counts: Sequence[int], dtype: torch.dtype, *matrices: Tensor
     ) -> tuple[Tensor, ...]:
+        """Multiply the first rows by each matrix, one block of rows after the other."""
         ctx.set_materialize_grads(False)
         ctx.reader, ctx.counts, ctx.dtype = reader, counts, dtype
         ctx.shapes = [matrix.shape for matrix in matrices]
@@ -142,6 +143,7 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Sum the gradients of the matrices over blocks of rows that are read again."""
         reader, needed = ctx.reader, ctx.needs_input_grad[3:]
         # Sums over blocks have float32 at least, as a product over all rows has inside.
         sum_dtype = torch.promote_types(ctx.dtype, torch.float32)

@@ -88,6 +88,7 @@ def make_dot_strip(vectors: int, lanes: int) -> Any:
 
     @intrinsic
     def dot_strip(typing_context, x, x_place, y, y_place, width):  # type: ignore[no-untyped-def]
+        """Give numba the types of the arguments, and what generates the loop in LLVM's language."""
         arguments = (x, types.intp, y, types.intp, types.intp)
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -12,20 +12,20 @@ MapName = Literal["original_ids", "global_ids"]
 
 
 def server_folder(path: Path, server: int) -> Path:
-    """The folder of the files that only one server needs."""
+    """Return the folder of the files that only one server needs."""
     return path / f"server-{server}"
 
 
 def held_file(folder: Path, node_type: str) -> Path:
-    """The file of the ids whose rows a server stores, if it stores some of a type's rows."""
+    """Return the file of the ids whose rows a server stores, if it stores some of a type's rows."""
     return folder / "held" / f"{node_type}.npy"
 
 
 def map_file(path: Path, node_type: str, name: MapName) -> Path:
-    """The file of one of a node type's two maps."""
+    """Return the file of one of a node type's two maps."""
     return path / "maps" / node_type / f"{name}.npy"
 
 
 def ranks_file(path: Path, node_type: str) -> Path:
-    """The file of each node's rank among those of its server, if ranks follow locality."""
+    """Return the file of each node's rank among those of its server, if ranks follow locality."""
     return path / "ranks" / f"{node_type}.npy"

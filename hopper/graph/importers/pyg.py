@@ -75,7 +75,10 @@ def read_pyg(file: Path) -> GraphTables:
 
 
 def _load(file: Path) -> Any:
-    """What ``torch.save`` wrote. PyG takes seconds to import, and only its own classes need it."""
+    """Load what ``torch.save`` wrote.
+
+    Importing PyG takes seconds, so it is imported only for files that name its classes.
+    """
     import torch
 
     try:
