@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -258,7 +260,7 @@ def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": own_path(),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
+            "MASTER_PORT": str(free_ports()),
             "WORLD_SIZE": str(world),
             "LOCAL_WORLD_SIZE": str(world),
             "HOPPER_DIE_WITH_PARENT": str(os.getpid()),
@@ -289,12 +291,19 @@ def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
     return run
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_ports(count: int = 1) -> int:
+    """The first of ``count`` TCP ports in a row that nobody has.
+
+    They are below those that the kernel gives to whoever asks for any, so that no connection takes
+    one of them before the process under test does.
+    """
+    above = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        first = above // 2 + secrets.randbelow(above // 2 - count)
+        with ExitStack() as taken, suppress(OSError):
+            for port in range(first, first + count):
+                taken.enter_context(socket.create_server(("0.0.0.0", port)))
+            return first
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 
 from hopper.train.results import EPOCHS_FILE
 from tests.cache_server.test_security import issue
-from tests.conftest import free_port
+from tests.conftest import free_ports
 
 yaml = pytest.importorskip("yaml")
 
@@ -113,12 +113,13 @@ def here(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
     ):
         shutil.copy(tmp_path / own, security / theirs)
     (security / "token").write_text("nobody-else-knows-this-0123456789")
-    ports = [str(free_port()) for _ in range(SERVERS)]
+    first = free_ports(SERVERS + 1)
+    meeting, *ports = (str(port) for port in range(first, first + SERVERS + 1))
     places = {
         "/security/": f"{security}/",
         "/data/parts": str(tmp_path / "kubernetes-parts"),
         "hopper-ranks-0.hopper-ranks": "127.0.0.1",
-        "30000": str(free_port()),
+        "30000": meeting,
     }
     (tmp_path / "kubernetes-parts").symlink_to(partitioned)
     for index, port in enumerate(ports):

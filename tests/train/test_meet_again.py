@@ -14,7 +14,7 @@ import pytest
 from hopper import divide_graph
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
-from tests.conftest import free_port
+from tests.conftest import free_ports
 from tests.train.conftest import Runs
 
 BEST = "best.safetensors"
@@ -80,7 +80,7 @@ def test_ranks_meet_again_at_a_store_that_one_of_them_holds(
 ) -> None:
     """As with torchrun on several machines; the launcher of one machine holds the store itself."""
     monkeypatch.setenv("PYTHON_EXEC", str(forked_python))
-    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
     config = runs.config("cut under torchrun", **cutting(1, MOMENTS[:1]))
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static", *meeting),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import urllib.error
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,21 +16,9 @@ from hopper.traffic import CAUSES, Traffic
 from hopper.train.run_metrics import RunMetrics, check_metrics
 from hopper.train.run_progress import RunProgress
 from tests.cache_server.test_metrics import PAGE, named_in, scrape
+from tests.conftest import free_ports
 
 DATA = {"data": {"partitioned": "parts"}}
-
-
-def free_ports() -> int:
-    """The first of two ports that are free."""
-    while True:
-        with ExitStack() as held:
-            first = held.enter_context(socket.create_server(("127.0.0.1", 0)))
-            port = int(first.getsockname()[1])
-            try:
-                held.enter_context(socket.create_server(("127.0.0.1", port + 1)))
-            except OSError:
-                continue
-            return port
 
 
 def listens(port: int) -> bool:
@@ -55,7 +42,7 @@ def test_the_page_names_every_metric() -> None:
 
 
 def test_a_run_is_watched_while_it_trains(runs: Any) -> None:
-    ranks, servers = free_ports(), free_ports()
+    ranks, servers = free_ports(2), free_ports(2)
     run = runs.train(
         "watched",
         *("--cluster.metrics", f"127.0.0.1:{ranks}"),
@@ -97,7 +84,7 @@ def test_a_run_is_watched_while_it_trains(runs: Any) -> None:
 
 
 def test_a_run_that_went_on_says_from_where(runs: Any) -> None:
-    port = free_ports()
+    port = free_ports(2)
     words = ("--cluster.metrics", f"127.0.0.1:{port}")
     run = runs.train("went on", "--restarts", "1", *words, epochs=500, checkpoint_every=4)
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint")
@@ -120,7 +107,7 @@ def test_a_run_that_went_on_says_from_where(runs: Any) -> None:
 
 
 def test_a_port_that_is_taken_starts_nothing(runs: Any) -> None:
-    port = free_ports()
+    port = free_ports(2)
     with socket.create_server(("127.0.0.1", port + 1)):
         run = runs.train("taken", "--cluster.metrics", f"127.0.0.1:{port}")
         assert run.finish() == 1

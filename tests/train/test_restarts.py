@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
+from tests.conftest import free_ports
 
 # The first process that is to be rank 1 is killed before it is Python; its id stays in a file.
 LOSE_RANK_1 = '[ "$RANK" != 1 ] || [ -e {file} ] || {{ echo $$ > {file}; kill -KILL $$; }}'
@@ -34,7 +34,7 @@ def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
     config = runs.config(name, checkpoint_every=4, resume="auto")
     words = ["--rdzv-backend", rendezvous]
     if rendezvous == "static":
-        words += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+        words += ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
     command = [
         *(sys.executable, "-m", "torch.distributed.run", *words, "--nproc-per-node", "2"),
         *("--max-restarts", "2", "-m", "hopper.train", str(config)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
+from tests.conftest import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "scripts" / "launch_slurm.sbatch"
@@ -44,8 +44,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[0-1]")
-    monkeypatch.setenv("SERVER_PORT", str(free_port()))
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    first = free_ports(3)
+    monkeypatch.setenv("MASTER_PORT", str(first))
+    monkeypatch.setenv("SERVER_PORT", str(first + 1))
 
 
 def test_the_job_is_the_same_run(reference: Any, runs: Any, slurm: None) -> None:
