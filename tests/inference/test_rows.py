@@ -72,84 +72,84 @@ def inference_of(
     "options",
     [
         {"name": "rgat"},
-        # Three classes are narrower than what is read of a node.
+        # Three classes are narrower than the rows that a layer reads.
         {"name": "rgat", "hidden": 16, "heads": 1, "merge": False},
         {"name": "rgcn"},
-        # Input rows of three numbers are.
+        # Input rows of three numbers are narrower than hidden rows.
         {"name": "hgt", "hidden": 8, "heads": 2},
     ],
 )
 def test_layers_in_chunks_score_like_whole_neighbourhoods(
     options: dict[str, object], graph: PartitionedGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, computed = inference_of(options, graph)
+    request, inference = inference_of(options, graph)
     model = make_model(request).eval()
     with torch.no_grad():
-        ids, logits = computed.rows(model, computed.split("val"))
+        ids, logits = inference.rows(model, inference.split("val"))
         rows = PartitionedRows(graph, 0, None)
         subgraph = make_full_sampler(request, 0).sample(ids, 0, 0)
         inputs = {
             name: torch.from_numpy(rows.gather("features", name, nodes)).double()
             for name, nodes in subgraph.nodes.items()
         }
-        whole = run_model(model, subgraph.typed_blocks(), inputs)
+        expected = run_model(model, subgraph.typed_blocks(), inputs)
     assert sorted(graph.original_ids("paper")[ids]) == sorted(
         graph.original_ids("paper")[graph.global_ids("paper")[graph.split("val")]]
     )
-    assert torch.allclose(logits, whole, rtol=0, atol=1e-12)
+    assert torch.allclose(logits, expected, rtol=0, atol=1e-12)
     chunks: list[int] = []
-    made = LayerWise._new_rows
+    new_rows = LayerWise._new_rows
 
-    def counted(self: LayerWise, *given: Any) -> torch.Tensor:
-        rows = made(self, *given)
+    def count_rows(self: LayerWise, *arguments: Any) -> torch.Tensor:
+        rows = new_rows(self, *arguments)
         chunks.append(len(rows))
         return rows
 
-    monkeypatch.setattr(LayerWise, "_new_rows", counted)
-    computed = inference_of(options, graph, chunk_bytes=2048)[1]
+    monkeypatch.setattr(LayerWise, "_new_rows", count_rows)
+    inference = inference_of(options, graph, chunk_bytes=2048)[1]
     with torch.no_grad():
-        again, parts = computed.rows(model, computed.split("val"))
+        chunked_ids, chunked_logits = inference.rows(model, inference.split("val"))
     assert len(chunks) > 10
     assert min(chunks) > 0
-    np.testing.assert_array_equal(ids, again)
-    assert torch.allclose(logits, parts, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(ids, chunked_ids)
+    assert torch.allclose(logits, chunked_logits, rtol=0, atol=1e-12)
 
 
-class Ended(Exception):
-    """In the place of a signal."""
+class Interrupted(Exception):
+    """Stands in for a signal."""
 
 
 @pytest.mark.parametrize("output", ["logits", "embeddings"])
 @pytest.mark.parametrize("name", ["rgcn", "hgt"])
-def test_rows_in_files_are_those_in_memory_whenever_it_was_ended(
+def test_rows_in_files_equal_those_in_memory_after_interruptions(
     name: str, output: Literal["logits", "embeddings"], graph: PartitionedGraph, tmp_path: Path
 ) -> None:
-    """Ended after every piece: what is there is not made again, and the bits are the same."""
-    request, computed = inference_of({"name": name}, graph, chunk_bytes=2048)
+    """After each interruption no piece is made again, and the bits are the same."""
+    request, inference = inference_of({"name": name}, graph, chunk_bytes=2048)
     model = make_model(request).eval()
     wanted = Wanted("all", np.arange(90), output)
     with torch.no_grad():
-        ids, expected = computed.rows(model, wanted)
+        ids, expected = inference.rows(model, wanted)
     assert expected.shape == (90, 3 if output == "logits" else 8)
-    seen: list[tuple[str, int]] = []
+    pieces_made: list[tuple[str, int]] = []
 
-    def end(table: str, done: int, pieces: int) -> None:
-        seen.append((table, done))
-        raise Ended
+    def interrupt(table: str, done: int, pieces: int) -> None:
+        pieces_made.append((table, done))
+        raise Interrupted
 
     for _ in range(500):
-        space = FileRows(tmp_path / "rows", on_piece=end)
+        space = FileRows(tmp_path / "rows", on_piece=interrupt)
         try:
             with torch.no_grad():
-                again, found = computed.rows(model, wanted, space)
-        except Ended:
+                ids_in_files, rows_in_files = inference.rows(model, wanted, space)
+        except Interrupted:
             continue
         break
     else:
         pytest.fail("it never came to an end")
-    assert len(seen) == len(set(seen)) > 10
-    np.testing.assert_array_equal(ids, again)
-    assert torch.equal(found, expected)
+    assert len(pieces_made) == len(set(pieces_made)) > 10
+    np.testing.assert_array_equal(ids, ids_in_files)
+    assert torch.equal(rows_in_files, expected)
 
 
 def test_a_model_without_layers_scores_by_whole_neighbourhoods(tmp_path: Path) -> None:
@@ -174,13 +174,13 @@ def test_a_model_without_layers_scores_by_whole_neighbourhoods(tmp_path: Path) -
     parts = partition_graph(
         GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random"
     )
-    request, computed = inference_of({"name": "gcn"}, parts)
+    request, inference = inference_of({"name": "gcn"}, parts)
     model = make_model(request).eval()
     with torch.no_grad():
-        ids, by_layers = computed.rows(model, computed.split("val"))
-        again, whole = computed.rows(NoLayers(model), computed.split("val"))
-    np.testing.assert_array_equal(ids, again)
-    assert torch.allclose(by_layers, whole, rtol=0, atol=1e-12)
+        ids, by_layers = inference.rows(model, inference.split("val"))
+        ids_again, by_forward = inference.rows(NoLayers(model), inference.split("val"))
+    np.testing.assert_array_equal(ids, ids_again)
+    assert torch.allclose(by_layers, by_forward, rtol=0, atol=1e-12)
 
 
 class NoLayers(torch.nn.Module):
@@ -191,5 +191,5 @@ class NoLayers(torch.nn.Module):
         self.model = model
 
     def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.model(blocks, x)
-        return found
+        logits: torch.Tensor = self.model(blocks, x)
+        return logits

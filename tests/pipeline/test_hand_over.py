@@ -1,4 +1,4 @@
-"""What one thread hands to the next: its order, its bounds, its end."""
+"""The queue between two threads: its order, its bounds and its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hopper.pipeline.hand_over import Closed, HandOver
 
 
-def started(work: Callable[[], object]) -> threading.Thread:
+def start_thread(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
@@ -26,7 +26,7 @@ def test_items_come_in_their_order() -> None:
             queue.await_room(1)
             queue.put(item, 1)
 
-    maker = started(make)
+    maker = start_thread(make)
     taken += [queue.take() for _ in range(50)]
     maker.join(10)
     assert taken == list(range(50))
@@ -36,50 +36,50 @@ def test_items_come_in_their_order() -> None:
     ("items", "nbytes", "sizes", "fit"),
     [(2, 100, [1, 1, 1], 2), (9, 10, [4, 4, 4], 2), (9, 10, [50, 1], 1), (9, 10, [10, 1], 1)],
 )
-def test_no_more_wait_than_there_is_room_for(
+def test_a_full_queue_lets_its_maker_wait(
     items: int, nbytes: int, sizes: list[int], fit: int
 ) -> None:
     queue: HandOver[int] = HandOver(items, nbytes)
-    made = threading.Semaphore(0)
+    items_put = threading.Semaphore(0)
 
     def make() -> None:
         for size in sizes:
             queue.await_room(size)
             queue.put(size, size)
-            made.release()
+            items_put.release()
 
-    maker = started(make)
+    maker = start_thread(make)
     for _ in range(fit):
-        assert made.acquire(timeout=10)
-    assert not made.acquire(timeout=0.1)
+        assert items_put.acquire(timeout=10)
+    assert not items_put.acquire(timeout=0.1)
     assert [queue.take() for _ in sizes] == sizes
     maker.join(10)
     assert not maker.is_alive()
 
 
-def test_more_or_fewer_may_be_allowed_to_wait() -> None:
+def test_the_number_of_waiting_items_can_change() -> None:
     queue: HandOver[int] = HandOver(2, 100)
-    made = threading.Semaphore(0)
+    items_put = threading.Semaphore(0)
 
     def make() -> None:
         for item in range(5):
             queue.await_room(1)
             queue.put(item, 1)
-            made.release()
+            items_put.release()
 
     queue.allow(1)
-    maker = started(make)
-    assert made.acquire(timeout=10)
-    assert not made.acquire(timeout=0.1)
+    maker = start_thread(make)
+    assert items_put.acquire(timeout=10)
+    assert not items_put.acquire(timeout=0.1)
     queue.allow(3)
     for _ in range(2):
-        assert made.acquire(timeout=10)
-    assert not made.acquire(timeout=0.1)
+        assert items_put.acquire(timeout=10)
+    assert not items_put.acquire(timeout=0.1)
     assert [queue.take() for _ in range(5)] == list(range(5))
     maker.join(10)
 
 
-def test_an_error_comes_before_what_waits_and_keeps_its_traceback() -> None:
+def test_an_error_comes_before_waiting_items_and_keeps_its_traceback() -> None:
     queue: HandOver[int] = HandOver(5, 5)
     queue.put(1, 1)
 
@@ -96,7 +96,7 @@ def test_an_error_comes_before_what_waits_and_keeps_its_traceback() -> None:
         assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
 
-def test_its_end_lets_everyone_go() -> None:
+def test_closing_wakes_every_waiting_thread() -> None:
     full: HandOver[int] = HandOver(1, 1)
     full.put(1, 1)
     ended: list[str] = []
@@ -108,8 +108,8 @@ def test_its_end_lets_everyone_go() -> None:
 
     empty: HandOver[int] = HandOver(1, 1)
     threads = [
-        started(lambda: wait(lambda: full.await_room(1), "maker")),
-        started(lambda: wait(empty.take, "taker")),
+        start_thread(lambda: wait(lambda: full.await_room(1), "maker")),
+        start_thread(lambda: wait(empty.take, "taker")),
     ]
     for queue in (full, empty):
         queue.close()
@@ -121,7 +121,7 @@ def test_its_end_lets_everyone_go() -> None:
         full.take()
 
 
-def test_what_is_owed_is_put_without_room() -> None:
+def test_an_owed_item_is_put_without_room() -> None:
     queue: HandOver[int] = HandOver(1, 1)
     queue.put(1, 1)
     is_owed = False
@@ -130,7 +130,7 @@ def test_what_is_owed_is_put_without_room() -> None:
         queue.await_room(1, lambda: is_owed)
         queue.put(2, 1)
 
-    maker = started(make)
+    maker = start_thread(make)
     maker.join(0.1)
     assert maker.is_alive()
     is_owed = True

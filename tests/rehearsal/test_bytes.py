@@ -1,4 +1,4 @@
-"""Bytes that are foretold are those that real runs count, cause by cause."""
+"""Estimated bytes equal those that real runs count, cause by cause."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MACHINE = Machine(1, 0.0, 1)
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """Batches of it are large enough for a few to tell of all."""
+    """A graph whose batches are so large that a few of them represent all."""
     return make_community_graph(tmp_path_factory.mktemp("graph") / "graph", nodes=1200, train=370)
 
 
-def values_of(partitioned: Path, engine: str, ranks: int, **data: Any) -> dict[str, Any]:
+def make_values(partitioned: Path, engine: str, ranks: int, **data: Any) -> dict[str, Any]:
     full = engine == "neutronstar"
     return {
         "data": {"partitioned": str(partitioned)},
@@ -46,14 +46,14 @@ def values_of(partitioned: Path, engine: str, ranks: int, **data: Any) -> dict[s
     }
 
 
-def estimated(values: dict[str, Any], most: int) -> dict[str, int]:
+def estimate_bytes(values: dict[str, Any], most: int) -> dict[str, int]:
     config = make_config(values)
     request = Request(config, open_graph(config))
     world = World(request, LINK, MACHINE.pace)
-    found = estimate_engine(config.train.engine, request, world, MACHINE, most)
-    assert not found.refused
-    assert found.bytes is not None
-    return dict(found.bytes)
+    estimate = estimate_engine(config.train.engine, request, world, MACHINE, most)
+    assert not estimate.refused
+    assert estimate.bytes is not None
+    return dict(estimate.bytes)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def estimated(values: dict[str, Any], most: int) -> dict[str, int]:
         ("partitioned", 2, EVERYWHERE),
     ],
 )
-def test_an_epoch_sends_what_was_foretold(
+def test_estimated_bytes_equal_those_of_real_epochs(
     topology: Literal["replicated", "partitioned"],
     ranks: int,
     engines: tuple[str, ...],
@@ -74,23 +74,23 @@ def test_an_epoch_sends_what_was_foretold(
     serve_partitions: Callable[..., list[str]],
     tmp_path: Path,
 ) -> None:
-    divided = tmp_path / "parts"
-    partition_graph(graph, divided, SERVERS, "random", topology=topology)
+    partitioned = tmp_path / "parts"
+    partition_graph(graph, partitioned, SERVERS, "random", topology=topology)
     cases = []
     for name in engines:
         # What the engine decides by itself, it decides by what it measures.
         options = {"engine_options": {"dependencies": "fetch"}} if name == "neutronstar" else {}
-        cases.append(values_of(divided, name, ranks, run_dir=str(tmp_path / name), **options))
-    servers = serve_partitions(divided, SERVERS)
-    for case, sent in zip(cases, sent_by(cases, servers, run_ranks, tmp_path), strict=True):
+        cases.append(make_values(partitioned, name, ranks, run_dir=str(tmp_path / name), **options))
+    servers = serve_partitions(partitioned, SERVERS)
+    for case, measured in zip(cases, run_cases(cases, servers, run_ranks, tmp_path), strict=True):
         engine = case["train"]["engine"]
-        assert estimated(case, 100) == sent, engine
-        few = estimated(case, 3)
-        for cause, nbytes in sent.items():
-            assert few[cause] == pytest.approx(nbytes, rel=0.05), f"{engine}, {cause}"
+        assert estimate_bytes(case, 100) == measured, engine
+        few_iterations = estimate_bytes(case, 3)
+        for cause, nbytes in measured.items():
+            assert few_iterations[cause] == pytest.approx(nbytes, rel=0.05), f"{engine}, {cause}"
 
 
-def test_typed_graphs_with_learnable_rows_and_columns(
+def test_estimates_of_typed_graphs_learnable_rows_and_columns(
     run_ranks: Callable[..., list[Any]],
     serve_partitions: Callable[..., list[str]],
     graph: GraphDirectory,
@@ -105,38 +105,38 @@ def test_typed_graphs_with_learnable_rows_and_columns(
         *(("by-node", "zero_hop"), ("by-node", "cooperative")),
         *(("by-relation", "raf"), ("columns", "p3")),
     ):
-        case = values_of(tmp_path / folder, engine, 1, run_dir=str(tmp_path / engine))
+        case = make_values(tmp_path / folder, engine, 1, run_dir=str(tmp_path / engine))
         if folder != "columns":
             case["model"] = MODELS["rgcn"]
             case["learnable"] = LEARNABLE
             case["train"]["batch_size"] = 8
         cases.append(case)
-    servers = [serve_partitions(tmp_path / each, SERVERS) for each in ("by-node", "columns")]
+    servers = [serve_partitions(tmp_path / folder, SERVERS) for folder in ("by-node", "columns")]
     addresses = {"by-node": servers[0], "columns": servers[1], "by-relation": []}
-    measured = sent_by(cases, addresses, run_ranks, tmp_path)
-    for case, sent in zip(cases, measured, strict=True):
-        assert estimated(case, 100) == sent, case["train"]["engine"]
+    measured = run_cases(cases, addresses, run_ranks, tmp_path)
+    for case, sent_bytes in zip(cases, measured, strict=True):
+        assert estimate_bytes(case, 100) == sent_bytes, case["train"]["engine"]
 
 
-def sent_by(
+def run_cases(
     cases: list[dict[str, Any]],
     servers: list[str] | dict[str, list[str]],
     run_ranks: Callable[..., list[Any]],
     folder: Path,
 ) -> list[dict[str, int]]:
-    """Bytes by cause of real runs.
+    """Train the cases on real ranks; returns the bytes by cause of each.
 
     Parameters
     ----------
-    servers: addresses; of several divisions by the names of their folders.
+    servers: their addresses, or the addresses by the name of a division's folder.
     """
     runs = []
     for case in cases:
         parts = Path(case["data"]["partitioned"]).name
-        own = servers if isinstance(servers, list) else servers[parts]
-        runs.append({"config": {**case, "cluster": {**case["cluster"], "servers": own}}})
+        addresses = servers if isinstance(servers, list) else servers[parts]
+        runs.append({"config": {**case, "cluster": {**case["cluster"], "servers": addresses}}})
     file = folder / "cases.json"
     file.write_text(json.dumps(runs))
     world = SERVERS * int(cases[0]["cluster"]["ranks_per_server"])
     first, *_ = run_ranks(RANK_SCRIPT, world, folder / "ranks", str(file))
-    return [dict(each["bytes"]) for each in first]
+    return [dict(result["bytes"]) for result in first]

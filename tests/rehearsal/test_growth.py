@@ -1,4 +1,4 @@
-"""Epochs with other numbers of servers: what was rehearsed stands, the rest follows from it."""
+"""Estimates for other numbers of servers than those that were rehearsed."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ LINK = Link(8 * 10**9, 0.0, 2, FREE, FREE)
 PARAMETERS, STEP, ROOT = 4000, 1e-3, 2e-5
 
 
-def made(servers: int) -> Estimate:
-    """Of an engine whose models go around all ranks: 500 bytes a root, all rows anywhere."""
+def make_estimate(servers: int) -> Estimate:
+    """An estimate of an engine whose models visit all ranks. A root reads 500 bytes of rows, which
+    may lie on any server."""
     ranks = 2 * servers
     iterations = ROOTS // (BATCH * ranks)
-    sent: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
-    sent["feature"] = round(500 * BATCH * ranks * (1 - 1 / servers))
-    sent["gradient"] = 2 * (servers - 1) * PARAMETERS
-    sent["model"] = ranks * servers * PARAMETERS
-    seconds = ROOT * BATCH + STEP * ranks + sum(sent.values()) / servers / 10**9
+    sent_bytes: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+    sent_bytes["feature"] = round(500 * BATCH * ranks * (1 - 1 / servers))
+    sent_bytes["gradient"] = 2 * (servers - 1) * PARAMETERS
+    sent_bytes["model"] = ranks * servers * PARAMETERS
+    seconds = ROOT * BATCH + STEP * ranks + sum(sent_bytes.values()) / servers / 10**9
     return Estimate(
         *("around", True),
         iterations=iterations,
         iteration_seconds=seconds,
         epoch_seconds=seconds * iterations,
-        iteration_bytes=sent,
-        bytes={cause: each * iterations for cause, each in sent.items()},
+        iteration_bytes=sent_bytes,
+        bytes={cause: nbytes * iterations for cause, nbytes in sent_bytes.items()},
     )
 
 
-def test_what_was_rehearsed_at_a_few_numbers_is_found_at_others() -> None:
-    growth = grow({each: made(each) for each in (2, 4)}, ROOTS, BATCH, LINK)
-    assert [each.servers for each in growth.points if each.rehearsed] == [2, 4]
+def test_two_rehearsed_numbers_of_servers_give_bytes_and_seconds_of_others() -> None:
+    growth = grow({servers: make_estimate(servers) for servers in (2, 4)}, ROOTS, BATCH, LINK)
+    assert [point.servers for point in growth.points if point.rehearsed] == [2, 4]
     for point in growth.points:
-        true = made(point.servers)
-        assert point.bytes == pytest.approx(true.total_bytes, rel=1e-3)
-        assert point.epoch_seconds == pytest.approx(true.epoch_seconds, rel=1e-3)
+        expected = make_estimate(point.servers)
+        assert point.bytes == pytest.approx(expected.total_bytes, rel=1e-3)
+        assert point.epoch_seconds == pytest.approx(expected.epoch_seconds, rel=1e-3)
 
 
-def test_one_number_tells_bytes_and_not_steps() -> None:
-    growth = grow({4: made(4)}, ROOTS, BATCH, LINK)
-    by_servers = {each.servers: each for each in growth.points}
-    assert by_servers[64].bytes == pytest.approx(made(64).total_bytes, rel=1e-3)
-    assert by_servers[64].epoch_seconds < made(64).epoch_seconds
+def test_one_rehearsed_number_gives_bytes_but_not_steps() -> None:
+    growth = grow({4: make_estimate(4)}, ROOTS, BATCH, LINK)
+    by_servers = {point.servers: point for point in growth.points}
+    assert by_servers[64].bytes == pytest.approx(make_estimate(64).total_bytes, rel=1e-3)
+    assert by_servers[64].epoch_seconds < make_estimate(64).epoch_seconds

@@ -1,4 +1,4 @@
-"""Threads that share cores, and ranks that wait for each other: against sums by hand."""
+"""Seconds of threads that share cores and of ranks that wait, compared with sums made by hand."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ MANY, ONE = Cores(8, 1, 1), Cores(1, 1, 1)
     ],
 )
 def test_one_rank(cores: Cores, is_pipelined: bool, waits: float, seconds: float) -> None:
-    """The longest phase, or all work where there are no cores for more."""
-    found = overlapped_seconds([costs(1, 3, 7, waits)], cores, is_pipelined=is_pipelined)
-    assert found == pytest.approx(seconds)
+    """It is the longest phase, or the sum of all work where there is only one core."""
+    result = overlapped_seconds([costs(1, 3, 7, waits)], cores, is_pipelined=is_pipelined)
+    assert result == pytest.approx(seconds)
 
 
-def test_what_waits_for_a_link_is_slowed_down_by_what_works_beside_it() -> None:
-    """Neither the longest phase (16) nor all that there is, one after the other (26)."""
-    found = overlapped_seconds([costs(0, 4, 10, waits=12)], ONE, is_pipelined=True)
-    assert 16.5 < found < 21
+def test_waiting_for_a_link_overlaps_with_work_only_in_part() -> None:
+    """The seconds lie between the longest phase (16) and the sum of all phases (26)."""
+    seconds = overlapped_seconds([costs(0, 4, 10, waits=12)], ONE, is_pipelined=True)
+    assert 16.5 < seconds < 21
 
 
 def test_ranks_wait_for_the_slowest() -> None:
@@ -51,7 +51,7 @@ def test_ranks_wait_for_the_slowest() -> None:
 
 
 def test_ranks_of_a_server_share_its_cores() -> None:
-    """What one leaves the other has."""
+    """A rank uses the cores that another rank leaves idle."""
     shared = Cores(1, 1, 2)
     busy, idle = costs(0, 1, 9), costs(0, 0, 0)
     assert overlapped_seconds([busy, idle], shared, is_pipelined=True) == pytest.approx(10)

@@ -28,12 +28,12 @@ def config(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFac
     return path
 
 
-def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["plan", *words, "--json"]) == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
-def test_engines_are_told_fastest_first_and_refusals_last(
+def test_engines_are_printed_fastest_first_and_refusals_last(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--link-rate", "1gbit", "--cores", "0.5", "--engines", "locality,neutronstar"]
@@ -48,9 +48,9 @@ def test_a_slower_link_and_fewer_cores_take_longer(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (str(config), "--engines", "model_centric", "--iterations", "1")
-    [slow] = planned(capsys, *words, "--link-rate", "1mbit")["engines"]
-    [fast] = planned(capsys, *words, "--link-rate", "none")["engines"]
-    [few] = planned(capsys, *words, "--link-rate", "none", "--cores", "0.05")["engines"]
+    [slow] = run_plan(capsys, *words, "--link-rate", "1mbit")["engines"]
+    [fast] = run_plan(capsys, *words, "--link-rate", "none")["engines"]
+    [few] = run_plan(capsys, *words, "--link-rate", "none", "--cores", "0.05")["engines"]
     assert slow["bytes"] == fast["bytes"]
     # Half of what is sent crosses each of the two links.
     per_link = sum(slow["iteration_bytes"].values()) / 2
@@ -65,16 +65,16 @@ def test_a_graph_is_divided_for_other_numbers_of_servers(
     tmp_path: Path,
 ) -> None:
     picture = tmp_path / "plan.png"
-    found = planned(
+    plan = run_plan(
         *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),
         *("--method", "random", "--engines", "zero_hop,hop", "--iterations", "1"),
         *("--also", "2", "--out", str(picture)),
     )
-    assert found["partition"]["servers"] == 3
-    assert {each["engine"] for each in found["engines"]} == {"zero_hop", "hop"}
-    assert all(each["bytes"]["feature"] > 0 for each in found["engines"])
-    for growth in found["growth"]:
-        rehearsed = [each["servers"] for each in growth["points"] if each["rehearsed"]]
+    assert plan["partition"]["servers"] == 3
+    assert {engine["engine"] for engine in plan["engines"]} == {"zero_hop", "hop"}
+    assert all(engine["bytes"]["feature"] > 0 for engine in plan["engines"])
+    for growth in plan["growth"]:
+        rehearsed = [point["servers"] for point in growth["points"] if point["rehearsed"]]
         assert rehearsed == [2, 3]
         assert growth["points"][-1]["servers"] == 1024
     assert picture.stat().st_size > 10_000
@@ -102,12 +102,12 @@ def test_refusals_name_the_option(
     assert f"error: {text}" in " ".join(capsys.readouterr().err.split())
 
 
-def test_memory_holds_model_and_what_backward_needs(
+def test_memory_includes_the_model_and_what_backward_needs(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (str(config), "--engines", "zero_hop", "--iterations", "1")
-    [narrow] = planned(capsys, *words)["engines"]
-    [wide] = planned(capsys, *words, "--model.hidden", "256")["engines"]
+    [narrow] = run_plan(capsys, *words)["engines"]
+    [wide] = run_plan(capsys, *words, "--model.hidden", "256")["engines"]
     # Two layers of GraphSAGE: 10 and 256 numbers wide, both ends; Adam's moments and the gradient.
     least = 4 * 4 * (2 * 10 * 256 + 2 * 256 * 6)
     assert least < wide["memory"]["model"] < 1.1 * least

@@ -1,4 +1,4 @@
-"""Decoders: their formulas, and one product for all candidates instead of pair by pair."""
+"""Decoders: their formulas, and that all candidates at once score as single pairs do."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def config(**task: object) -> Config:
     return make_config({"data": {"partitioned": "p"}, "task": task})
 
 
-def made(name: str, **options: object) -> Decoder:
+def make_link_decoder(name: str, **options: object) -> Decoder:
     torch.manual_seed(1)
     target = Target("link", "link", WIDTH, WIDTH)
-    found = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
-    assert isinstance(found, Decoder)
-    return found
+    decoder = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
+    assert isinstance(decoder, Decoder)
+    return decoder
 
 
-def made_of_edges(name: str, outputs: int, **options: object) -> EdgeDecoder:
+def make_edge_decoder(name: str, outputs: int, **options: object) -> EdgeDecoder:
     torch.manual_seed(1)
     target = Target("edge", "class", WIDTH, outputs)
-    found = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
-    assert isinstance(found, EdgeDecoder)
-    return found
+    decoder = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
+    assert isinstance(decoder, EdgeDecoder)
+    return decoder
 
 
 def examples(count: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,42 +51,42 @@ def examples(count: int = 5) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_all_candidates_score_as_pairs_do(name: str) -> None:
-    decoder, (heads, relations, tails) = made(name), examples()
+    decoder, (heads, relations, tails) = make_link_decoder(name), examples()
     candidates = examples(7)[0]
     for side in SIDES:
         known = heads if side == "tail" else tails
-        found = decoder.against_all(known, relations, candidates, side)
+        scores = decoder.against_all(known, relations, candidates, side)
         for link in range(len(known)):
-            for place, row in enumerate(candidates):
+            for candidate, row in enumerate(candidates):
                 ends = (known[link], row) if side == "tail" else (row, known[link])
                 alone = decoder(
                     ends[0][None, None], relations[link : link + 1], ends[1][None, None]
                 )
-                torch.testing.assert_close(found[link, place], alone[0, 0])
+                torch.testing.assert_close(scores[link, candidate], alone[0, 0])
 
 
 def test_formulas() -> None:
     heads, relations, tails = examples()
-    own = made("distmult")
-    expected = (heads * own.relations[relations] * tails).sum(1)
-    torch.testing.assert_close(own(heads[:, None], relations, tails[:, None])[:, 0], expected)
+    decoder = make_link_decoder("distmult")
+    expected = (heads * decoder.relations[relations] * tails).sum(1)
+    torch.testing.assert_close(decoder(heads[:, None], relations, tails[:, None])[:, 0], expected)
 
     def as_complex(rows: Tensor) -> Tensor:
         return torch.complex(*rows.chunk(2, -1))
 
-    own = made("complex")
-    h, r, t = map(as_complex, (heads, own.relations[relations], tails))
+    decoder = make_link_decoder("complex")
+    h, r, t = map(as_complex, (heads, decoder.relations[relations], tails))
     expected = (h * r * t.conj()).sum(1).real
-    torch.testing.assert_close(own(heads[:, None], relations, tails[:, None])[:, 0], expected)
-    own = made("rotate", margin=9.0)
-    angles = own.relations[relations]
+    torch.testing.assert_close(decoder(heads[:, None], relations, tails[:, None])[:, 0], expected)
+    decoder = make_link_decoder("rotate", margin=9.0)
+    angles = decoder.relations[relations]
     turned = as_complex(heads) * torch.polar(torch.ones_like(angles), angles)
     expected = 9.0 - (turned - as_complex(tails)).abs().sum(1)
-    torch.testing.assert_close(own(heads[:, None], relations, tails[:, None])[:, 0], expected)
+    torch.testing.assert_close(decoder(heads[:, None], relations, tails[:, None])[:, 0], expected)
 
 
 def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
-    decoder = made("rotate")
+    decoder = make_link_decoder("rotate")
     rows = torch.zeros(1, 1, WIDTH, dtype=torch.float64, requires_grad=True)
     decoder(rows, torch.tensor([0]), rows).sum().backward()
     assert rows.grad is not None
@@ -95,24 +95,24 @@ def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
 
 def test_formulas_of_edges_with_labels() -> None:
     heads, relations, tails = examples()
-    own = made_of_edges("bilinear", 4, bases=3)
+    decoder = make_edge_decoder("bilinear", 4, bases=3)
     for edge, relation in enumerate(relations):
         for label in range(4):
-            weights = own.weights[relation, :, label]
-            matrix = (weights[:, None, None] * own.bases).sum(0)
+            weights = decoder.weights[relation, :, label]
+            matrix = (weights[:, None, None] * decoder.bases).sum(0)
             alone = heads[edge] @ matrix @ tails[edge]
-            found = own(heads, relations, tails)[edge, label]
-            torch.testing.assert_close(found, alone)
-    own = made_of_edges("mlp", 2)
-    inner = torch.relu(own.head(heads) + own.tail(tails))
+            score = decoder(heads, relations, tails)[edge, label]
+            torch.testing.assert_close(score, alone)
+    decoder = make_edge_decoder("mlp", 2)
+    inner = torch.relu(decoder.head(heads) + decoder.tail(tails))
     for edge, relation in enumerate(relations):
-        alone = inner[edge] @ own.last[relation] + own.bias[relation]
-        torch.testing.assert_close(own(heads, relations, tails)[edge], alone)
-    assert own(heads[:0], relations[:0], tails[:0]).shape == (0, 2)
+        alone = inner[edge] @ decoder.last[relation] + decoder.bias[relation]
+        torch.testing.assert_close(decoder(heads, relations, tails)[edge], alone)
+    assert decoder(heads[:0], relations[:0], tails[:0]).shape == (0, 2)
 
 
 class Wide(Decoder):
-    """Forgets that there may be several candidates."""
+    """A wrong decoder: it sums over the candidates."""
 
     def __init__(self, *, width: int, relations: int) -> None:
         super().__init__()
@@ -121,12 +121,12 @@ class Wide(Decoder):
         return (heads * tails).sum((1, 2))
 
 
-def test_decoders_are_tried_before_a_run() -> None:
+def test_wrong_decoders_are_refused_before_a_run() -> None:
     with pytest.raises(ConfigError, match=re.escape("decoder: expected auto, dot, distmult")):
         config(decoder="dott")
     with pytest.raises(ConfigError, match="expected something of each pair by itself, of shapes"):
-        made(f"{__name__}:Wide")
+        make_link_decoder(f"{__name__}:Wide")
     with pytest.raises(ConfigError, match="even width, got 7"):
         make_decoder(config(decoder="complex"), SCHEMA, Target("link", "link", 7, 7))
     with pytest.raises(ConfigError, match=re.escape("task.decoder_options.margin")):
-        made("dot", margin=1.0)
+        make_link_decoder("dot", margin=1.0)
