@@ -113,7 +113,7 @@ class Replicas:
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._connections = tuple(connections)
         # The choice of the first server need not be unpredictable.
-        self._current = random.randrange(len(connections))  # nosec B311
+        self._current = random.randrange(len(connections))  # noqa: S311
         self._known = set[int]()
 
     @property

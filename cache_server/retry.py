@@ -186,7 +186,7 @@ class Patience:
             raise self._expired()
         # At most half of the time left, so that another attempt always fits.
         # The jitter need not be unpredictable.
-        self._stop.wait(min(hint + random.uniform(0.0, self._wait), remaining / 2))  # nosec B311
+        self._stop.wait(min(hint + random.uniform(0.0, self._wait), remaining / 2))  # noqa: S311
         self._check_wanted()
         self._wait = min(2.0 * self._wait, LONGEST_WAIT_SECONDS)
 

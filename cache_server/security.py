@@ -168,7 +168,7 @@ class Security:
                 context.load_cert_chain(
                     self.tls_certificate,
                     self.tls_key,
-                    password="",  # nosec B106 # none: a key that has one is refused
+                    password="",  # none: a key that has one is refused
                 )
             except (OSError, ssl.SSLError, ValueError) as error:
                 names = f"{self.tls_certificate}, {self.tls_key}"

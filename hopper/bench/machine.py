@@ -68,8 +68,8 @@ def commit() -> str:
     if (root / ".git").exists():
         describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
         try:
-            done = subprocess.run(  # nosec B607 # the user's own git, as their PATH has it
-                ["git", "-C", str(root), *describe],
+            done = subprocess.run(
+                ["git", "-C", str(root), *describe],  # noqa: S607 # as the user's PATH has it
                 capture_output=True,
                 text=True,
                 check=False,

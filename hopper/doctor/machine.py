@@ -20,7 +20,7 @@ from hopper.partition.memory import format_bytes
 from hopper.train.rank import device_of_rank
 from hopper.train.rank_processes import count_cores, threads_of_a_rank
 
-_SHARED: Final = Path("/dev/shm")  # nosec B108 # measured, not written to
+_SHARED: Final = Path("/dev/shm")  # noqa: S108 # measured, not written to
 _LEAST_SHARED: Final = 1 << 30
 """Bytes that NCCL's buffers of a machine's ranks may take."""
 _OTHER_FILES: Final = 256

@@ -71,7 +71,7 @@ class MeetAgain(Exception):
         sys.stderr.flush()
         safe_path = ["-P"] if sys.flags.safe_path else []
         command = [sys.executable, *safe_path, "-m", *successor]
-        os.execve(sys.executable, command, environment)  # nosec B606 # its own words, no shell
+        os.execve(sys.executable, command, environment)  # noqa: S606 # its own words, no shell
 
 
 class KeptState:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
             (cgroup / "cgroup.procs").write_text("0")
         ip = find_program("ip")
         # No shell interprets the words, and they come from the emulator.
-        os.execv(ip, [ip, "netns", "exec", options.namespace, *options.command])  # nosec B606
+        os.execv(ip, [ip, "netns", "exec", options.namespace, *options.command])  # noqa: S606
     except OSError as error:
         print(f"error: cannot enter host {options.namespace}: {error}", file=sys.stderr)
         return FAILED

@@ -7,7 +7,7 @@ file that names anything else.
 
 from __future__ import annotations
 
-import pickle  # nosec B403 # a closed reader: it calls nothing that a file names
+import pickle  # a closed reader: it calls nothing that a file names
 import warnings
 import zipfile
 from collections import OrderedDict

@@ -77,9 +77,9 @@ class TableEngine:
             self._database.register("batch", batch)
             name = _quote(table)
             if table in self._tables:
-                self._execute(f"INSERT INTO {name} SELECT * FROM batch")  # nosec B608 # quoted
+                self._execute(f"INSERT INTO {name} SELECT * FROM batch")  # noqa: S608 # quoted
             else:
-                self._execute(f"CREATE TABLE {name} AS SELECT * FROM batch")  # nosec B608 # quoted
+                self._execute(f"CREATE TABLE {name} AS SELECT * FROM batch")  # noqa: S608 # quoted
                 self._tables.add(table)
             self._database.unregister("batch")
 
@@ -93,9 +93,9 @@ class TableEngine:
         name = _quote(table)
         with self._explain_errors(table):
             first = f"min(row) OVER (PARTITION BY id) AS first FROM {name}"
-            repeated = f"SELECT id FROM {name} GROUP BY id HAVING count(*) > 1"  # nosec B608 # quoted
+            repeated = f"SELECT id FROM {name} GROUP BY id HAVING count(*) > 1"  # noqa: S608 # quoted
             ranked = f"SELECT row, {first} WHERE id IN ({repeated})"
-            least = f"SELECT min(row) FROM ({ranked}) WHERE row > first"  # nosec B608 # quoted
+            least = f"SELECT min(row) FROM ({ranked}) WHERE row > first"  # noqa: S608 # quoted
             result = self._execute(least)
         return None if result[0][0] is None else int(result[0][0])
 
@@ -117,7 +117,7 @@ class TableEngine:
             columns.append(f"coalesce(n{number}.row, -1) AS {_quote(end)}")
             joins.append(f"LEFT JOIN {_quote(nodes)} n{number} ON e.{_quote(end)} = n{number}.id")
         source = f"{_quote(edges)} e {' '.join(joins)} ORDER BY e.edge"
-        query = f"SELECT {', '.join(columns)} FROM {source}"  # nosec B608 # quoted
+        query = f"SELECT {', '.join(columns)} FROM {source}"  # noqa: S608 # quoted
         with self._explain_errors(edges):
             for batch in self._database.sql(query).to_arrow_reader(_BATCH):
                 yield {end: batch.column(end).to_numpy() for end in ends}
