@@ -24,12 +24,12 @@ MakeRun = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module", autouse=True)
 def _starts(forked_starts: None) -> None:
-    """Runs on this host start in a moment."""
+    """Start runs on this host by forking an interpreter, which takes a moment only."""
 
 
 @pytest.fixture(scope="module")
 def pymetis_alone() -> Iterator[None]:
-    """METIS is pymetis': importing DGL in its process takes longer than dividing a tiny graph."""
+    """Hide DGL, so that METIS is that of pymetis: importing DGL would take longer than dividing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "dgl", None)
         yield
@@ -42,19 +42,20 @@ def make_run(
     feature_bytes: int = 4_000_000,
     model_bytes: int = 0,
 ) -> dict[str, Any]:
-    """An entry of ``runs`` with one epoch per number of seconds."""
+    """Return an entry of ``runs`` with one epoch for each number of seconds."""
     epochs = [
         {
-            "seconds": each,
+            "seconds": duration,
             "loss": 1.0,
             "iterations": 4,
             "bytes": dict.fromkeys(CAUSES, 0)
             | {"feature": feature_bytes, "model": model_bytes, "gradient": 200_000},
             "rows": {"local": 900, "remote": 300, "remote_unique": 250, "cached": 50},
             "lookups": {"paper": [50, 250]},
-            "stage_seconds": dict.fromkeys(STAGES, 0.0) | {"gather": each / 2, "compute": each / 4},
+            "stage_seconds": dict.fromkeys(STAGES, 0.0)
+            | {"gather": duration / 2, "compute": duration / 4},
         }
-        for each in seconds
+        for duration in seconds
     ]
     return {
         "engine": engine,
@@ -69,7 +70,7 @@ def make_run(
 
 
 def make_results(runs: list[dict[str, Any]], parity: dict[str, float]) -> dict[str, Any]:
-    """The content of a results.json around ``runs``."""
+    """Return the content of a results.json around ``runs``."""
     return {
         "schema": 1,
         "commit": "0" * 40,
@@ -98,7 +99,7 @@ def make_results(runs: list[dict[str, Any]], parity: dict[str, float]) -> dict[s
 
 @pytest.fixture(scope="session")
 def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
-    """Two loosely tied halves on two servers: a cut that METIS finds."""
+    """A graph of two loosely tied halves on two servers, so that METIS finds the cut."""
     folder = tmp_path_factory.mktemp("tiny")
     relation = Relation("node", "edge", "node")
     generator = np.random.default_rng(11)
@@ -130,7 +131,7 @@ def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
 
 @pytest.fixture(scope="session")
 def tiny_config(tiny_graph: PartitionedGraph) -> Config:
-    """Small enough for seconds: 2 ranks, 3 iterations an epoch, dropout on."""
+    """A configuration that trains in seconds: 2 ranks, 3 iterations an epoch, with dropout."""
     return make_config(
         {
             "data": {"partitioned": str(tiny_graph.path)},
@@ -146,7 +147,7 @@ def tiny_config(tiny_graph: PartitionedGraph) -> Config:
 
 @pytest.fixture
 def config_file(tiny_config: Config, tmp_path: Path) -> Path:
-    """The tiny configuration as a file."""
+    """The path of the tiny configuration as a file."""
     path = tmp_path / "config.json"
     path.write_text(tiny_config.model_dump_json())
     return path

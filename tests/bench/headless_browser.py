@@ -21,8 +21,8 @@ LIMIT = 60.0
 
 
 def browser_path() -> str | None:
-    """Where a browser of this kind is; None where there is none."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    """Return the path of a Chromium or Chrome, or None where there is none."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class HeadlessBrowser:
@@ -30,21 +30,21 @@ class HeadlessBrowser:
 
     def __init__(self, path: str, profile: Path) -> None:
         # Above 10, so that none of them is one of the two numbers that the browser expects.
-        (theirs_in, self._to), (self._from, theirs_out) = _pipe(), _pipe()
+        (browser_in, self._to), (self._from, browser_out) = _pipe(), _pipe()
         switches = [
             "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--no-first-run", "--remote-debugging-pipe", "--force-color-profile=srgb",
             "--hide-scrollbars", f"--user-data-dir={profile}", "about:blank",
         ]  # fmt: skip
         self._process = subprocess.Popen(
-            ["bash", "-c", f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}', path, *switches],
-            pass_fds=(theirs_in, theirs_out),
+            ["bash", "-c", f'exec "$0" "$@" 3<&{browser_in} 4>&{browser_out}', path, *switches],
+            pass_fds=(browser_in, browser_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        os.close(browser_in)
+        os.close(browser_out)
         self._unread = b""
         self._number = 0
         self._session = ""
@@ -102,25 +102,25 @@ class HeadlessBrowser:
             time.sleep(0.02)
 
     def run(self, expression: str) -> Any:
-        """The value of a JavaScript expression, as JSON."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
+        """Return the value of a JavaScript expression, as JSON."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
                           awaitPromise=True)  # fmt: skip
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def move_to(self, x: float, y: float) -> None:
         """Move the pointer."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def picture(self, path: Path) -> None:
-        """The whole page as PNG."""
+        """Write the whole page as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        taken = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(taken["data"]))
+        screenshot = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(screenshot["data"]))
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command of the protocol and its result."""
+        """Send a command of the protocol and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -161,7 +161,7 @@ class HeadlessBrowser:
 
 
 def _pipe() -> tuple[int, int]:
-    """Reading and writing end, both numbered from 10 on and not inherited unless passed."""
+    """Return the two ends of a pipe, numbered from 10 on and not inherited unless passed."""
     ends = os.pipe()
     high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
     for end in ends:

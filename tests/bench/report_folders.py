@@ -20,7 +20,7 @@ def span(stage: str, start: float, seconds: float, iteration: int = 0, **fields:
             "seconds": seconds} | fields  # fmt: skip
 
 
-def opened(monotonic: float, unix: float = 1e9, clock: str = "machine") -> Line:
+def opening_line(monotonic: float, unix: float = 1e9, clock: str = "machine") -> Line:
     return {"event": "opened", "start": 0.0, "unix": unix, "monotonic": monotonic, "clock": clock}
 
 
@@ -29,8 +29,8 @@ def write_lines(path: Path, lines: Iterable[Line]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def ring(rank: int, iteration: int) -> list[Line]:
-    """Two ranks pass two models on once, 0.1 s each time step; rank 1 has to wait."""
+def ring_spans(rank: int, iteration: int) -> list[Line]:
+    """Return spans in which two ranks pass on two models once, and rank 1 has to wait."""
     first, second = rank, 1 - rank
     at, short = 0.4 * iteration, 0.02 * rank
     return [
@@ -45,8 +45,8 @@ def ring(rank: int, iteration: int) -> list[Line]:
     ]
 
 
-def alone(rank: int, iteration: int) -> list[Line]:
-    """A rank that trains its own model; rank 1 waits."""
+def lone_spans(rank: int, iteration: int) -> list[Line]:
+    """Return the spans of a rank that trains its own model; rank 1 waits."""
     at, short = 0.4 * iteration, 0.05 * rank
     return [
         span("gather", at, 0.1, iteration, rows=20),
@@ -56,8 +56,8 @@ def alone(rank: int, iteration: int) -> list[Line]:
     ]
 
 
-def divided(rank: int, iteration: int) -> list[Line]:
-    """A rank that computes its part of two layers; rank 1 has three times the edges."""
+def divided_layer_spans(rank: int, iteration: int) -> list[Line]:
+    """Return spans of a rank's part of two layers, in which rank 1 has three times the edges."""
     at = 0.4 * iteration
     work = {"own": 7, "destinations": 5, "edges": 1000 * (1 + 2 * rank), "sent": 3, "received": 3}
     return [
@@ -68,7 +68,7 @@ def divided(rank: int, iteration: int) -> list[Line]:
 
 
 def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> None:
-    """A run's summary and the spans of two ranks over four iterations."""
+    """Write a run's summary and the spans of two ranks over four iterations."""
     epochs = [
         epoch | {"iteration_losses": losses, "val": 0.5 + 0.1 * index}
         for index, epoch in enumerate(entry["epochs"])
@@ -81,15 +81,15 @@ def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> No
     }  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(summary))
-    scripts = {"hop": ring, "cooperative": divided}
-    script = scripts.get(entry["engine"], alone)
+    span_makers = {"hop": ring_spans, "cooperative": divided_layer_spans}
+    make_spans = span_makers.get(entry["engine"], lone_spans)
     for rank in range(2):
-        lines = [line for iteration in range(4) for line in script(rank, iteration)]
-        write_lines(folder / "spans" / f"rank-{rank}.jsonl", [opened(50.0), *lines])
+        lines = [line for iteration in range(4) for line in make_spans(rank, iteration)]
+        write_lines(folder / "spans" / f"rank-{rank}.jsonl", [opening_line(50.0), *lines])
 
 
 def write_ab(folder: Path, results: Mapping[str, Any], runs: bool = True) -> Path:
-    """An A/B's folder around its results."""
+    """Write an A/B's folder around its results."""
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(results))
     for entry in results["runs"] if runs else ():
@@ -101,7 +101,7 @@ def write_ab(folder: Path, results: Mapping[str, Any], runs: bool = True) -> Pat
 
 
 def sound_results(hop_seconds: float = 2.0, **changes: Any) -> dict[str, Any]:
-    """Three rounds of two engines, hop faster, all equal."""
+    """Return three rounds of two engines with equal gradients, of which hop is faster."""
     runs = []
     for index in range(3):
         runs.append(make_run("model_centric", index, [9.0, 4.0], feature_bytes=40_000_000))

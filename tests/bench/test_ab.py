@@ -41,7 +41,7 @@ PNG = b"\x89PNG\r\n"
 
 
 def run_command(*words: str) -> int:
-    """``hopper bench ...``: the exit code."""
+    """Run ``hopper bench ...`` and return its exit code."""
     parser = argparse.ArgumentParser()
     bench.add_parser(parser.add_subparsers())
     options = parser.parse_args(["bench", *words])
@@ -50,7 +50,7 @@ def run_command(*words: str) -> int:
 
 @pytest.fixture(scope="module")
 def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """One A/B of all engines: its folder and exit code."""
+    """The folder and the exit code of one A/B of all engines."""
     folder = tmp_path_factory.mktemp("ab")
     config = folder / "config.json"
     config.write_text(tiny_config.model_dump_json())
@@ -61,11 +61,11 @@ def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> t
 
 @pytest.fixture(scope="module")
 def results(finished: tuple[Path, int]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((finished[0] / RESULTS_FILE).read_text())
-    return found
+    content: dict[str, Any] = json.loads((finished[0] / RESULTS_FILE).read_text())
+    return content
 
 
-def test_ends_well_and_leaves_everything(finished: tuple[Path, int]) -> None:
+def test_the_command_succeeds_and_writes_all_files(finished: tuple[Path, int]) -> None:
     out, code = finished
     assert code == 0
     assert (out / PICTURE_FILE).read_bytes().startswith(PNG)
@@ -121,7 +121,7 @@ def test_engines_compute_the_same_gradient(results: dict[str, Any]) -> None:
     assert results["parity"]["max_relative_gradient_difference"]["hop"] > 0
 
 
-def test_moving_the_work_moves_fewer_features(results: dict[str, Any]) -> None:
+def test_hop_and_zero_hop_fetch_fewer_features(results: dict[str, Any]) -> None:
     measured = {engine: figures(results["runs"], engine) for engine in ENGINES}
     base = measured["model_centric"]
     assert base.bytes["feature"] > 0
@@ -135,21 +135,27 @@ def test_moving_the_work_moves_fewer_features(results: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def again(finished: tuple[Path, int]) -> tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]]:
-    """The finished A/B's plan, its entries and summaries, as they stood before its conclusion."""
+def unconcluded(
+    finished: tuple[Path, int],
+) -> tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The finished A/B's plan, entries and summaries, as they were before its conclusion."""
     out, _ = finished
     config = load_config(out / CONFIG_FILE)
     graph = PartitionedGraph.open(config.data.partitioned)
     contenders = parse_contenders(ENGINES)
     plan = Plan(config, contenders, out, 1, 60.0, graph, iterations=3)
     summaries = [
-        json.loads((plan.run_dir(each, 0) / "summary.json").read_text()) for each in contenders
+        json.loads((plan.run_dir(contender, 0) / "summary.json").read_text())
+        for contender in contenders
     ]
-    entries = [run_entry(config, e, 0, s) for e, s in zip(contenders, summaries, strict=True)]
+    entries = [
+        run_entry(config, contender, 0, summary)
+        for contender, summary in zip(contenders, summaries, strict=True)
+    ]
     return plan, entries, summaries
 
 
-def _printed(results: dict[str, Any], problems: list[str]) -> str:
+def _print_to_text(results: dict[str, Any], problems: list[str]) -> str:
     console = Console(width=120, record=True, quiet=True)
     with console.capture() as captured:
         console.quiet = False
@@ -159,26 +165,28 @@ def _printed(results: dict[str, Any], problems: list[str]) -> str:
 
 @pytest.mark.parametrize("factor", [1.01, math.nan])
 def test_a_wrong_gradient_makes_speed_ups_refused(
-    again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]], factor: float, tmp_path: Path
+    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
+    factor: float,
+    tmp_path: Path,
 ) -> None:
-    plan, entries, summaries = again
+    plan, entries, summaries = unconcluded
     last = plan.recorded_iterations[-1]
     path = plan.run_dir(Contender.parse("hop"), 0) / "gradients" / f"step-{last}.safetensors"
-    whole = path.read_bytes()
+    original = path.read_bytes()
     with safe_open(str(path), framework="pt") as file:
-        facts = file.metadata()
+        metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     name = next(name for name in tensors if name.startswith("gradient."))
     tensors[name] = tensors[name] * factor
     try:
-        save_file(tensors, str(path), metadata=facts)
+        save_file(tensors, str(path), metadata=metadata)
         parity = check_parity(plan)
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(original)
     outcome = conclude(plan, parity, entries, summaries, print)
     assert len(outcome.problems) == 1
     assert "hop: gradients differ by" in outcome.problems[0]
-    text = _printed(outcome.results, outcome.problems)
+    text = _print_to_text(outcome.results, outcome.problems)
     assert "No speed-up is told" in text
     assert text.count("refused") == 4
     written = json.loads(write_results(tmp_path, outcome.results).read_text())
@@ -187,7 +195,7 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     # Nothing else was wrong.
     sound = conclude(plan, check_parity(plan), entries, summaries, print)
     assert sound.problems == []
-    assert "refused" not in _printed(sound.results, [])
+    assert "refused" not in _print_to_text(sound.results, [])
 
 
 def test_rounding_is_settled_in_float64_or_named(
@@ -195,17 +203,17 @@ def test_rounding_is_settled_in_float64_or_named(
 ) -> None:
     # Less than any rounding: float32 cannot pass, an engine in float64 can.
     monkeypatch.setitem(GRADIENT_LIMITS, "float32", 1e-12)
-    told: list[str] = []
+    messages: list[str] = []
     rounding = "cooperative:wire=bfloat16"
     plan = make_plan(tiny_config, ["zero_hop", rounding], tmp_path / "out", rounds=1)
-    outcome = run_ab(plan, told.append, lambda _: None)
+    outcome = run_ab(plan, messages.append, lambda _: None)
     assert outcome.problems == []
     parity = outcome.results["parity"]
     assert 1e-12 < parity["max_relative_gradient_difference"]["zero_hop"] < 1e-5
     assert list(parity["in_float64"]) == ["zero_hop"]
     assert 0 < parity["in_float64"]["zero_hop"]["difference"] < 1e-12
     assert 1e-9 < parity["in_float64"]["zero_hop"]["rounding"] < 1e-4
-    assert any("in float64" in line for line in told)
+    assert any("in float64" in line for line in messages)
     # One that is meant to round is compared, and not judged.
     assert parity["not_judged"] == [rounding]
     assert 1e-4 < parity["max_relative_gradient_difference"][rounding] < 0.1
@@ -214,28 +222,29 @@ def test_rounding_is_settled_in_float64_or_named(
 
 
 def test_a_loss_that_drifts_is_settled_in_float64(
-    again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan, entries, summaries = again
+    plan, entries, summaries = unconcluded
     drifted = deepcopy(summaries)
     drifted[2]["epochs"][1]["iteration_losses"][0] *= 1.00005
-    told: list[str] = []
-    outcome = conclude(plan, check_parity(plan), entries, drifted, told.append)
+    messages: list[str] = []
+    outcome = conclude(plan, check_parity(plan), entries, drifted, messages.append)
     assert outcome.problems == []
     parity = outcome.results["parity"]
     assert parity["max_relative_loss_difference"]["zero_hop"] == pytest.approx(5e-5, rel=0.1)
     assert list(parity["losses_in_float64"]) == ["zero_hop"]
     assert 0 <= parity["losses_in_float64"]["zero_hop"] < 1e-9
-    assert any("zero_hop, all epochs in float64" in line for line in told)
+    assert any("zero_hop, all epochs in float64" in line for line in messages)
     # What float64 does not explain stands.
     monkeypatch.setitem(LOSS_LIMITS, "float64", -1.0)
     assert ["limit -1 in float64" in problem for problem in outcome.problems] == [True]
 
 
 def test_a_loss_that_leaves_the_others_is_found(
-    again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
+    unconcluded: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
 ) -> None:
-    plan, entries, summaries = again
+    plan, entries, summaries = unconcluded
     parity = check_parity(plan)
     summaries[2]["epochs"][1]["iteration_losses"][0] *= 1.001
     outcome = conclude(plan, parity, entries, summaries, print)

@@ -1,4 +1,4 @@
-"""What is compared: engines with options of their own."""
+"""Contenders of an A/B are engines, each with options of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config: 
     assert tiny_config.hop.merge == "off"
 
 
-def test_another_division_of_the_graph_is_told_by_its_last_name(tiny_config: Config) -> None:
+def test_another_division_is_named_after_the_last_part_of_its_path(tiny_config: Config) -> None:
     contender = Contender.parse("zero_hop:partitioned=some/where/parts-b")
     assert contender.label == "zero_hop:partitioned=parts-b"
     assert contender.configure(tiny_config).data.partitioned.endswith("/some/where/parts-b")
@@ -48,14 +48,16 @@ def test_what_cannot_be_compared_is_refused(
     tiny_config: Config, texts: list[str], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        assert [each.configure(tiny_config) for each in parse_contenders(texts)]
+        assert [contender.configure(tiny_config) for contender in parse_contenders(texts)]
 
 
-def test_who_is_approximate_and_how(tiny_config: Config) -> None:
+def test_contenders_know_whether_they_are_exact_and_whether_they_round(tiny_config: Config) -> None:
     texts = ("hop:merge=1", "locality", "cooperative", "cooperative:wire=bfloat16")
-    found = [Contender.parse(text) for text in texts]
-    assert [each.exact(tiny_config) for each in found] == [True, False, True, False]
-    assert [each.rounds(tiny_config) for each in found] == [False, False, False, True]
+    contenders = [Contender.parse(text) for text in texts]
+    exact = [contender.exact(tiny_config) for contender in contenders]
+    assert exact == [True, False, True, False]
+    rounding = [contender.rounds(tiny_config) for contender in contenders]
+    assert rounding == [False, False, False, True]
 
 
 def test_figures_tell_the_same_engine_with_other_options_apart() -> None:

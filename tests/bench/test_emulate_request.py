@@ -32,7 +32,7 @@ from .conftest import make_results, make_run
 
 
 def run_command(*words: str) -> int:
-    """``hopper bench ...``: the exit code."""
+    """Run ``hopper bench ...`` and return its exit code."""
     parser = argparse.ArgumentParser()
     bench.add_parser(parser.add_subparsers())
     options = parser.parse_args(["bench", *words])
@@ -49,12 +49,12 @@ def run_command(*words: str) -> int:
         ("none", None),
     ],
 )
-def test_rates(text: str, bits: int | None) -> None:
+def test_link_rates_are_read(text: str, bits: int | None) -> None:
     assert parse_rate(text) == bits
 
 
 @pytest.mark.parametrize("text", ["", "fast", "100", "mbit", "-1mbit", "0gbit", "1 gbit", "1gbyte"])
-def test_other_rates_are_refused(text: str) -> None:
+def test_impossible_link_rates_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match=r"--link-rate: expected .* given '" + text):
         parse_rate(text)
 
@@ -63,18 +63,18 @@ def test_other_rates_are_refused(text: str) -> None:
     ("text", "size"),
     [("2G", 2 << 30), ("512m", 512 << 20), ("1.5GiB", 3 << 29), ("99999999", 99_999_999)],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_memory_sizes_are_read(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "1", "63M", "2T", "-2G"])
-def test_other_sizes_are_refused(text: str) -> None:
+def test_impossible_memory_sizes_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match=r"--host-memory: expected at least 64M"):
         parse_size(text)
 
 
 def test_small_bursts_are_for_slow_links_only() -> None:
-    """Below 64 kB the filter splits segments in software."""
+    """Below 64 kB the kernel's filter splits segments in software, which is slow."""
     assert burst_bytes(10**8) == 32 * 1024
     assert burst_bytes(10**8 + 1) == burst_bytes(10**9) == 128 * 1024
     assert burst_bytes(10**10) == 512 * 1024
@@ -93,7 +93,7 @@ def test_small_bursts_are_for_slow_links_only() -> None:
         (["--host-memory", "1G"], "--host-memory: belongs to an emulated cluster"),
     ],
 )
-def test_bad_words_are_refused(words: list[str], text: str, config_file: Path) -> None:
+def test_impossible_options_are_refused(words: list[str], text: str, config_file: Path) -> None:
     with pytest.raises(RequestError, match=text):
         run_command("ab", str(config_file), "--engines", "hop", "--out", "o", *words)
 
@@ -111,9 +111,9 @@ def test_hosts_must_be_as_many_as_partitions(config_file: Path, tmp_path: Path) 
 def test_hosts_bring_their_own_servers_and_interface(
     tiny_config: Config, key: dict[str, Any]
 ) -> None:
-    changed = make_config(tiny_config.model_dump() | {"cluster": key})
+    config = make_config(tiny_config.model_dump() | {"cluster": key})
     with pytest.raises(RequestError, match=f"cluster.{next(iter(key))} must be empty"):
-        Request(2).check(changed, 2)
+        Request(2).check(config, 2)
     Request(2).check(tiny_config, 2)
 
 
@@ -124,21 +124,21 @@ def test_threads_follow_the_quota(cpus: float, ranks: int, threads: int) -> None
     assert threads_per_rank(EmulatedCluster(Request(2, host_cpus=cpus), ()), ranks) == threads
 
 
-def test_a_name_tells_whose_it_is() -> None:
-    own = own_name("host3")
-    assert is_ours(own)
-    assert not is_leftover(own)
+def test_a_name_tells_which_process_made_it() -> None:
+    name = own_name("host3")
+    assert is_ours(name)
+    assert not is_leftover(name)
     # A process of the same pid that started at another moment.
-    pid, started = own.split("-")[1:3]
+    pid, started = name.split("-")[1:3]
     reused = f"hopper-{pid}-{int(started) + 1}-host3"
     assert is_leftover(reused)
     assert not is_ours(reused)
-    for other in ("", "hopper", "hopper-x-1-host0", "blue", f"{own}/x", f"my{own}"):
-        assert not is_leftover(other)
-        assert not is_ours(other)
+    for foreign in ("", "hopper", "hopper-x-1-host0", "blue", f"{name}/x", f"my{name}"):
+        assert not is_leftover(foreign)
+        assert not is_ours(foreign)
 
 
-def test_a_zombie_has_ended() -> None:
+def test_hosts_of_a_zombie_process_are_leftovers() -> None:
     # Killed, and not yet waited for: its number and its start are still to be seen.
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -154,7 +154,7 @@ def test_a_zombie_has_ended() -> None:
         process.stdin.close()
 
 
-def test_a_signal_waits_for_what_must_not_be_cut_short() -> None:
+def test_a_held_signal_arrives_after_the_block() -> None:
     through = False
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 (the block is what is tested)
         with hold_signals():
@@ -190,7 +190,7 @@ def _without_rights(monkeypatch: pytest.MonkeyPatch) -> None:
         (_without_rights, "Operation not permitted"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_missing_rights_and_programs_are_named(
     take_away: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_away(monkeypatch)
@@ -202,7 +202,7 @@ def test_what_is_missing_is_said(
         assert cluster.describe()["why_not"] == cluster.why_not
 
 
-def test_what_earlier_runs_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_earlier_runs_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise NotAvailable("no hosts")
 
@@ -224,9 +224,9 @@ def test_without_hosts_a_comparison_runs_on_loopback_and_says_so(
     out = tmp_path / "out"
     words = ["ab", str(config_file), "--engines", "zero_hop", "--out", str(out), "--rounds", "1"]
     assert run_command(*words, "--emulate", "2", "--link-rate", "100mbit") == 0
-    told = capsys.readouterr().out
-    assert "NOT EMULATED: making network namespaces needs root" in told
-    assert "2 servers on loopback" in " ".join(told.split())
+    printed = capsys.readouterr().out
+    assert "NOT EMULATED: making network namespaces needs root" in printed
+    assert "2 servers on loopback" in " ".join(printed.split())
     results = json.loads((out / RESULTS_FILE).read_text())
     emulation = results["machine"]["emulation"]
     assert (emulation["hosts"], emulation["link_rate"]) == (2, "100mbit")
@@ -240,7 +240,7 @@ def _run_with_counters(engine: str, nic_bytes: list[int] | None) -> dict[str, An
     return make_run(engine, 0, [1.0]) | {"nic_bytes": nic_bytes}
 
 
-def test_counters_are_held_against_the_count() -> None:
+def test_bytes_of_interfaces_are_compared_with_counted_bytes() -> None:
     runs = [
         _run_with_counters("hop", [2_100_000, 2_310_000]),
         _run_with_counters("hop", [2_100_000, 2_100_000]),
@@ -257,10 +257,10 @@ def test_counters_are_held_against_the_count() -> None:
     with console.capture() as captured:
         console.quiet = False
         print_reconciliation(console, runs)
-    told = captured.get()
-    assert "1.025" in told
-    assert told.count("WARNING") == 1
-    assert "WARNING: zero_hop: what the interfaces sent and what was counted differ" in told
+    printed = captured.get()
+    assert "1.025" in printed
+    assert printed.count("WARNING") == 1
+    assert "WARNING: zero_hop: what the interfaces sent and what was counted differ" in printed
 
 
 def test_the_setting_tells_of_hosts() -> None:
@@ -268,5 +268,5 @@ def test_the_setting_tells_of_hosts() -> None:
     assert "on loopback" in describe_setting(results)
     emulation = make_request(2, "1gbit", 0.5, "2G").describe()
     results["machine"]["emulation"] = emulation | {"effective": True, "why_not": None}
-    told = "2 servers on emulated hosts (links of 1gbit, 0.5 CPUs each, 2048 MiB each)"
-    assert told in describe_setting(results)
+    phrase = "2 servers on emulated hosts (links of 1gbit, 0.5 CPUs each, 2048 MiB each)"
+    assert phrase in describe_setting(results)

@@ -1,4 +1,4 @@
-"""Real hosts: built, rate-limited, bounded, trained on, and gone afterwards whatever happens.
+"""Emulated hosts are built, limited, trained on, and gone afterwards whatever happens.
 
 Skipped with the reason where network namespaces cannot be had.
 """
@@ -87,13 +87,13 @@ sys.exit(main(sys.argv[2:]))
 
 
 def namespaces() -> set[str]:
-    """Names of network namespaces made by Hopper."""
+    """Return the names of network namespaces that Hopper made."""
     folder = Path("/run/netns")
-    return {each.name for each in folder.glob("hopper-*")} if folder.is_dir() else set()
+    return {path.name for path in folder.glob("hopper-*")} if folder.is_dir() else set()
 
 
 def cgroups() -> set[Path]:
-    """Control groups made by Hopper."""
+    """Return the control groups that Hopper made."""
     return {
         Path(folder) / name
         for folder, children, _ in os.walk("/sys/fs/cgroup")
@@ -102,57 +102,57 @@ def cgroups() -> set[Path]:
     }
 
 
-def of_process(pid: int) -> list[str]:
-    """Namespaces and control groups that a process made."""
-    own = f"hopper-{pid}-"
+def names_of_process(pid: int) -> list[str]:
+    """Return the names of the namespaces and control groups that a process made, sorted."""
+    prefix = f"hopper-{pid}-"
     names = sorted(namespaces() | {path.name for path in cgroups()})
-    return [name for name in names if name.startswith(own)]
+    return [name for name in names if name.startswith(prefix)]
 
 
 def processes_on_hosts(pid: int) -> list[psutil.Process]:
-    """What runs in the namespaces that a process made."""
-    found = []
-    for name in of_process(pid):
-        told = subprocess.run(
+    """Return the processes that run in the namespaces that a process made."""
+    processes = []
+    for name in names_of_process(pid):
+        listing = subprocess.run(
             ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
         )
-        for word in told.stdout.split():
+        for word in listing.stdout.split():
             with suppress(psutil.Error):
-                found.append(psutil.Process(int(word)))
-    return found
+                processes.append(psutil.Process(int(word)))
+    return processes
 
 
-def await_(condition: Callable[[], Any], limit: float = 60.0) -> Any:
-    """What a condition gives once it gives something."""
+def wait_until(condition: Callable[[], Any], limit: float = 60.0) -> Any:
+    """Return what a condition gives once that is true; fail after a limit in seconds."""
     deadline = time.monotonic() + limit
-    while not (given := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.05)
-    return given
+    return result
 
 
 @contextmanager
-def built_or_skipped(request: Request) -> Iterator[EmulatedCluster]:
-    """Hosts, and the check that they are gone afterwards."""
-    others = of_process(os.getpid())
+def build_or_skip(request: Request) -> Iterator[EmulatedCluster]:
+    """Build hosts, and check that they are gone afterwards."""
+    before = names_of_process(os.getpid())
     with emulate_hosts(request) as cluster:
         if not cluster.effective:
             pytest.skip(f"no emulated hosts here: {cluster.why_not}")
         yield cluster
-    assert of_process(os.getpid()) == [] == others
+    assert names_of_process(os.getpid()) == [] == before
 
 
 @pytest.fixture
 def two_hosts() -> Iterator[EmulatedCluster]:
     """Two hosts on links of 100 Mbit/s."""
-    with built_or_skipped(Request(2, "100mbit")) as cluster:
+    with build_or_skip(Request(2, "100mbit")) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def train() -> Iterator[Callable[..., dict[str, Any]]]:
-    """Trains on two hosts on links of 1 Gbit/s."""
-    with built_or_skipped(Request(2, "1gbit")) as cluster:
+    """Return a function that trains on two hosts on links of 1 Gbit/s."""
+    with build_or_skip(Request(2, "1gbit")) as cluster:
         yield partial(train_on_hosts, cluster)
 
 
@@ -167,26 +167,26 @@ def run_on(cluster: EmulatedCluster, host: int, *command: str) -> subprocess.Pop
 
 def output_on(cluster: EmulatedCluster, host: int, *command: str) -> str:
     process = run_on(cluster, host, *command)
-    told, _ = process.communicate(timeout=30)
+    printed, _ = process.communicate(timeout=30)
     assert process.returncode == 0
-    return told
+    return printed
 
 
-def start_script(folder: Path, text: str, *words: str, **given: Any) -> subprocess.Popen[str]:
-    """Run a script whose imports this module's Python has made already. The process that it runs
-    in is not the one returned, which only ends as that one does."""
+def start_script(folder: Path, text: str, *words: str, **options: Any) -> subprocess.Popen[str]:
+    """Run a script in an interpreter that has made this module's imports already. The process that
+    is returned does not run the script itself, but ends as the script's process does."""
     script = folder / "script.py"
     script.write_text(text)
     command = [sys.executable, str(script), *words]
-    return subprocess.Popen(command, cwd=REPOSITORY, text=True, **given)
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, **options)
 
 
 def end_hosts_left_behind(folder: Path) -> set[str]:
-    """Build hosts once more; returns what was removed for it."""
+    """Build hosts once more; returns the names of what was removed before."""
     afterwards = start_script(folder, AFTERWARDS, stdout=subprocess.PIPE)
-    told, _ = afterwards.communicate(timeout=60)
+    printed, _ = afterwards.communicate(timeout=60)
     assert afterwards.returncode == 0
-    return set(told.split())
+    return set(printed.split())
 
 
 def test_a_link_has_its_rate_in_both_directions(two_hosts: EmulatedCluster) -> None:
@@ -196,9 +196,9 @@ def test_a_link_has_its_rate_in_both_directions(two_hosts: EmulatedCluster) -> N
         assert receiving.stdout.readline() == "ready\n"
         address = two_hosts.hosts[receiver].network.address
         output_on(two_hosts, sender, sys.executable, "-c", SEND, address, str(8 << 20))
-        told, _ = receiving.communicate(timeout=30)
+        printed, _ = receiving.communicate(timeout=30)
         assert receiving.returncode == 0
-        assert 0.7 < float(told) / 1e8 < 1.1
+        assert 0.7 < float(printed) / 1e8 < 1.1
 
 
 def test_a_host_sees_its_interface_and_no_way_out(two_hosts: EmulatedCluster) -> None:
@@ -211,20 +211,20 @@ def test_a_host_sees_its_interface_and_no_way_out(two_hosts: EmulatedCluster) ->
     assert "default" not in routes[0]
 
 
-def test_bounds_hold_what_runs_on_a_host() -> None:
-    with built_or_skipped(make_request(1, "none", 0.25, "256M")) as cluster:
+def test_processes_on_a_host_stay_within_its_bounds() -> None:
+    with build_or_skip(make_request(1, "none", 0.25, "256M")) as cluster:
         assert float(output_on(cluster, 0, sys.executable, "-c", SPIN)) < 0.5
         hungry = run_on(cluster, 0, sys.executable, "-c", "bytearray(b'x') * (1 << 29)")
         hungry.communicate(timeout=60)
         assert hungry.returncode == -signal.SIGKILL
 
 
-def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_kept(
+def test_hosts_of_a_killed_process_are_removed_and_those_of_a_living_one_stay(
     two_hosts: EmulatedCluster, tmp_path: Path
 ) -> None:
-    own = of_process(os.getpid())
+    own_names = names_of_process(os.getpid())
     # Two hosts and a bridge.
-    assert len(own) == 3
+    assert len(own_names) == 3
     builders = [start_script(tmp_path, BUILD, stdout=subprocess.PIPE) for _ in range(2)]
     try:
         pids = []
@@ -234,31 +234,31 @@ def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_kept(
             pids.append(int(pid))
         dead_pid, living_pid = pids
         # The control groups of hosts have the names of the hosts.
-        kept = of_process(living_pid)
-        left = of_process(dead_pid)
-        assert len(set(kept)) == len(set(left)) == 3
+        living_names = names_of_process(living_pid)
+        dead_names = names_of_process(dead_pid)
+        assert len(set(living_names)) == len(set(dead_names)) == 3
         os.kill(dead_pid, signal.SIGKILL)
         assert builders[0].wait(10) == -signal.SIGKILL
-        assert of_process(dead_pid) == left
+        assert names_of_process(dead_pid) == dead_names
         removed = end_hosts_left_behind(tmp_path)
-        assert of_process(dead_pid) == []
+        assert names_of_process(dead_pid) == []
         # Which run removed it is left open: one elsewhere on this machine may have come first.
-        assert removed.isdisjoint(kept)
-        assert of_process(living_pid) == kept
+        assert removed.isdisjoint(living_names)
+        assert names_of_process(living_pid) == living_names
         builders[1].send_signal(signal.SIGINT)
         assert builders[1].wait(20) != 0
-        assert of_process(living_pid) == []
+        assert names_of_process(living_pid) == []
     finally:
         for builder in builders:
             builder.kill()
             builder.communicate()
     # The other run's hosts are these.
-    assert set(own) <= set(of_process(os.getpid()))
+    assert set(own_names) <= set(names_of_process(os.getpid()))
 
 
 @pytest.fixture(scope="module")
 def wide_config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """To train on rows of 8 kB: they outweigh the headers of the small messages beside them."""
+    """The path of a configuration that trains on rows of 8 kB, beside which headers are small."""
     folder = tmp_path_factory.mktemp("wide")
     relation, nodes = Relation("node", "edge", "node"), 240
     generator = np.random.default_rng(3)
@@ -317,10 +317,10 @@ def test_the_same_run_on_loopback_has_the_same_losses(
 
 
 def _disturb(run_dir: Path, disturb: Callable[[], None]) -> Callable[[], None]:
-    """Do something once ranks train; to be called to wait for it."""
+    """Do something once ranks train; returns a function that waits until it is done."""
 
     def act() -> None:
-        await_(lambda: (run_dir / "epochs.jsonl").exists())
+        wait_until(lambda: (run_dir / "epochs.jsonl").exists())
         disturb()
 
     thread = threading.Thread(target=act)
@@ -329,10 +329,10 @@ def _disturb(run_dir: Path, disturb: Callable[[], None]) -> Callable[[], None]:
 
 
 def test_a_host_without_memory_is_named(config_file: Path, tmp_path: Path) -> None:
-    named = r"host \d reached the bound of 64 MiB \(--host-memory\)"
+    message = r"host \d reached the bound of 64 MiB \(--host-memory\)"
     with (
-        built_or_skipped(make_request(2, "none", None, "64M")) as cluster,
-        pytest.raises(ClusterError, match=named),
+        build_or_skip(make_request(2, "none", None, "64M")) as cluster,
+        pytest.raises(ClusterError, match=message),
     ):
         train_on_hosts(cluster, "hop", config_file, tmp_path / "run", [], 120.0)
 
@@ -341,7 +341,7 @@ ENDLESS = ["--train.epochs", "1000000", "--train.evaluate_every", "0"]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "message"),
     [
         (
             "-m hopper.bench.emulate.waiting_rank ",
@@ -356,41 +356,41 @@ def test_what_is_killed_on_a_host_is_named(
     config_file: Path,
     tmp_path: Path,
     pattern: str,
-    told: str,
+    message: str,
 ) -> None:
     run_dir = tmp_path / "run"
     victims: list[int] = []
 
     def kill() -> None:
         on_hosts = processes_on_hosts(os.getpid())
-        victim = [each for each in on_hosts if pattern in " ".join(each.cmdline())][-1]
+        victim = [process for process in on_hosts if pattern in " ".join(process.cmdline())][-1]
         victims.append(victim.pid)
         victim.kill()
 
-    joined = _disturb(run_dir, kill)
+    join = _disturb(run_dir, kill)
     with pytest.raises(ClusterError, match="hop, round 1: ") as failed:
         train("hop, round 1", config_file, run_dir, ["--train.engine", "hop", *ENDLESS], 120.0)
-    joined()
-    assert re.search(told.format(pid=victims[0]), str(failed.value)), failed.value
+    join()
+    assert re.search(message.format(pid=victims[0]), str(failed.value)), failed.value
     assert str(run_dir) in str(failed.value)
     assert processes_on_hosts(os.getpid()) == []
 
 
 def pids_of_ranks() -> set[int]:
-    """Of those on the hosts that this process made."""
+    """Return the process ids of ranks on the hosts that this process made."""
     on_hosts = processes_on_hosts(os.getpid())
     module = "-m hopper.bench.emulate.waiting_rank "
-    return {each.pid for each in on_hosts if module in " ".join(each.cmdline())}
+    return {process.pid for process in on_hosts if module in " ".join(process.cmdline())}
 
 
 def test_ranks_stay_from_run_to_run(
     train: Callable[..., dict[str, Any]], config_file: Path, tmp_path: Path
 ) -> None:
-    """And train what new ones would; another deadline, or an error, brings new ones."""
+    """They compute the losses of new ranks. Another deadline, or an error, starts new ones."""
 
     def losses(name: str, engine: str, *words: str) -> list[list[float]]:
-        given = ["--train.engine", engine, *words]
-        summary = train(name, config_file, tmp_path / name, given, 120.0)
+        overrides = ["--train.engine", engine, *words]
+        summary = train(name, config_file, tmp_path / name, overrides, 120.0)
         assert "epoch 1" in (tmp_path / name / "hosts" / "0.log").read_text()
         return [epoch["iteration_losses"] for epoch in summary["epochs"]]
 
@@ -402,9 +402,9 @@ def test_ranks_stay_from_run_to_run(
     assert pids_of_ranks() == ranks
     other_deadline = ["--cluster.timeout_seconds", "59"]
     losses("deadline", "zero_hop", *other_deadline)
-    others = pids_of_ranks()
-    assert len(others) == 2
-    assert others.isdisjoint(ranks)
+    new_ranks = pids_of_ranks()
+    assert len(new_ranks) == 2
+    assert new_ranks.isdisjoint(ranks)
     # These ranks begin at once what has no end.
     endless = [*ENDLESS, *other_deadline]
     with pytest.raises(DeadlineExceeded, match=r"endless: training .* within 3 s"):
@@ -414,28 +414,28 @@ def test_ranks_stay_from_run_to_run(
     # An agent that ends in between is seen before the next run begins.
     for process in processes_on_hosts(os.getpid()):
         process.kill()
-    await_(lambda: processes_on_hosts(os.getpid()) == [])
+    wait_until(lambda: processes_on_hosts(os.getpid()) == [])
     assert losses("at last", "zero_hop") == first
 
 
-def test_a_link_that_is_down_and_connections_that_are_cut_cost_time_only(
+def test_broken_links_and_connections_cost_time_only(
     train: Callable[..., dict[str, Any]],
     config_file: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And ranks that have met again stay for the next run."""
+    """The losses stay the same, and ranks that have met again stay for the next run."""
     folder = REPOSITORY / "tests" / "train"
     monkeypatch.setenv("PYTHONPATH", own_path(folder))
     monkeypatch.syspath_prepend(str(folder))
-    [bridge] = [name for name in of_process(os.getpid()) if name.endswith("-bridge")]
+    [bridge] = [name for name in names_of_process(os.getpid()) if name.endswith("-bridge")]
 
     def set_link(state: str) -> None:
         subprocess.run(["ip", "-n", bridge, "link", "set", "port1", state], check=True)
 
     def losses(name: str, *words: str) -> list[list[float]]:
-        given = ["--train.engine", "hop", *words]
-        summary = train(name, config_file, tmp_path / name, given, 120.0)
+        overrides = ["--train.engine", "hop", *words]
+        summary = train(name, config_file, tmp_path / name, overrides, 120.0)
         return [epoch["iteration_losses"] for epoch in summary["epochs"]]
 
     def go_down() -> None:
@@ -443,22 +443,24 @@ def test_a_link_that_is_down_and_connections_that_are_cut_cost_time_only(
         time.sleep(1.0)
         set_link("up")
 
-    whole = losses("whole")
-    assert len(whole) == 2
+    undisturbed = losses("undisturbed")
+    assert len(undisturbed) == 2
     ranks = pids_of_ranks()
     cut = ['--train.callbacks=["cutting:Cutting"]']
     cut.append("--train.callbacks_options=[{rank = 1, moments = [[0, 1]]}]")
-    joined = _disturb(tmp_path / "cut", go_down)
-    assert losses("cut", *cut) == whole
-    joined()
+    join = _disturb(tmp_path / "cut", go_down)
+    assert losses("cut", *cut) == undisturbed
+    join()
     assert "reconnection 1 of 3" in (tmp_path / "cut" / "hosts" / "0.log").read_text()
-    assert losses("again") == whole
+    assert losses("again") == undisturbed
     assert pids_of_ranks() >= ranks
 
 
 def test_ranks_with_other_threads_have_another_environment() -> None:
-    one, two = (environment_of_ranks("eth0", threads) for threads in (1, 2))
-    assert {name for name in two if one[name] != two[name]} == {"OMP_NUM_THREADS"}
+    one_thread, two_threads = (environment_of_ranks("eth0", threads) for threads in (1, 2))
+    assert {name for name in two_threads if one_thread[name] != two_threads[name]} == {
+        "OMP_NUM_THREADS"
+    }
 
 
 def test_a_bad_request_of_a_run_starts_nothing(
@@ -469,7 +471,7 @@ def test_a_bad_request_of_a_run_starts_nothing(
 
 
 def _skip_without_hosts() -> None:
-    with built_or_skipped(Request(1)):
+    with build_or_skip(Request(1)):
         pass
 
 
@@ -491,11 +493,11 @@ def test_a_signal_to_the_command_leaves_nothing(
         )
     epochs = out / "runs" / "zero_hop-round-0" / "epochs.jsonl"
     try:
-        await_(lambda: epochs.exists() or running.poll() is not None, 120)
+        wait_until(lambda: epochs.exists() or running.poll() is not None, 120)
         assert running.poll() is None, log.read_text()
         pid = int((tmp_path / "pid").read_text())
-        assert len(of_process(pid)) == 3
-        commands = [" ".join(each.cmdline()) for each in processes_on_hosts(pid)]
+        assert len(names_of_process(pid)) == 3
+        commands = [" ".join(process.cmdline()) for process in processes_on_hosts(pid)]
         for module in ("cache_server", "machine_agent", "waiting_rank"):
             modules = rf"-m (\S+\.)?{module} "
             assert sum(re.search(modules, command) is not None for command in commands) == 2
@@ -512,13 +514,16 @@ def test_a_signal_to_the_command_leaves_nothing(
         # What it started ends without it, at the latest when a wait's deadline of 60 s has passed;
         # its namespaces go when the next one starts.
         try:
-            await_(lambda: not processes_on_hosts(pid), 100)
+            wait_until(lambda: not processes_on_hosts(pid), 100)
         except AssertionError:
-            left = [(p.pid, p.status(), p.cmdline()[:6]) for p in processes_on_hosts(pid)]
+            left = [
+                (process.pid, process.status(), process.cmdline()[:6])
+                for process in processes_on_hosts(pid)
+            ]
             pytest.fail(f"left: {left}")
-        assert len(of_process(pid)) == 3
+        assert len(names_of_process(pid)) == 3
         end_hosts_left_behind(tmp_path)
-    assert of_process(pid) == []
+    assert names_of_process(pid) == []
 
 
 def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
@@ -528,13 +533,13 @@ def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
     out = tmp_path / "out"
     words = ("--link-rate", "100mbit", "--host-memory", "2G", "--pipeline.depth", "0")
     command = [sys.executable, "-m", "hopper.cli", *_words_of_command(wide_config, out, *words)]
-    ran = subprocess.run(
+    done = subprocess.run(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200
     )
-    told = " ".join(ran.stdout.decode().split())
-    assert ran.returncode == 0, told
-    assert "2 servers on emulated hosts (links of 100mbit, 2048 MiB each)" in told
-    assert "sent / counted" in told
+    printed = " ".join(done.stdout.decode().split())
+    assert done.returncode == 0, printed
+    assert "2 servers on emulated hosts (links of 100mbit, 2048 MiB each)" in printed
+    assert "sent / counted" in printed
     results = json.loads((out / RESULTS_FILE).read_text())
     assert results["machine"]["emulation"] == {
         "hosts": 2,
@@ -547,17 +552,17 @@ def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
     (run,) = results["runs"]
     counted = sum(epoch["sent_bytes"] for epoch in run["epochs"])
     assert counted < sum(run["nic_bytes"]) < 1.1 * counted
-    assert "WARNING" not in told
+    assert "WARNING" not in printed
 
 
 def test_sigterm_takes_hosts_down_from_within(config_file: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    joined = _disturb(run_dir, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    join = _disturb(run_dir, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with (
         end_on_signals(),
         pytest.raises(KeyboardInterrupt),
-        built_or_skipped(Request(2)) as cluster,
+        build_or_skip(Request(2)) as cluster,
     ):
         train_on_hosts(cluster, "hop", config_file, run_dir, ENDLESS, 120.0)
-    joined()
-    assert of_process(os.getpid()) == []
+    join()
+    assert names_of_process(os.getpid()) == []

@@ -1,4 +1,4 @@
-"""Fault injection: real runs, what happens to them, and how their ends are judged."""
+"""Fault injection disturbs real runs, and judges how they end."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def undisturbed(world: World) -> Undisturbed:
     return measure(world)
 
 
-def test_ends_are_judged_by_what_a_case_says(
+def test_a_lost_rank_ends_a_run_as_its_case_says(
     world: World, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    """A rank is killed after the first epoch: with restarts the run has to recover, and without
-    them to name the rank."""
+    """A rank is killed after the first epoch. With restarts the run has to recover, and without
+    them it has to name the rank."""
     cases = ("a rank is killed, restarts", "a rank is killed")
     trials = [Trial(i, case, "epochs", 1, 0.0, 1) for i, case in enumerate(cases)]
     for trial in trials:
@@ -63,15 +63,15 @@ def test_ends_are_judged_by_what_a_case_says(
     assert [trial.why for trial in trials] == ["", ""]
     assert [trial.outcome for trial in trials] == [RECOVERED, ERROR]
     assert "rank 1 (pid" in trials[1].last_line
-    told = {
+    header = {
         "date": "today",
         "commit": "0",
         "machine": machine(),
         "command": "hopper bench faults",
         "at_once": 1,
     }
-    told |= {"busy": True}
-    write_all(tmp_path, told | {"matrix": summarise(trials, 3, undisturbed, world.limits)})
+    header |= {"busy": True}
+    write_all(tmp_path, header | {"matrix": summarise(trials, 3, undisturbed, world.limits)})
     matrix = json.loads((tmp_path / "result.json").read_text())["matrix"]
     assert [(case["recovered"], case["errors"]) for case in matrix["cases"]] == [(0, 1), (1, 0)]
     page = (tmp_path / "README.md").read_text()
@@ -79,15 +79,15 @@ def test_ends_are_judged_by_what_a_case_says(
     assert "seconds do not" in page
 
 
-def test_other_losses_are_wrong(world: World, undisturbed: Undisturbed) -> None:
+def test_a_run_that_ends_with_other_losses_is_wrong(world: World, undisturbed: Undisturbed) -> None:
     trial = Trial(7, "connections are cut", "epochs", 0, 0.5, 0)
     try_one(world, replace(undisturbed, losses=[[1.0]]), trial)
     assert (trial.outcome, trial.why) == (WRONG, "ended well with other losses")
 
 
 def test_the_seed_draws_every_moment() -> None:
-    first, again, other = (draw_trials(40, ["a", "b"], 6, seed) for seed in (3, 3, 4))
-    assert first == again != other
+    first, again, other_seed = (draw_trials(40, ["a", "b"], 6, seed) for seed in (3, 3, 4))
+    assert first == again != other_seed
     assert {trial.stage for trial in first} == {"start-up", "epochs", "shut-down"}
     assert [trial.case for trial in first[:3]] == ["a", "b", "a"]
 
@@ -102,7 +102,7 @@ def test_the_seed_draws_every_moment() -> None:
         (["--train.epochs", "3"], "--train.epochs: runs have a configuration of their own"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: list[str], text: str, tmp_path: Path) -> None:
+def test_impossible_options_are_refused(words: list[str], text: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(RequestError) as caught:
         run_command("--out", str(out), *words)

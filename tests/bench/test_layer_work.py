@@ -1,4 +1,4 @@
-"""Work by layer and rank, read from spans."""
+"""The work of each layer and rank is read from spans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(folder: Path, rank: int, *iterations: list[dict[str, Any]]) -> None:
     (folder / f"rank-{rank}.jsonl").write_text(text)
 
 
-def test_means_of_an_iteration_in_order_of_rank(tmp_path: Path) -> None:
+def test_work_is_averaged_over_iterations_in_order_of_rank(tmp_path: Path) -> None:
     # Ten and more ranks: names sort otherwise.
     for rank in range(11):
         write(tmp_path, rank, [layer(100 + rank), layer(5)], [layer(200 + rank), layer(7)])
@@ -36,22 +36,22 @@ def test_means_of_an_iteration_in_order_of_rank(tmp_path: Path) -> None:
     assert first.own == [10] * 11
 
 
-def test_spans_without_layers_tell_of_none(tmp_path: Path) -> None:
+def test_spans_without_layers_give_no_work(tmp_path: Path) -> None:
     (tmp_path / "rank-0.jsonl").write_text('{"span": "sample", "start": 0, "seconds": 1}\n')
     assert read_layer_work(tmp_path) == []
     assert read_layer_work(tmp_path / "nothing") == []
 
 
-def test_what_was_trained_again_counts_once_and_a_torn_line_not_at_all(tmp_path: Path) -> None:
+def test_repeated_iterations_count_once_and_torn_lines_not_at_all(tmp_path: Path) -> None:
     write(tmp_path, 0, [layer(100)], [layer(200)])
     file = tmp_path / "rank-0.jsonl"
     again = {"epoch": 0, "iteration": 1, "span": "sample", "layers": [layer(300)]}
     file.write_text(file.read_text() + json.dumps(again) + '\n{"span": "sample", "layers": [{')
-    (found,) = read_layer_work(tmp_path)
-    assert found.edges == [200]
+    (work,) = read_layer_work(tmp_path)
+    assert work.edges == [200]
 
 
-def test_lines_of_something_else_are_refused(tmp_path: Path) -> None:
+def test_invalid_layers_are_refused_and_the_line_is_named(tmp_path: Path) -> None:
     for text in ('{"layers": 5}', '{"layers": [{"own": 1}]}', '{"layers": ["own"]}'):
         (tmp_path / "rank-0.jsonl").write_text(text + "\n")
         with pytest.raises(RequestError, match=r"rank-0\.jsonl: line 1: layers: expected own"):
@@ -65,6 +65,6 @@ def test_ranks_that_disagree_are_refused(tmp_path: Path) -> None:
         read_layer_work(tmp_path)
 
 
-def test_unevenness() -> None:
+def test_unevenness_is_the_largest_over_the_mean() -> None:
     assert unevenness([3.0, 1.0]) == pytest.approx(1.5)
     assert unevenness([0.0, 0.0]) is None

@@ -1,4 +1,4 @@
-"""What an iteration of GraphSAGE takes at least, counted by hand."""
+"""The least seconds of an iteration of GraphSAGE are those counted by hand."""
 
 from __future__ import annotations
 

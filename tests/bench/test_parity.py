@@ -1,4 +1,4 @@
-"""Parity measures: what must be found, and what must not pass."""
+"""The parity check finds wrong gradients and losses, and passes those that only round."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ GRADIENTS = {
 }
 
 
-def changed(name: str, by: Tensor) -> dict[str, Tensor]:
+def change_gradient(name: str, by: Tensor) -> dict[str, Tensor]:
     return GRADIENTS | {name: GRADIENTS[name] + by}
 
 
 def test_equal_gradients_differ_by_nothing() -> None:
-    found = compare_gradients(0, GRADIENTS, GRADIENTS, 0.7, 0.7)
-    assert (found.overall, found.largest, found.loss) == (0.0, 0.0, 0.0)
+    difference = compare_gradients(0, GRADIENTS, GRADIENTS, 0.7, 0.7)
+    assert (difference.overall, difference.largest, difference.loss) == (0.0, 0.0, 0.0)
 
 
-def test_measures_are_those_of_invariant_2() -> None:
-    wrong = changed("first.bias", torch.tensor([0.0, 5e-4]))
-    found = compare_gradients(0, wrong, GRADIENTS, 0.5, 0.4)
+def test_gradients_are_compared_by_entry_and_by_tensor() -> None:
+    wrong = change_gradient("first.bias", torch.tensor([0.0, 5e-4]))
+    difference = compare_gradients(0, wrong, GRADIENTS, 0.5, 0.4)
     # Small against the largest entry, 10 % of its own tensor's norm.
-    assert found.overall == pytest.approx(5e-4 / 4, rel=1e-4)
-    assert found.by_tensor["first.bias"] == pytest.approx(0.1, rel=1e-4)
-    assert found.by_tensor["first.weight"] == 0.0
-    assert found.largest == pytest.approx(0.1, rel=1e-4)
-    assert found.loss == pytest.approx(0.25)
+    assert difference.overall == pytest.approx(5e-4 / 4, rel=1e-4)
+    assert difference.by_tensor["first.bias"] == pytest.approx(0.1, rel=1e-4)
+    assert difference.by_tensor["first.weight"] == 0.0
+    assert difference.largest == pytest.approx(0.1, rel=1e-4)
+    assert difference.loss == pytest.approx(0.25)
 
 
 def test_negligible_tensors_are_judged_by_the_overall_measure_only() -> None:
     tiny = GRADIENTS | {"first.bias": torch.tensor([3e-6, 0.0])}
     wrong = tiny | {"first.bias": torch.tensor([6e-6, 0.0])}
-    found = compare_gradients(0, wrong, tiny, 1.0, 1.0)
-    assert list(found.by_tensor) == ["first.weight"]
-    assert found.overall == pytest.approx(3e-6 / 4)
+    difference = compare_gradients(0, wrong, tiny, 1.0, 1.0)
+    assert list(difference.by_tensor) == ["first.weight"]
+    assert difference.overall == pytest.approx(3e-6 / 4)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("side", ["engine", "reference"])
-def test_what_is_not_a_number_never_passes(bad: float, side: str) -> None:
-    broken = changed("first.bias", torch.tensor([bad, 0.0]))
+def test_gradients_with_nan_or_infinity_never_pass(bad: float, side: str) -> None:
+    broken = change_gradient("first.bias", torch.tensor([bad, 0.0]))
     pair = (broken, GRADIENTS) if side == "engine" else (GRADIENTS, broken)
-    found = compare_gradients(0, *pair, 1.0, 1.0)
-    assert not found.largest <= 1e-5
-    parity = EngineParity("hop", "float32", (found,), 0.0)
+    difference = compare_gradients(0, *pair, 1.0, 1.0)
+    assert not difference.largest <= 1e-5
+    parity = EngineParity("hop", "float32", (difference,), 0.0)
     assert len(parity.problems) == 1
     assert "hop: gradients differ by" in parity.problems[0]
 
 
 def test_a_loss_that_is_not_a_number_never_passes() -> None:
-    found = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
-    parity = EngineParity("hop", "float32", (found,), 0.0)
+    difference = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
+    parity = EngineParity("hop", "float32", (difference,), 0.0)
     assert math.isnan(parity.loss_difference)
     assert "losses differ by nan" in parity.problems[0]
     assert EngineParity("hop", "float64", (), math.nan).problems
@@ -115,37 +115,43 @@ def test_worst_keeps_what_is_not_a_number() -> None:
 
 
 def test_limits_depend_on_the_dtype() -> None:
-    found = compare_gradients(0, changed("first.weight", torch.tensor(4e-7)), GRADIENTS, 1.0, 1.0)
-    assert not EngineParity("hop", "float32", (found,), 0.0).problems
-    assert EngineParity("hop", "float64", (found,), 0.0).problems
+    difference = compare_gradients(
+        0, change_gradient("first.weight", torch.tensor(4e-7)), GRADIENTS, 1.0, 1.0
+    )
+    assert not EngineParity("hop", "float32", (difference,), 0.0).problems
+    assert EngineParity("hop", "float64", (difference,), 0.0).problems
 
 
 def test_rounding_is_told_from_an_error_in_float64() -> None:
-    def of(
-        size: float, again: InFloat64 | None, dtype: str = "float32", judged: bool = True
+    def judge(
+        size: float, in_float64: InFloat64 | None, dtype: str = "float32", judged: bool = True
     ) -> EngineParity:
-        wrong = changed("first.weight", torch.tensor(size))
-        found = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
-        return EngineParity("hop", dtype, (found,), 0.0, again, judged)
+        wrong = change_gradient("first.weight", torch.tensor(size))
+        difference = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
+        return EngineParity("hop", dtype, (difference,), 0.0, in_float64, judged)
 
-    assert not of(4e-7, None).needs_float64
-    assert of(1e-3, None).needs_float64
-    assert not of(1e-3, None, "float64").needs_float64
-    assert not of(1e-3, None, judged=False).needs_float64
-    assert "limit 1e-05 in float32" in of(1e-3, None).problems[0]
-    assert of(1e-3, InFloat64(1e-13, 1e-4)).problems == []
-    assert "of which rounding explains 1e-06" in of(1e-3, InFloat64(1e-13, 1e-6)).problems[0]
-    assert "limit 1e-10 in float64" in of(1e-3, InFloat64(1e-4, 1e-4)).problems[0]
-    assert "in float64" in of(1e-3, InFloat64(math.nan, math.nan)).problems[0]
+    assert not judge(4e-7, None).needs_float64
+    assert judge(1e-3, None).needs_float64
+    assert not judge(1e-3, None, "float64").needs_float64
+    assert not judge(1e-3, None, judged=False).needs_float64
+    assert "limit 1e-05 in float32" in judge(1e-3, None).problems[0]
+    assert judge(1e-3, InFloat64(1e-13, 1e-4)).problems == []
+    assert "of which rounding explains 1e-06" in judge(1e-3, InFloat64(1e-13, 1e-6)).problems[0]
+    assert "limit 1e-10 in float64" in judge(1e-3, InFloat64(1e-4, 1e-4)).problems[0]
+    assert "in float64" in judge(1e-3, InFloat64(math.nan, math.nan)).problems[0]
     # No rounding is so large, whatever another run says.
-    assert not of(0.5, None).needs_float64
-    assert "in float32" in of(0.5, InFloat64(1e-13, 1.0)).problems[0]
-    assert not of(math.nan, None).needs_float64
+    assert not judge(0.5, None).needs_float64
+    assert "in float32" in judge(0.5, InFloat64(1e-13, 1.0)).problems[0]
+    assert not judge(math.nan, None).needs_float64
 
 
-def test_what_rounds_on_purpose_has_to_be_near() -> None:
-    near = compare_gradients(0, changed("first.weight", torch.tensor(0.1)), GRADIENTS, 1.01, 1.0)
-    far = compare_gradients(0, changed("first.weight", torch.tensor(3.0)), GRADIENTS, 1.5, 1.0)
+def test_engines_that_round_on_purpose_have_to_be_near() -> None:
+    near = compare_gradients(
+        0, change_gradient("first.weight", torch.tensor(0.1)), GRADIENTS, 1.01, 1.0
+    )
+    far = compare_gradients(
+        0, change_gradient("first.weight", torch.tensor(3.0)), GRADIENTS, 1.5, 1.0
+    )
     assert EngineParity("c", "float32", (near,), 0.0, judged=False).problems == []
     assert len(EngineParity("c", "float32", (far,), 0.0, judged=False).problems) == 2
     broken = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
@@ -162,7 +168,7 @@ def reference(tiny_config: Config, tiny_graph: PartitionedGraph) -> Reference:
 
 @pytest.fixture
 def record(reference: Reference, tiny_config: Config, tmp_path: Path) -> Record:
-    """Writes the right gradient of an iteration as rank 0 does, after a change to it."""
+    """Return a function that changes an iteration's right gradient and writes it as rank 0 does."""
 
     def write(step: int, iteration: int, change: Callable[[Tensor], Tensor]) -> Path:
         model = tiny_config.model
@@ -199,7 +205,7 @@ def test_right_gradients_pass(reference: Reference, record: Record) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "amount"),
     [
         (lambda gradient: gradient * 1.001, "0.00"),
         (lambda gradient: gradient * 2, ""),
@@ -207,13 +213,13 @@ def test_right_gradients_pass(reference: Reference, record: Record) -> None:
     ],
 )
 def test_one_wrong_gradient_of_two_is_found(
-    reference: Reference, record: Record, change: Callable[[Tensor], Tensor], told: str
+    reference: Reference, record: Record, change: Callable[[Tensor], Tensor], amount: str
 ) -> None:
     record(0, 0, lambda gradient: gradient)
     folder = record(1, 1, change)
     parity = check_engine("hop", "float32", reference, read_recorded(folder))
     assert len(parity.problems) == 1
-    assert f"hop: gradients differ by {told}" in parity.problems[0]
+    assert f"hop: gradients differ by {amount}" in parity.problems[0]
 
 
 def test_files_that_are_not_recorded_gradients_are_refused(

@@ -1,4 +1,4 @@
-"""Table and picture, from results made by hand."""
+"""Table and picture of an A/B show results that were made by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .conftest import make_results, make_run
 SOUND = {"model_centric": 2e-7, "hop": 3e-7}
 
 
-def printed(results: dict[str, Any], problems: list[str], width: int = 80) -> str:
+def print_to_text(results: dict[str, Any], problems: list[str], width: int = 80) -> str:
     console = Console(width=width)
     with console.capture() as captured:
         print_results(console, results, problems)
@@ -38,10 +38,10 @@ def results_of(rounds: int, **hop: Any) -> dict[str, Any]:
 
 
 def test_table_tells_everything_within_80_columns() -> None:
-    text = printed(results_of(2), [])
+    text = print_to_text(results_of(2), [])
     # Nothing is cut off.
     assert "…" not in text
-    for told in (
+    for phrase in (
         "2 rounds of 1 measured epoch",
         "faster than",
         "(2.00-2.00)",
@@ -51,7 +51,7 @@ def test_table_tells_everything_within_80_columns() -> None:
         "A processor, 2 cores, 8 GiB; tiny: 240 nodes, 1,900 edges; metis over 2 servers",
         "cut 11.0%, R_micro 80.0%, R_sub 50.0%",
     ):
-        assert told in text
+        assert phrase in text
     assert "topology" not in text
 
 
@@ -61,14 +61,14 @@ def test_many_engines_with_options_fit_too() -> None:
     for index, label in itertools.product(range(2), labels):
         run = make_run(label.split(":")[0], index, [9.0, 4.0 + index], model_bytes=1_500_000)
         runs.append(run | {"label": label, "exact": label != "locality"})
-    text = printed(make_results(runs, dict.fromkeys(labels, 1e-7)), [])
+    text = print_to_text(make_results(runs, dict.fromkeys(labels, 1e-7)), [])
     assert "…" not in text
-    for told in ("pregather=false", "approximate", "locality", "(1.00-1.00)"):
-        assert told in text
+    for phrase in ("pregather=false", "approximate", "locality", "(1.00-1.00)"):
+        assert phrase in text
 
 
-def test_what_the_rounds_show_is_said() -> None:
-    text = printed(results_of(3), [], width=200)
+def test_sentences_tell_what_the_rounds_show() -> None:
+    text = print_to_text(results_of(3), [], width=200)
     assert (
         "hop is 2.00 (in every round) times as fast as model_centric; "
         "hop sends 7.05 (in every round) times fewer bytes than model_centric; "
@@ -78,13 +78,13 @@ def test_what_the_rounds_show_is_said() -> None:
     for index, seconds in enumerate((2.0, 7.0)):
         runs.append(make_run("model_centric", index, [4.0]))
         runs.append(make_run("hop", index, [seconds]))
-    text = printed(make_results(runs, SOUND), [], width=200)
+    text = print_to_text(make_results(runs, SOUND), [], width=200)
     assert "no difference shown in time between hop and model_centric" in text
     assert "no difference shown in bytes between hop and model_centric" in text
 
 
 def test_one_round_is_said_to_have_no_interval() -> None:
-    text = printed(results_of(1), [])
+    text = print_to_text(results_of(1), [])
     assert " 2.00 " in text
     assert "(2.00-" not in text
     assert "One round only" in text
@@ -93,7 +93,7 @@ def test_one_round_is_said_to_have_no_interval() -> None:
 def test_problems_refuse_speed_ups_but_hide_nothing() -> None:
     results = results_of(2)
     results["parity"]["max_relative_gradient_difference"]["hop"] = "nan"
-    text = printed(results, ["hop: gradients differ by nan"])
+    text = print_to_text(results, ["hop: gradients differ by nan"])
     assert "2.00 (" not in text
     assert "10.00 x" not in text
     assert text.count("refused") == 2
@@ -103,13 +103,13 @@ def test_problems_refuse_speed_ups_but_hide_nothing() -> None:
 
 
 def test_without_a_baseline_there_is_no_speed_up() -> None:
-    text = printed(make_results([make_run("hop", 0, [1.0])], {"hop": 0.0}), [])
+    text = print_to_text(make_results([make_run("hop", 0, [1.0])], {"hop": 0.0}), [])
     assert "faster than" not in text
     assert "reduced" not in text
 
 
-def test_nothing_sent_is_no_division() -> None:
-    assert "none sent" in printed(results_of(2, feature_bytes=0), [])
+def test_no_bytes_sent_is_no_division_by_zero() -> None:
+    assert "none sent" in print_to_text(results_of(2, feature_bytes=0), [])
 
 
 @pytest.mark.parametrize("feature_bytes", [4_000_000, 0])
@@ -127,7 +127,7 @@ def test_picture_of_a_single_server_has_no_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "ab.png").stat().st_size > 1000
 
 
-def test_a_file_without_numbers_that_json_lacks(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_written_as_texts(tmp_path: Path) -> None:
     path = write_results(tmp_path, {"a": [float("nan"), 1.0], "b": {"c": -float("inf")}})
     assert (
         path.read_text().replace(" ", "").replace("\n", "") == '{"a":["nan",1.0],"b":{"c":"-inf"}}'
@@ -149,11 +149,11 @@ def test_a_result_has_a_line_for_every_entry_that_holds_others() -> None:
     assert json.loads(format_result(result)) == result
 
 
-def test_machine_versions_and_commit() -> None:
-    found = machine()
-    assert found["cores"] >= 1
-    assert found["memory_gib"] > 0
-    assert found["cpu"]
+def test_machine_versions_and_commit_are_recorded() -> None:
+    facts = machine()
+    assert facts["cores"] >= 1
+    assert facts["memory_gib"] > 0
+    assert facts["cpu"]
     assert versions()["hopper"] == hopper.__version__
     assert versions()["torch"]
     text = commit()

@@ -1,4 +1,5 @@
-"""The report's page, read as text: what it claims, refuses, escapes, and says is missing."""
+"""The report's page, read as text, shows results, refuses wrong ones, escapes markup, and names
+what is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">\'"&'
 
 
 class Page(HTMLParser):
-    """Elements, attributes and visible text; fails where tags are not nested."""
+    """The elements, attributes and visible text of a page. It fails where tags are not nested."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -60,11 +61,11 @@ def h1(folder: Path) -> str:
     return html.split("<h1>")[1].split("</h1>")[0]
 
 
-def test_a_page_about_an_ab(tmp_path: Path) -> None:
+def test_the_page_of_an_ab_shows_its_results(tmp_path: Path) -> None:
     folder = write_ab(tmp_path / "ab", sound_results())
     assert h1(folder) == "hop is 1.98 (1.93 to 2.03) times as fast as model_centric"
     page = report(folder)
-    for told in (
+    for phrase in (
         "95% interval 1.93 to 2.03",
         "hop sends 4.90 (in every round) times fewer bytes than model_centric.",
         "8.20 MB sent, 4.90 (in every round) times fewer bytes",
@@ -85,7 +86,7 @@ def test_a_page_about_an_ab(tmp_path: Path) -> None:
         "Every round and epoch",
         "Network interfaces were not counted",
     ):
-        assert told in page.text, told
+        assert phrase in page.text, phrase
     assert "Not shown" not in page.text
     assert "Refused" not in page.text
 
@@ -142,15 +143,15 @@ def test_unequal_engines_get_no_speed_up_anywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [1.1e-5, None])
-def test_losses_beyond_the_limit_or_unchecked_refuse_too(tmp_path: Path, value: Any) -> None:
+def test_losses_beyond_the_limit_or_unchecked_refuse_speed_ups(tmp_path: Path, value: Any) -> None:
     results = sound_results()
     differences = results["parity"]["max_relative_loss_difference"]
     differences["hop"] = value
     if value is None:
         del differences["hop"]
     text = report(write_ab(tmp_path / "ab", results)).text
-    told = "differ by 1.1e-05" if value else "were not compared with the reference's"
-    assert f"hop: losses {told}" in text
+    phrase = "differ by 1.1e-05" if value else "were not compared with the reference's"
+    assert f"hop: losses {phrase}" in text
     assert "No speed-up can be told" in text
 
 
@@ -168,7 +169,9 @@ def test_an_approximate_engine_is_marked_and_not_held_to_parity(tmp_path: Path) 
     assert "0.25× as fast as locality" in page.text
 
 
-def test_an_approximate_engine_that_fails_on_its_own_batches_refuses(tmp_path: Path) -> None:
+def test_an_approximate_engine_that_fails_on_its_own_batches_refuses_speed_ups(
+    tmp_path: Path,
+) -> None:
     results = sound_results()
     results["runs"] += [make_run("locality", i, [1.0]) | {"exact": False} for i in range(3)]
     results["parity"]["max_relative_gradient_difference"]["locality"] = 0.5
@@ -196,7 +199,7 @@ def test_variants_of_an_engine_are_told_apart_by_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "headline"),
     [
         ([[2.0], [2.1]], "hop is 1.95 (1.43 to 2.66) times as fast as model_centric"),
         ([[3.0], [5.5]], "No difference shown between hop and model_centric"),
@@ -205,17 +208,17 @@ def test_variants_of_an_engine_are_told_apart_by_label(tmp_path: Path) -> None:
     ],
 )
 def test_the_headline_goes_by_the_interval(
-    tmp_path: Path, seconds: list[list[float]], told: str
+    tmp_path: Path, seconds: list[list[float]], headline: str
 ) -> None:
     runs = []
-    for index, each in enumerate(seconds):
-        runs += [make_run("model_centric", index, [4.0]), make_run("hop", index, each)]
+    for index, hop_seconds in enumerate(seconds):
+        runs += [make_run("model_centric", index, [4.0]), make_run("hop", index, hop_seconds)]
     folder = write_ab(tmp_path / "ab", make_results(runs, SOUND))
-    assert h1(folder) == told
+    assert h1(folder) == headline
     text = report(folder).text
     assert ("has no interval" in text) == (len(seconds) == 1)
     # In the card, too, no number is told that the rounds do not show.
-    assert ("no difference shown to model_centric" in text) == told.startswith("No difference")
+    assert ("no difference shown to model_centric" in text) == headline.startswith("No difference")
 
 
 def test_divided_layers_show_who_does_how_much(tmp_path: Path) -> None:
@@ -254,19 +257,19 @@ def test_an_engine_that_rounds_is_shown_and_not_judged(tmp_path: Path) -> None:
     assert "Refused" in report(write_ab(tmp_path / "broken", results)).text
 
 
-def test_without_a_baseline_times_are_told(tmp_path: Path) -> None:
+def test_without_a_baseline_the_headline_names_engine_and_graph(tmp_path: Path) -> None:
     folder = write_ab(tmp_path / "ab", make_results([make_run("hop", 0, [1.0])], SOUND))
     assert h1(folder) == "hop on tiny"
 
 
-def test_rounds_that_cannot_be_paired_are_said(tmp_path: Path) -> None:
+def test_rounds_that_cannot_be_paired_are_told(tmp_path: Path) -> None:
     results = sound_results()
     results["runs"] = results["runs"][:-1]
     text = report(write_ab(tmp_path / "ab", results)).text
     assert "hop and model_centric did not run in the same rounds" in text
 
 
-def test_interfaces_are_set_beside_what_was_counted(tmp_path: Path) -> None:
+def test_bytes_of_interfaces_stand_beside_counted_bytes(tmp_path: Path) -> None:
     results = make_results([make_run("hop", 0, [1.0], 4_000_000, 800_000)], SOUND)
     results["runs"][0]["nic_bytes"] = [2_600_000, 2_600_000]
     text = report(write_ab(tmp_path / "ab", results)).text
@@ -279,8 +282,10 @@ def test_interfaces_are_set_beside_what_was_counted(tmp_path: Path) -> None:
 
 
 def test_hit_rates_of_caches_are_told(tmp_path: Path) -> None:
-    """Over all types, and by type; where nothing was looked for, nothing is told."""
-    results = make_results([make_run("hop", each, [1.0, 1.0]) for each in (0, 1)], SOUND)
+    """They are shown over all types and by type, and not at all where nothing was looked up."""
+    results = make_results(
+        [make_run("hop", round_index, [1.0, 1.0]) for round_index in (0, 1)], SOUND
+    )
     for run in results["runs"]:
         for epoch in run["epochs"]:
             epoch["lookups"] = {"author": [0, 0], "paper": [50, 150]}
@@ -300,14 +305,14 @@ def test_emulated_hosts_are_told(tmp_path: Path) -> None:
     assert 'emulated hosts: hosts = 4, link_rate = "1gbit"' in text
 
 
-def test_folders_of_runs_that_are_gone_are_said(tmp_path: Path) -> None:
+def test_missing_folders_of_runs_are_named(tmp_path: Path) -> None:
     text = report(write_ab(tmp_path / "ab", sound_results(), runs=False)).text
     assert "hop: no folder of its round 1 in runs" in text
     assert "No run's spans were found" in text
     assert "Training loss Per epoch" in text
 
 
-def test_spans_that_are_gone_are_said(tmp_path: Path) -> None:
+def test_missing_spans_are_named(tmp_path: Path) -> None:
     folder = write_ab(tmp_path / "ab", sound_results())
     shutil.rmtree(folder / "runs" / "hop-round-0" / "spans")
     text = report(folder).text
@@ -315,7 +320,7 @@ def test_spans_that_are_gone_are_said(tmp_path: Path) -> None:
     assert "Time steps as they ran" in text
 
 
-def test_a_single_run(tmp_path: Path) -> None:
+def test_the_page_of_a_single_run_shows_its_sections(tmp_path: Path) -> None:
     write_run(tmp_path / "run", make_run("hop", 0, [9.0, 2.0]), [3.0, 2.0, 1.5, 1.0])
     config = {"data": {"partitioned": str(tmp_path / "gone")}, "model": {"name": "gat"}}
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
@@ -332,19 +337,19 @@ def test_a_single_run(tmp_path: Path) -> None:
         "evidence",
         "setting",
     ]
-    for told in ("Test accuracy 0.5500", "Best validation accuracy 0.6000 epoch 1 (of 0 to 1)",
+    for phrase in ("Test accuracy 0.5500", "Best validation accuracy 0.6000 epoch 1 (of 0 to 1)",
                  "accuracy by epoch Dashed: epoch 1, the best by accuracy",
                  "they reach 0.5500 on the test split", "epoch 0, iteration 0", "Training loss",
                  "gat",
                  "Graph and locality: the partitioned graph cannot be read",
                  "Machine, versions and commit"):  # fmt: skip
-        assert told in text, told
+        assert phrase in text, phrase
     for absent in ("Speed-up", "Parity Largest", "R_micro"):
         assert absent not in text, absent
 
 
-def changed_summary(folder: Path, **changes: Any) -> Path:
-    """A run's folder, whose summary says something else of its scores."""
+def write_changed_summary(folder: Path, **changes: Any) -> Path:
+    """Write a run's folder with changes to its summary; None removes a key."""
     write_run(folder, make_run("hop", 0, [9.0, 2.0, 2.0]), [3.0, 2.0, 1.5, 1.0])
     file = folder / "summary.json"
     summary = {key: value for key, value in json.loads(file.read_text()).items()
@@ -362,9 +367,9 @@ BY_CLASS = {
 }
 
 
-def test_a_run_s_scores_by_metric_and_by_class(tmp_path: Path) -> None:
+def test_scores_of_a_run_are_shown_by_metric_and_by_class(tmp_path: Path) -> None:
     scores = {"val": {"mrr": 0.61, "hits@10": 0.8}, "test": {"mrr": 0.59, "hits@10": 0.79}}
-    folder = changed_summary(
+    folder = write_changed_summary(
         tmp_path / "run", metric="mrr", scores=scores, by_class={"test": BY_CLASS},
         baselines={"test": {"mrr": 0.02, "hits@10": 0.1}},
     )  # fmt: skip
@@ -381,7 +386,7 @@ def test_a_run_s_scores_by_metric_and_by_class(tmp_path: Path) -> None:
 
 def test_a_run_of_an_older_version_is_read(tmp_path: Path) -> None:
     old = {"val": 0.6, "test": None}
-    folder = changed_summary(tmp_path / "run", metric="rmse", scores=None, accuracy=old)
+    folder = write_changed_summary(tmp_path / "run", metric="rmse", scores=None, accuracy=old)
     assert h1(folder) == "run: rmse 0.6000 on validation"
     results = sound_results()
     for run in results["runs"]:
@@ -393,14 +398,16 @@ def test_a_run_of_an_older_version_is_read(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_not_scored_says_so(tmp_path: Path) -> None:
-    folder = changed_summary(tmp_path / "run", scores={"val": {}, "test": {}}, best_epoch=None)
+    folder = write_changed_summary(
+        tmp_path / "run", scores={"val": {}, "test": {}}, best_epoch=None
+    )
     assert h1(folder) == "hop on run: 2.00 s an epoch"
     assert "Scores were not measured" in report(folder).text
 
 
 def test_columns_of_different_lengths_are_refused(tmp_path: Path) -> None:
     broken = BY_CLASS | {"support": [1]}
-    folder = changed_summary(tmp_path / "run", by_class={"test": broken})
+    folder = write_changed_summary(tmp_path / "run", by_class={"test": broken})
     with pytest.raises(RequestError, match=r"by_class\.test: .*expected 3 classes in each column"):
         write_report(folder)
 
@@ -448,7 +455,7 @@ def test_nothing_from_a_file_becomes_markup(tmp_path: Path) -> None:
     assert page.text.count("<script>alert(1)</script>") > 10
 
 
-def test_spans_cannot_become_markup_either(tmp_path: Path) -> None:
+def test_nothing_from_spans_becomes_markup(tmp_path: Path) -> None:
     folder = write_ab(tmp_path / "ab", sound_results())
     path = folder / "runs" / "hop-round-0" / "spans" / "rank-0.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -474,7 +481,7 @@ def test_long_runs_do_not_make_large_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"schema": 2}, "schema: Input should be 1; given 2"),
         ({"runs": []}, "runs: List should have at least 1 item"),
@@ -486,18 +493,18 @@ def test_long_runs_do_not_make_large_files(tmp_path: Path) -> None:
          r"parity\.max_relative_loss_difference\.hop: .*; given small"),
     ],
 )  # fmt: skip
-def test_results_that_are_none_are_refused_by_field(
-    tmp_path: Path, change: dict[str, Any], told: str
+def test_invalid_results_are_refused_and_the_field_is_named(
+    tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     folder = write_ab(tmp_path / "ab", sound_results() | change, runs=False)
-    with pytest.raises(RequestError, match=told) as caught:
+    with pytest.raises(RequestError, match=message) as caught:
         write_report(folder)
     assert str(folder / "results.json") in str(caught.value)
     assert not (folder / "report.html").exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "\xff", "[1]"])
-def test_files_that_are_no_results(tmp_path: Path, text: str) -> None:
+def test_files_that_hold_no_results_are_refused(tmp_path: Path, text: str) -> None:
     for name in ("results.json", "summary.json"):
         folder = tmp_path / name
         folder.mkdir()
@@ -506,12 +513,16 @@ def test_files_that_are_no_results(tmp_path: Path, text: str) -> None:
             write_report(folder)
 
 
-def test_a_folder_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_results_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", str(tmp_path)]) == 1
     assert "results.json (of `hopper bench ab`) or summary.json" in capsys.readouterr().err
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_one_page_however_often_it_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_ab(tmp_path / "ab", sound_results())
     for _ in range(2):
         assert main(["report", str(folder)]) == 0
@@ -529,7 +540,7 @@ def test_markup_escapes_all_but_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("text", "expected"),
     [
         (units.seconds(0.0000123), "12.3 µs"),
         (units.seconds(0.05), "50.0 ms"),
@@ -544,8 +555,8 @@ def test_markup_escapes_all_but_itself() -> None:
         (units.join_words(["a", "b", "c"]), "a, b and c"),
     ],
 )
-def test_numbers_for_people(told: str, expected: str) -> None:
-    assert told == expected
+def test_numbers_have_units_and_few_digits(text: str, expected: str) -> None:
+    assert text == expected
 
 
 def test_axes_have_round_steps() -> None:

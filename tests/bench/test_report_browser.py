@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing complains, nothing overflows, every chart has a size."""
+"""In a real browser the report raises no error, does not overflow, and every chart has a size."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ TIP = """(() => { const tip = document.getElementById("tip");
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadlessBrowser]:
     assert BROWSER is not None
-    with HeadlessBrowser(BROWSER, tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with HeadlessBrowser(BROWSER, tmp_path_factory.mktemp("profile")) as headless:
+        yield headless
 
 
 @pytest.fixture(autouse=True)
 def quiet(browser: HeadlessBrowser) -> Iterator[None]:
-    """Each test begins without complaints and ends without them."""
+    """Check that the browser reports no error or warning during a test."""
     browser.complaints.clear()
     browser.requests.clear()
     yield
@@ -62,14 +62,14 @@ def quiet(browser: HeadlessBrowser) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = write_ab(tmp_path_factory.mktemp("browser") / "ab", sound_results())
-    write_report(found)
-    return found
+    ab_folder = write_ab(tmp_path_factory.mktemp("browser") / "ab", sound_results())
+    write_report(ab_folder)
+    return ab_folder
 
 
 def centre(browser: HeadlessBrowser, selector: str) -> list[float]:
     """Scroll an element into view; returns its centre."""
-    found: list[float] = browser.run(
+    point: list[float] = browser.run(
         f"""(() => {{
           const marks = [...document.querySelectorAll({selector!r})];
           const mark = marks.find((e) => e.checkVisibility());
@@ -79,7 +79,7 @@ def centre(browser: HeadlessBrowser, selector: str) -> list[float]:
             done([box.x + box.width / 2, box.y + box.height / 2]))));
         }})()"""
     )
-    return found
+    return point
 
 
 def click(browser: HeadlessBrowser, text: str) -> None:
@@ -98,7 +98,7 @@ def test_charts_have_a_size_and_the_page_does_not_overflow(
     page = "document.documentElement"
     assert browser.run(f"{page}.scrollWidth") == browser.run(f"{page}.clientWidth") == width
     assert browser.run(BEYOND) == []
-    charts: list[Any] = [each for each in browser.run(SIZES) if each[4]]
+    charts: list[Any] = [chart for chart in browser.run(SIZES) if chart[4]]
     assert len(charts) > 15
     for label, wide, high, marks, _ in charts:
         assert wide > 2, label
@@ -167,8 +167,8 @@ def test_the_pointer_is_told_what_is_below_it(browser: HeadlessBrowser, folder: 
     browser.move_to(*centre(browser, ".gantt .s-migrate"))
     assert "rank 0: migrate, 20.0 ms" in browser.run(TIP)
     browser.move_to(*centre(browser, ".canvas"))
-    told = browser.run(TIP)
-    assert told == "iteration 3\nmodel_centric: 1.50\nhop: 1.50"
+    tip = browser.run(TIP)
+    assert tip == "iteration 3\nmodel_centric: 1.50\nhop: 1.50"
     browser.move_to(*centre(browser, "h1"))
     assert browser.run(TIP) is None
 
@@ -231,7 +231,9 @@ def test_a_refusal_is_seen_first(browser: HeadlessBrowser, tmp_path: Path) -> No
     assert box[2] > 800
 
 
-def test_a_page_without_spans(browser: HeadlessBrowser, folder: Path, tmp_path: Path) -> None:
+def test_a_page_without_spans_has_no_timeline(
+    browser: HeadlessBrowser, folder: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "ab"
     shutil.copytree(folder, copy)
     shutil.rmtree(copy / "runs")

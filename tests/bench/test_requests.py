@@ -1,4 +1,4 @@
-"""What ``hopper bench ab`` refuses, and how it plans what it does not."""
+"""``hopper bench ab`` refuses impossible requests, plans the others, and ends its runs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BOTH = ("model_centric", "hop")
 
 
 def run_command(*words: str) -> int:
-    """``hopper bench ...``: the exit code."""
+    """Run ``hopper bench ...`` and return its exit code."""
     parser = argparse.ArgumentParser()
     bench.add_parser(parser.add_subparsers())
     options = parser.parse_args(["bench", *words])
     return int(options.run(options))
 
 
-def parsed(*words: str) -> argparse.Namespace:
+def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     bench.add_parser(parser.add_subparsers())
     return parser.parse_args(["bench", "ab", *words])
@@ -46,15 +46,15 @@ def parsed(*words: str) -> argparse.Namespace:
     ],
 )
 def test_overrides_may_stand_anywhere(words: list[str]) -> None:
-    options = parsed(*words)
+    options = parse(*words)
     assert (options.config, options.engines, options.rounds) == ("c.toml", "hop", 3)
     assert options.overrides == ["--train.seed", "3", "--model.name=gcn"]
 
 
 def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parsed("c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3")
-    assert ended.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        parse("c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3")
+    assert caught.value.code == 2
     assert "--frobnicate" in capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_earlier_results_are_not_overwritten(tiny_config: Config, tmp_path: Path
 
 def test_every_round_another_engine_begins(tiny_config: Config, tmp_path: Path) -> None:
     plan = make_plan(tiny_config, ("hop", "zero_hop", "model_centric"), tmp_path / "out", 3)
-    orders = [[each.label for each in plan.order(index)] for index in range(4)]
+    orders = [[contender.label for contender in plan.order(index)] for index in range(4)]
     assert [order[0] for order in orders] == ["hop", "zero_hop", "model_centric", "hop"]
     assert all(sorted(order) == ["hop", "model_centric", "zero_hop"] for order in orders)
     assert (plan.world, plan.iterations, plan.total_runs) == (2, 3, 9)
@@ -118,36 +118,38 @@ def test_first_middle_and_last_iteration_are_recorded(tiny_config: Config, tmp_p
 def test_gradients_are_compared_where_all_have_iterations(
     tiny_config: Config, tmp_path: Path
 ) -> None:
-    """Of full batches an epoch is one iteration."""
+    """With full batches an epoch has a single iteration."""
     engines = ("zero_hop", "neutronstar:sampler.kind=full")
     plan = make_plan(tiny_config, engines, tmp_path / "out", 1)
     assert plan.recorded_iterations == [0, 1]
-    assert [plan.epoch_iterations(each) for each in plan.contenders] == [3, 1]
+    assert [plan.epoch_iterations(contender) for contender in plan.contenders] == [3, 1]
 
 
 def test_a_failing_run_is_named_with_its_last_words(config_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match=r"hop, round 2: .*exit code 1.*got 'nonsense'") as told:
+    with pytest.raises(
+        ClusterError, match=r"hop, round 2: .*exit code 1.*got 'nonsense'"
+    ) as caught:
         train_in_process(
             "hop, round 2", config_file, tmp_path / "run", ["--train.engine", "nonsense"], 60
         )
-    assert str(tmp_path / "run") in str(told.value)
+    assert str(tmp_path / "run") in str(caught.value)
 
 
 def test_a_run_past_its_deadline_is_ended(config_file: Path, tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded, match=r"hop, round 1: training .* within 0\.5 s"):
         train_in_process("hop, round 1", config_file, tmp_path / "run", [], 0.5)
-    assert _processes_left(tmp_path) == []
+    assert _commands_left(tmp_path) == []
 
 
 def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    seen: list[str] = []
+    commands: list[str] = []
     over = threading.Event()
 
     def interrupt_once_ranks_run() -> None:
         while not over.wait(0.05):
             if (run_dir / "spans").exists():
-                seen.extend(_processes_naming(tmp_path))
+                commands.extend(_commands_naming(tmp_path))
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
@@ -161,8 +163,8 @@ def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_pa
         over.set()
         thread.join()
     # The launcher, two servers and two ranks.
-    assert len(seen) == 5
-    assert _processes_left(tmp_path) == []
+    assert len(commands) == 5
+    assert _commands_left(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
@@ -177,15 +179,15 @@ def test_signals_end_what_runs_by_an_exception(kind: signal.Signals) -> None:
         signal.signal(kind, inherited)
 
 
-def _processes_left(folder: Path) -> list[str]:
-    """What still runs; the kernel is given a moment to end what has lost its parent."""
+def _commands_left(folder: Path) -> list[str]:
+    """Return the commands that still run. What has lost its parent has five seconds to end."""
     deadline = time.monotonic() + 5
-    while (left := _processes_naming(folder)) and time.monotonic() < deadline:
+    while (left := _commands_naming(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
 
 
-def _processes_naming(folder: Path) -> list[str]:
+def _commands_naming(folder: Path) -> list[str]:
     lines = []
     for process in psutil.process_iter():
         try:

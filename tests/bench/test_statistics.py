@@ -1,4 +1,4 @@
-"""Ratios and figures on numbers worked out by hand."""
+"""Ratios and figures are those worked out by hand."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def test_figures_are_medians_of_seconds_and_means_an_epoch() -> None:
         make_run("hop", 2, [50.0, 90.0, 90.0, 9.0], feature_bytes=200),
         make_run("model_centric", 0, [7.0]),
     ]
-    found = figures(runs, "hop")
-    assert found.seconds == 5.0
-    assert found.bytes["feature"] == 200
-    assert found.rows["remote_unique"] == 250
-    assert found.stage_seconds["gather"] == pytest.approx((1 + 3 + 5 + 5 + 90 + 90) / 12)
+    hop = figures(runs, "hop")
+    assert hop.seconds == 5.0
+    assert hop.bytes["feature"] == 200
+    assert hop.rows["remote_unique"] == 250
+    assert hop.stage_seconds["gather"] == pytest.approx((1 + 3 + 5 + 5 + 90 + 90) / 12)
     assert engines_of(runs) == ["hop", "model_centric"]
     with pytest.raises(ValueError, match="zero_hop"):
         figures(runs, "zero_hop")

@@ -1,4 +1,4 @@
-"""Sentences on ratios: a difference is told only where the interval excludes 1."""
+"""Sentences on ratios tell a difference only where the interval excludes 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopper.paired_ratio import Ratio
 
 
 @pytest.mark.parametrize(
-    ("ratio", "told"),
+    ("ratio", "sentence"),
     [
         (Ratio(1.8, 1.6, 2.03, 5), "hop is 1.80 (1.60 to 2.03) times as fast as p3"),
         (Ratio(0.5, 0.4, 0.6, 5), "hop is 0.50 (0.40 to 0.60) times as fast as p3"),
@@ -22,12 +22,12 @@ from hopper.paired_ratio import Ratio
          "no difference shown in time between hop and p3 (1.00 times, 1.00 to 1.00)"),
     ],
 )  # fmt: skip
-def test_speed(ratio: Ratio, told: str) -> None:
-    assert tell_speed("hop", "p3", ratio) == told
+def test_sentences_on_speed(ratio: Ratio, sentence: str) -> None:
+    assert tell_speed("hop", "p3", ratio) == sentence
 
 
 @pytest.mark.parametrize(
-    ("ratio", "told"),
+    ("ratio", "sentence"),
     [
         (Ratio(5.0, 5.0, 5.0, 3), "hop sends 5.00 (in every round) times fewer bytes than p3"),
         (Ratio(48.81, 47.0, 112.4, 3), "hop sends 48.8 (47.0 to 112) times fewer bytes than p3"),
@@ -37,11 +37,11 @@ def test_speed(ratio: Ratio, told: str) -> None:
         (None, "the bytes of hop and p3 cannot be compared: one of them sends none"),
     ],
 )  # fmt: skip
-def test_bytes(ratio: Ratio | None, told: str) -> None:
-    assert tell_bytes("hop", "p3", ratio) == told
+def test_sentences_on_bytes(ratio: Ratio | None, sentence: str) -> None:
+    assert tell_bytes("hop", "p3", ratio) == sentence
 
 
-def test_what_is_shown_goes_before_what_is_larger() -> None:
+def test_a_shown_difference_goes_before_a_larger_one_that_is_not_shown() -> None:
     shown, unsure, slower = (
         Ratio(1.2, 1.1, 1.3, 5),
         Ratio(9.0, 0.5, 99.0, 5),

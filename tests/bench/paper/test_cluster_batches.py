@@ -1,4 +1,4 @@
-"""ClusterGCN's batches are what they are said to be, and one side of an experiment."""
+"""ClusterGCN's batches consist of whole clusters, and can be a side of an experiment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("pymetis_alone")
 
 @pytest.fixture
 def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
-    """Twelve clusters at random."""
+    """A file that assigns nodes to twelve clusters at random."""
     path = tmp_path / "clusters.npy"
     count = tiny_graph.schema.node_types["node"].count
     np.save(path, np.random.default_rng(5).permutation(count) % CLUSTERS)
@@ -39,7 +39,7 @@ def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster_request(tiny_config: Config, tiny_graph: PartitionedGraph, clusters: Path) -> Request:
-    """Two ranks, two clusters a batch, all neighbours."""
+    """A request for two ranks, with two clusters a batch and all neighbours."""
     plug_in = ClusterSampler.__module__
     options = f'{{clusters = "{clusters}", per_batch = 2}}'
     words = [
@@ -56,17 +56,17 @@ def test_every_root_is_in_one_batch_of_whole_clusters(
     schedule, graph = make_schedule(cluster_request), cluster_request.graph
     assert schedule.iterations == CLUSTERS // 2 // 2
     of_node = np.load(clusters)[graph.original_ids("node")]
-    met = []
+    by_epoch = []
     for epoch in range(2):
         batches = [schedule.batch(epoch, index) for index in range(schedule.iterations)]
         parts = [batch.of_model(model) for batch in batches for model in range(2)]
         roots = np.concatenate(parts)
         assert sorted(graph.original_ids("node")[roots]) == sorted(graph.split("train"))
-        own = [frozenset(of_node[part].tolist()) for part in parts]
-        assert [len(each) for each in own] == [2] * len(parts)
-        assert len(frozenset().union(*own)) == CLUSTERS
-        met.append(set(own))
-    assert met[0] != met[1]
+        batch_clusters = [frozenset(of_node[part].tolist()) for part in parts]
+        assert [len(members) for members in batch_clusters] == [2] * len(parts)
+        assert len(frozenset().union(*batch_clusters)) == CLUSTERS
+        by_epoch.append(set(batch_clusters))
+    assert by_epoch[0] != by_epoch[1]
 
 
 def test_edges_that_leave_the_batch_are_dropped_and_no_others(
@@ -74,20 +74,24 @@ def test_edges_that_leave_the_batch_are_dropped_and_no_others(
 ) -> None:
     batch = make_schedule(cluster_request).batch(1, 0)
     roots = batch.of_model(0)
-    found = make_sampler(cluster_request).sample(roots, 1, 0)
+    subgraph = make_sampler(cluster_request).sample(roots, 1, 0)
     plain = cluster_request.config.model_copy(
         update={"sampler": cluster_request.config.sampler.model_copy(update={"kind": "node"})}
     )
-    every = make_sampler(Request(_without_options(plain), cluster_request.graph)).sample(
+    unfiltered = make_sampler(Request(_without_options(plain), cluster_request.graph)).sample(
         roots, 1, 0
     )
     of_node = np.load(clusters)[cluster_request.graph.original_ids("node")]
-    own = np.unique(of_node[roots])
-    (relation,) = found.hops[0]
+    batch_clusters = np.unique(of_node[roots])
+    (relation,) = subgraph.hops[0]
     # Of the first hop, from the roots alone, all edges to nodes of these clusters stay.
-    sources = every.nodes["node"][every.hops[0][relation].indices]
-    assert 0 < found.hops[0][relation].indices.size == np.isin(of_node[sources], own).sum()
-    assert np.isin(of_node[found.nodes["node"]], own).all()
+    sources = unfiltered.nodes["node"][unfiltered.hops[0][relation].indices]
+    assert (
+        0
+        < subgraph.hops[0][relation].indices.size
+        == np.isin(of_node[sources], batch_clusters).sum()
+    )
+    assert np.isin(of_node[subgraph.nodes["node"]], batch_clusters).all()
 
 
 def _without_options(config: Config) -> Config:
@@ -107,27 +111,27 @@ def test_a_batch_without_training_nodes_is_refused(
 
 
 def test_clusters_are_dealt_anew_each_epoch(clusters: Path) -> None:
-    dealt = Clusters(str(clusters), per_batch=5, seed=1)
-    assert dealt.batches == 3
-    sizes = np.bincount(dealt.batch_of(0))
+    five_a_batch = Clusters(str(clusters), per_batch=5, seed=1)
+    assert five_a_batch.batches == 3
+    sizes = np.bincount(five_a_batch.batch_of(0))
     assert sizes.tolist() == [100, 100, 40]
-    assert (dealt.batch_of(0) != dealt.batch_of(1)).any()
-    assert (dealt.batch_of(0) == Clusters(str(clusters), 5, 1).batch_of(0)).all()
+    assert (five_a_batch.batch_of(0) != five_a_batch.batch_of(1)).any()
+    assert (five_a_batch.batch_of(0) == Clusters(str(clusters), 5, 1).batch_of(0)).all()
 
 
-def test_one_side_is_told_its_clusters(
+def test_only_the_side_of_cluster_gcn_gets_clusters(
     tiny_graph: PartitionedGraph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = []
+    trainings = []
 
-    def fake(
+    def fake_training(
         name: str, config_file: Path, _folder: Path, words: list[str], _limit: float
     ) -> dict[str, Any]:
-        asked.append((name, load_config(config_file, words)))
+        trainings.append((name, load_config(config_file, words)))
         epochs = [{"epoch": 0, "seconds": 1.0, "train": 0.5, "val": 0.5}]
         return {"epochs": epochs, "scores": {"test": {"accuracy": 0.5}}}
 
-    monkeypatch.setattr(placement, "train_in_process", fake)
+    monkeypatch.setattr(placement, "train_in_process", fake_training)
     experiment = replace(
         EXPERIMENTS["distdglv2-fig9"], grid=Grid((), ("sage",), hidden=(8,), layers=2), epochs=1
     )
@@ -143,9 +147,9 @@ def test_one_side_is_told_its_clusters(
     result = run_job(make_job(experiment, options, Progress(lambda _: None, lambda _: None)))
     (cell,) = result["cells"]
     assert cell["clusters"] == {"count": 2, "per_batch": 1}
-    by_clusters = [config for name, config in asked if CLUSTER_GCN.role in name]
+    by_clusters = [config for name, config in trainings if CLUSTER_GCN.role in name]
     # Two seeds, and one run in float64, of each side.
-    assert len(asked) == 9
+    assert len(trainings) == 9
     assert [config.train.seed for config in by_clusters] == [0, 1, 0]
     for config in by_clusters:
         assert "ClusterBatches" in config.train.engine
@@ -153,6 +157,6 @@ def test_one_side_is_told_its_clusters(
         assert Path(config.sampler.kind_options["clusters"]).is_file()
     assert all(
         "Cluster" not in config.sampler.kind
-        for name, config in asked
+        for name, config in trainings
         if CLUSTER_GCN.role not in name
     )

@@ -42,7 +42,7 @@ each_experiment = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), id
 
 
 def run_command(*words: str) -> int:
-    """``hopper bench ...``: the exit code."""
+    """Run ``hopper bench ...`` and return its exit code."""
     parser = argparse.ArgumentParser()
     bench.add_parser(parser.add_subparsers())
     options = parser.parse_args(["bench", *words])
@@ -69,30 +69,32 @@ def test_experiments_for_another_hopper_are_refused(monkeypatch: pytest.MonkeyPa
         run_command("paper", "--list")
 
 
-def test_every_experiment_is_there() -> None:
-    own = {"engines-2-hops", "engines-3-hops", "pipeline", "pipeline-typed", "lookahead"}
-    own |= {"baselines", "baselines-typed"}
-    own |= {f"hifuse-{name}" for name in ("fig7", "fig8", "fig9", "table3")}
-    own |= {f"distdglv2-{name}" for name in ("fig8", "fig9", "table2")}
-    own |= {f"distdglv2-{name}{kind}" for name in ("fig6", "fig10") for kind in ("", "-typed")}
-    own |= {
+def test_all_experiments_are_registered() -> None:
+    not_of_hopgnn = {"engines-2-hops", "engines-3-hops", "pipeline", "pipeline-typed", "lookahead"}
+    not_of_hopgnn |= {"baselines", "baselines-typed"}
+    not_of_hopgnn |= {f"hifuse-{name}" for name in ("fig7", "fig8", "fig9", "table3")}
+    not_of_hopgnn |= {f"distdglv2-{name}" for name in ("fig8", "fig9", "table2")}
+    not_of_hopgnn |= {
+        f"distdglv2-{name}{kind}" for name in ("fig6", "fig10") for kind in ("", "-typed")
+    }
+    not_of_hopgnn |= {
         "merging",
         "merging-deep",
         *(f"heta-{name}" for name in ("section4", "fig9", "fig11", "fig14", "fig15", "hidden")),
     }
-    own |= {"heta-fig7", "heta-fig16", "heta-fig18"}
-    own |= {"heta-fig12", "heta-fig12-hop", "heta-fig12-zero-hop", "heta-fig12-raf"}
-    assert set(EXPERIMENTS) == {f"hopgnn-{name}" for name in NAMES} | own
+    not_of_hopgnn |= {"heta-fig7", "heta-fig16", "heta-fig18"}
+    not_of_hopgnn |= {"heta-fig12", "heta-fig12-hop", "heta-fig12-zero-hop", "heta-fig12-raf"}
+    assert set(EXPERIMENTS) == {f"hopgnn-{name}" for name in NAMES} | not_of_hopgnn
 
 
 @each_experiment
-def test_what_the_paper_reports_has_its_place(experiment: Experiment) -> None:
+def test_published_numbers_name_their_section_table_or_figure(experiment: Experiment) -> None:
     papers = ("hopgnn-", "heta-", "hifuse-", "distdglv2-")
     assert bool(experiment.published) == experiment.name.startswith(papers)
-    for each in experiment.published:
-        assert re.match(r"(section \d(\.\d)?|Table \d|Figure \d+)", each.place)
-        assert each.what
-        assert each.value
+    for published in experiment.published:
+        assert re.match(r"(section \d(\.\d)?|Table \d|Figure \d+)", published.place)
+        assert published.what
+        assert published.value
 
 
 @each_experiment
@@ -146,8 +148,8 @@ def test_the_batch_is_scaled_with_the_graph() -> None:
 def test_pairs_are_run_unless_others_are_named() -> None:
     grid = Grid(("a", "b"), ("gcn", "gat"), pairs=(("a", "gcn"), ("b", "gat")))
 
-    def names(**asked: tuple[str, ...]) -> list[str]:
-        return [cell.name for cell in grid.cells(replace(OPTIONS, **asked))]
+    def names(**changes: tuple[str, ...]) -> list[str]:
+        return [cell.name for cell in grid.cells(replace(OPTIONS, **changes))]
 
     assert names() == ["a-gcn-16", "b-gat-16"]
     assert names(models=("sage",)) == ["a-sage-16", "b-sage-16"]
@@ -250,31 +252,31 @@ def test_table_1_is_read_by_row_and_column() -> None:
 
 
 def test_another_feature_width_leaves_the_topology(tmp_path: Path) -> None:
-    own = GraphDirectory.open(make("arxiv-like", tmp_path / "own", scale=0.01))
+    narrow = GraphDirectory.open(make("arxiv-like", tmp_path / "narrow", scale=0.01))
     wide = GraphDirectory.open(make("arxiv-like", tmp_path / "wide", scale=0.01, feature_dim=9))
-    assert own.features("node").shape[1] == 128
-    assert wide.features("node").shape == (own.features("node").shape[0], 9)
-    assert (own.topology(EDGE).indices == wide.topology(EDGE).indices).all()
-    assert (own.labels("node") == wide.labels("node")).all()
+    assert narrow.features("node").shape[1] == 128
+    assert wide.features("node").shape == (narrow.features("node").shape[0], 9)
+    assert (narrow.topology(EDGE).indices == wide.topology(EDGE).indices).all()
+    assert (narrow.labels("node") == wide.labels("node")).all()
     assert "feature_dim=9" in wide.schema.source
     with pytest.raises(RequestError, match="feature dim: expected at least 1, given 0"):
         make("arxiv-like", tmp_path / "none", scale=0.01, feature_dim=0)
 
 
-def test_the_recipe_makes_the_same_names(tmp_path: Path) -> None:
+def test_commands_of_a_recipe_write_the_folders_of_the_experiment(tmp_path: Path) -> None:
     materials = Materials(tmp_path, lambda _: None)
     (cell, *_) = EXPERIMENTS["hopgnn-fig22b"].grid.cells(OPTIONS)
-    make_it, divide_it = materials.recipe(cell)
-    assert make_it == (
+    make_command, partition_command = materials.recipe(cell)
+    assert make_command == (
         "hopper dataset make products-like --scale 0.02 --seed 0 --feature-dim 64 "
         "--out graphs/products-like-0.02-dim-64"
     )
-    assert divide_it.endswith(
+    assert partition_command.endswith(
         "--servers 4 --method metis --seed 0 --out parts/products-like-0.02-dim-64-metis-4"
     )
 
 
-def test_toml_of_awkward_values(tmp_path: Path) -> None:
+def test_toml_of_awkward_values_is_read_as_it_was_written(tmp_path: Path) -> None:
     values = {"a": {"text": 'a "b" \\ c', "yes": True, "none": [], "x": 1e-5}, "b": {"n": [1, -1]}}
     write_toml(tmp_path / "x.toml", values, ["comment"])
     assert tomllib.loads((tmp_path / "x.toml").read_text()) == values
@@ -287,14 +289,14 @@ def _cell() -> Cell:
     return EXPERIMENTS["hopgnn-fig11"].grid.cells(OPTIONS)[0]
 
 
-def test_a_result_is_of_what_was_asked(tmp_path: Path) -> None:
+def test_a_stored_result_answers_the_same_request_only(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["hopgnn-fig11"]
     options = replace(OPTIONS, out=tmp_path)
     job, cell = make_job(experiment, options, SILENT), _cell()
     job.keep(cell, {"found": 1})
-    kept = job.read_result(cell, job.fingerprint(cell))
-    assert kept is not None
-    assert kept["found"] == 1
+    stored = job.read_result(cell, job.fingerprint(cell))
+    assert stored is not None
+    assert stored["found"] == 1
     for change in ({"rounds": 5}, {"emulated": False}, {"words": ("--train.seed=1",)}):
-        other = make_job(experiment, replace(options, **change), SILENT)
-        assert other.read_result(cell, other.fingerprint(cell)) is None
+        other_job = make_job(experiment, replace(options, **change), SILENT)
+        assert other_job.read_result(cell, other_job.fingerprint(cell)) is None

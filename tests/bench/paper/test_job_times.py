@@ -1,4 +1,4 @@
-"""The parts of a training job are cut where they end."""
+"""The time of a training job is divided into its parts at the right moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adaptive merging costs while it compares is told apart from what is left afterwards."""
+"""Epochs in which adaptive merging compares are told apart from those in which it has settled."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from benchmarks.paper.tables import NONE
 
 
 def make_cell(compared: list[list[int]]) -> dict[str, Any]:
-    """A cell whose epochs take a second off, and half of it where merging has settled.
+    """Return a cell whose epochs take a second, and half a second where merging has settled.
 
-    compared: by round, the epochs that compare.
+    compared: for each round, the epochs that compare.
     """
     rounds = range(len(compared))
     adaptive = [
         {
-            "seconds": [1.0 if epoch <= max(each) else 0.5 for each in compared],
+            "seconds": [1.0 if epoch <= max(comparing) else 0.5 for comparing in compared],
             "decisions": [
                 {"merge": 0, "merge_tried": 1}
-                if epoch in each
-                else {"merge": int(epoch > max(each))}
-                for each in compared
+                if epoch in comparing
+                else {"merge": int(epoch > max(comparing))}
+                for comparing in compared
             ],
         }
         for epoch in range(6)

@@ -57,12 +57,12 @@ LEARNABLE = {"read": 0.01, "send": 0.02, "update": 0.03}
 
 @pytest.fixture(autouse=True)
 def _coarse_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at them, and pixels take longer than what is drawn."""
+    """Draw coarse pictures: nobody looks at them, and fine ones take longer than the tests."""
     monkeypatch.setattr(charts, "DOTS_PER_INCH", 20)
 
 
 def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = ()) -> Any:
-    """The content of a cell's file: side i takes 1 / (1 + i) seconds an epoch."""
+    """Return the content of a cell's file, in which side i takes 1 / (1 + i) seconds an epoch."""
     runs = []
     for round_index in range(3):
         for place, side in enumerate(experiment.sides):
@@ -98,9 +98,9 @@ def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = 
     }
 
 
-def converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
-    """Three epochs of two seeds: side i takes 1 + i seconds each, and its last training score falls
-    i hundredths behind."""
+def make_converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
+    """Return a cell with three epochs of two seeds. Side i takes 1 + i seconds an epoch, and its
+    last training score is i hundredths lower than that of the first side."""
     sides = {}
     for place, side in enumerate(experiment.sides):
         points = [
@@ -116,8 +116,9 @@ def converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     return asdict(cell) | entry | {"problems": [], "ratios": []}
 
 
-def profiled_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
-    """Three rounds: a learnable row of three times the bytes costs twice as much a byte."""
+def make_profiled_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
+    """Return a cell with three rounds. A learnable row has three times the bytes of a feature row
+    and costs twice as much a byte."""
     kinds = {"learned": False, "width": 128, "row_bytes": 512, "rows": [10.0, 20.0]}
     types = {
         "author": kinds | {"learned": True, "row_bytes": 1536, "penalties": [4e-9, 6e-9]},
@@ -125,8 +126,8 @@ def profiled_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
         "narrow": kinds | {"width": 7, "row_bytes": 28, "rows": [3.0], "penalties": [9e-9]},
     }
     sides = {
-        each.role: {"label": each.label, "exact": True, "runs": [types] * 3}
-        for each in experiment.sides
+        side.role: {"label": side.label, "exact": True, "runs": [types] * 3}
+        for side in experiment.sides
     }
     entry = {"nodes": 5, "edges": 6, "emulation": None, "sides": sides}
     return asdict(cell) | entry | {"problems": [], "ratios": []}
@@ -170,12 +171,14 @@ MEASURED: dict[str, dict[str, Any]] = {
 """by experiment that measures cells by itself, what it measured in each"""
 
 
-def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """The cells of result.json, as if all had been run."""
+def make_finished_cells(
+    experiment: Experiment, problems: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """Return the cells of result.json, as if all had been run."""
     cells = experiment.grid.cells(OPTIONS)
     if experiment.name in MEASURED:
-        found = {"nodes": 5, "edges": 6, "problems": [], "ratios": []}
-        return [asdict(cell) | found | MEASURED[experiment.name] for cell in cells]
+        facts = {"nodes": 5, "edges": 6, "problems": [], "ratios": []}
+        return [asdict(cell) | facts | MEASURED[experiment.name] for cell in cells]
     if experiment.name == "hopgnn-table1":
         measured = {"micrograph": 0.8, "subgraph": 0.4, "roots": 99, "published": None}
         localities = [
@@ -189,8 +192,8 @@ def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> li
             for cell in cells
         ]
     if experiment.name == "hopgnn-table3":
-        side = {"mean": 0.61234, "spread": 0.01, "drop": 0.0, "drop_half_interval": 0.02}
-        sides = {each.role: side | {"largest_difference": 0.03} for each in experiment.sides}
+        scores = {"mean": 0.61234, "spread": 0.01, "drop": 0.0, "drop_half_interval": 0.02}
+        sides = {side.role: scores | {"largest_difference": 0.03} for side in experiment.sides}
         runs = [{"seed": s, "accuracy": dict.fromkeys(sides, 0.6 + s / 100)} for s in range(3)]
         return [
             {**asdict(cell), "nodes": 5, "edges": 6, "sides": sides, "runs": runs}
@@ -198,23 +201,23 @@ def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> li
             for cell in cells
         ]
     if experiment.carry_out is run_profiles:
-        return [profiled_cell(experiment, cell) for cell in cells]
+        return [make_profiled_cell(experiment, cell) for cell in cells]
     if experiment.carry_out in (run_curves, run_cluster_curves):
-        return [converged_cell(experiment, cell) for cell in cells]
+        return [make_converged_cell(experiment, cell) for cell in cells]
     return [
         cell_figures(make_record(experiment, cell, problems), experiment.comparisons)
         for cell in cells
     ]
 
 
-def assembled(experiment: Experiment, out: Path, problems: tuple[str, ...] = ()) -> dict[str, Any]:
-    cells = finished_cells(experiment, problems)
+def assemble(experiment: Experiment, out: Path, problems: tuple[str, ...] = ()) -> dict[str, Any]:
+    cells = make_finished_cells(experiment, problems)
     return write_result(out, assemble_result(experiment, OPTIONS, cells, len(cells)))
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda e: e.name)
 def test_every_experiment_has_its_page(experiment: Experiment, tmp_path: Path) -> None:
-    result = assembled(experiment, tmp_path)
+    result = assemble(experiment, tmp_path)
     if experiment.draw is not None:
         experiment.draw(result, tmp_path / PICTURE_FILE)
         assert (tmp_path / PICTURE_FILE).read_bytes().startswith(WEBP)
@@ -224,8 +227,8 @@ def test_every_experiment_has_its_page(experiment: Experiment, tmp_path: Path) -
         assert f"## {heading}" in page
     assert ("## What the paper reports" in page) == bool(experiment.published)
     assert ("paper" in page) == bool(experiment.published)
-    for each in experiment.published:
-        assert f"| {each.place} | {each.what} | {each.value} |" in page
+    for published in experiment.published:
+        assert f"| {published.place} | {published.what} | {published.value} |" in page
     for make in experiment.tables:
         table = make(result)
         assert f"### {table.title}" in page
@@ -238,7 +241,7 @@ def test_every_experiment_has_its_page(experiment: Experiment, tmp_path: Path) -
 
 def test_numbers_come_from_the_json(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["hopgnn-fig13"]
-    assembled(experiment, tmp_path)
+    assemble(experiment, tmp_path)
     result = json.loads((tmp_path / RESULT_FILE).read_text())
     assert "7.77 (7.11 to 8.88)" not in write_page(tmp_path, experiment, result).read_text()
     result["cells"][0]["ratios"][0] |= {"mean": 7.77, "low": 7.11, "high": 8.88}
@@ -251,12 +254,12 @@ def test_numbers_come_from_the_json(tmp_path: Path) -> None:
 
 def test_where_parity_fails_no_speed_up_is_told(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["hopgnn-fig13"]
-    result = assembled(experiment, tmp_path, ("hop: gradients differ by 0.1",))
+    result = assemble(experiment, tmp_path, ("hop: gradients differ by 0.1",))
     for cell in result["cells"]:
         assert all(ratio["mean"] is None for ratio in cell["ratios"])
-    for each in result["summary"]:
-        assert (each["cells"], each["least"], each["above_one"]) == (0, None, 0)
-        assert each["refused"] == len(result["cells"])
+    for comparison in result["summary"]:
+        assert (comparison["cells"], comparison["least"], comparison["above_one"]) == (0, None, 0)
+        assert comparison["refused"] == len(result["cells"])
     assert experiment.draw is not None
     experiment.draw(result, tmp_path / PICTURE_FILE)
     page = write_page(tmp_path, experiment, result).read_text()
@@ -267,7 +270,7 @@ def test_where_parity_fails_no_speed_up_is_told(tmp_path: Path) -> None:
 
 def test_an_unfinished_grid_says_so(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["hopgnn-fig13"]
-    cells = finished_cells(experiment)[:2]
+    cells = make_finished_cells(experiment)[:2]
     result = write_result(tmp_path, assemble_result(experiment, OPTIONS, cells, 6))
     assert "unfinished: 2 of 6 cells" in write_page(tmp_path, experiment, result).read_text()
 
@@ -277,7 +280,7 @@ def test_figures_of_a_cell() -> None:
     record = make_record(experiment, experiment.grid.cells(OPTIONS)[0])
     figures = cell_figures(record, experiment.comparisons)
     base, mg = figures["sides"]["model-centric"], figures["sides"]["+MG"]
-    ratios = {(each["role"], each["baseline"]): each for each in figures["ratios"]}
+    ratios = {(ratio["role"], ratio["baseline"]): ratio for ratio in figures["ratios"]}
     # The second side takes half of the first's time in every round; the first epoch is left out.
     assert ratios["+MG", "model-centric"]["mean"] == pytest.approx(2.0)
     assert ratios["+MG", "model-centric"]["low"] == pytest.approx(2.0)
@@ -296,18 +299,18 @@ def test_figures_of_a_cell() -> None:
     assert base["peak_rss_mib"] == 120.0
     assert base["pass_mib"] == pytest.approx(512 * ROW_BYTES / 2**20)
     # Without pre-gathering what a time step fetched is let go before the next.
-    held = 250 / 16 * ROW_BYTES / 2**20
-    assert base["fetched_mib"] == pytest.approx(held)
+    fetched_mib = 250 / 16 * ROW_BYTES / 2**20
+    assert base["fetched_mib"] == pytest.approx(fetched_mib)
     for run in record["results"]["runs"]:
         if run["engine"] == "hop":
             run["options"] = {"merge": "off", "pregather": "pregather" not in run["label"]}
     again = cell_figures(record, ())["sides"]
-    assert again["+MG"]["fetched_mib"] == pytest.approx(held / RANKS)
-    assert again["+PG"]["fetched_mib"] == pytest.approx(held)
+    assert again["+MG"]["fetched_mib"] == pytest.approx(fetched_mib / RANKS)
+    assert again["+PG"]["fetched_mib"] == pytest.approx(fetched_mib)
     assert mg["label"] == "hop:merge=off:pregather=false"
 
 
-def test_interfaces_beside_the_bound() -> None:
+def test_bytes_of_interfaces_are_compared_with_the_bound() -> None:
     experiment = EXPERIMENTS["hopgnn-fig13"]
     record = make_record(experiment, experiment.grid.cells(OPTIONS)[0])
     for run in record["results"]["runs"]:
@@ -326,12 +329,12 @@ def test_the_summary_is_a_geometric_mean() -> None:
         ratio = {"role": "a", "baseline": "b", "mean": mean, "low": low, "high": None}
         return {"ratios": [ratio]}
 
-    (found,) = summarise([cell(1.0, 0.9), cell(4.0, 3.0), cell(None, None)])
-    assert (found["least"], found["most"], found["mean"]) == (1.0, 4.0, pytest.approx(2.0))
-    assert (found["cells"], found["refused"], found["above_one"]) == (2, 1, 1)
+    (summary,) = summarise([cell(1.0, 0.9), cell(4.0, 3.0), cell(None, None)])
+    assert (summary["least"], summary["most"], summary["mean"]) == (1.0, 4.0, pytest.approx(2.0))
+    assert (summary["cells"], summary["refused"], summary["above_one"]) == (2, 1, 1)
 
 
-def test_held_rows_of_spans(tmp_path: Path) -> None:
+def test_the_rows_that_a_pass_holds_are_read_from_spans(tmp_path: Path) -> None:
     nothing = {"largest_pass_rows": None, "gathers": None, "learnable": None}
     assert read_held_rows(tmp_path) == nothing
     (tmp_path / "spans").mkdir()
@@ -355,7 +358,7 @@ def test_held_rows_of_spans(tmp_path: Path) -> None:
     }
 
 
-def test_learnable_rows_of_spans(tmp_path: Path) -> None:
+def test_seconds_of_learnable_rows_are_read_from_spans(tmp_path: Path) -> None:
     spans = tmp_path / "spans"
     spans.mkdir()
     for rank in range(2):
@@ -372,7 +375,7 @@ def test_learnable_rows_of_spans(tmp_path: Path) -> None:
     assert read_held_rows(tmp_path)["learnable"] == {"read": 1.5, "send": 3.0, "update": 6.0}
 
 
-def test_random_selection_lets_models_meet(
+def test_random_merging_puts_several_models_on_one_rank(
     tiny_config: Config, tiny_graph: PartitionedGraph
 ) -> None:
     ranks = 4
@@ -382,21 +385,21 @@ def test_random_selection_lets_models_meet(
             "train": tiny_config.train.model_copy(update={"batch_size": 2}),
         }
     )
-    found = workload(values, tiny_graph)
-    assert set(found["workload"]) == {f"{s} {k}" for s in ("fewest", "random") for k in (1, 2)}
-    for name, each in found["workload"].items():
-        models = np.array(each["first"])
+    result = workload(values, tiny_graph)
+    assert set(result["workload"]) == {f"{s} {k}" for s in ("fewest", "random") for k in (1, 2)}
+    for name, load in result["workload"].items():
+        models = np.array(load["first"])
         dissolve = int(name.split()[1])
         assert models.shape == (ranks, ranks - dissolve)
         assert (models.sum(axis=0) == ranks).all()
         if name.startswith("fewest"):
             assert (models == 1).all()
-            assert each["busiest"] == ranks - dissolve
+            assert load["busiest"] == ranks - dissolve
         else:
-            assert each["busiest"] > ranks - dissolve
+            assert load["busiest"] > ranks - dissolve
 
 
-def test_gpu_utilisation_of_a_stretch() -> None:
+def test_gpu_utilisation_counts_samples_between_two_moments() -> None:
     samples = [
         Sample(moment, busy) for moment, busy in ((0, 90), (1, 0), (2, 10), (3, 30), (9, 80))
     ]
@@ -404,15 +407,15 @@ def test_gpu_utilisation_of_a_stretch() -> None:
     assert utilisation(samples, 4, 5) == {"samples": 0, "peak": None, "busy": None}
 
 
-def test_half_of_an_interval() -> None:
+def test_half_an_interval_is_students_t_of_the_scores() -> None:
     assert half_interval([0.5]) is None
     # Student's t for 2 degrees of freedom is 4.3027.
     assert half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
 
 
-def test_how_far_sides_converge(tmp_path: Path) -> None:
+def test_tables_tell_how_far_sides_converge(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["heta-fig16"]
-    result = assembled(experiment, tmp_path)
+    result = assemble(experiment, tmp_path)
     (raf, vanilla, _), table = scores_table(result).rows[:3], equality_table(result)
     # 95 % of 0.63 is reached by the last epoch of the first two sides.
     assert raf[2:] == [
@@ -433,9 +436,9 @@ def test_how_far_sides_converge(tmp_path: Path) -> None:
     assert "5 seeds of 12 whole epochs" in page
 
 
-def test_penalties_of_types(tmp_path: Path) -> None:
+def test_tables_tell_penalties_by_type(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["heta-fig7"]
-    result = assembled(experiment, tmp_path)
+    result = assemble(experiment, tmp_path)
     cell = result["cells"][0]["name"]
     remote = [row[2:] for row in penalty_table(result).rows if row[0] == cell][:3]
     assert remote == [
@@ -452,7 +455,7 @@ def test_penalties_of_types(tmp_path: Path) -> None:
 
 def test_loopback_and_hosts_are_told_apart(tmp_path: Path) -> None:
     experiment = EXPERIMENTS["hopgnn-fig13"]
-    cells = finished_cells(experiment)
+    cells = make_finished_cells(experiment)
     emulation = {
         "hosts": 4, "link_rate": "1gbit", "host_cpus": 0.5, "host_memory": None,
         "effective": True, "why_not": None,

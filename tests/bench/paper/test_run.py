@@ -1,4 +1,4 @@
-"""A small grid from the command line's request to its page, really run; then resumed and broken."""
+"""A small grid is run from the request to its page, then resumed, and interrupted by errors."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.usefixtures("pymetis_alone")
 
 
 @dataclass
-class Told:
-    """What a job said."""
+class Messages:
+    """What a job reported: lines, and the runs that it began."""
 
     lines: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Told:
 
 
 def make_experiment(models: tuple[str, ...] = ("sage",)) -> Experiment:
-    """Model-centric against hop, also with the merging that is looked for; two layers."""
+    """Compare model_centric with hop, with and without adaptive merging, on two layers."""
     return Experiment(
         name="tiny",
         title="A tiny grid",
@@ -75,15 +75,17 @@ def options(tiny_graph: PartitionedGraph, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def finished(options: Options) -> tuple[dict[str, Any], Told]:
-    """The grid, run for the first time."""
-    told = Told()
-    result = run_job(make_job(make_experiment(), options, told.progress))
-    return result, told
+def finished(options: Options) -> tuple[dict[str, Any], Messages]:
+    """The result and the messages of the grid's first run."""
+    messages = Messages()
+    result = run_job(make_job(make_experiment(), options, messages.progress))
+    return result, messages
 
 
-def test_everything_is_left(finished: tuple[dict[str, Any], Told], options: Options) -> None:
-    result, told = finished
+def test_a_finished_grid_leaves_all_its_files(
+    finished: tuple[dict[str, Any], Messages], options: Options
+) -> None:
+    result, messages = finished
     out = options.out
     assert (out / PICTURE_FILE).stat().st_size > 0
     assert json.loads((out / RESULT_FILE).read_text()) == result
@@ -98,12 +100,12 @@ def test_everything_is_left(finished: tuple[dict[str, Any], Told], options: Opti
     assert result["machine"]["cpu"]
     assert result["versions"]["torch"]
     # An adaptive run, one of each side, and one that chooses its engine.
-    job = make_job(make_experiment(), options, told.progress)
-    assert len(told.begun) == job.total_runs == 5
-    assert all(name.startswith(f"{CELL}: ") for name in told.begun)
+    job = make_job(make_experiment(), options, messages.progress)
+    assert len(messages.begun) == job.total_runs == 5
+    assert all(name.startswith(f"{CELL}: ") for name in messages.begun)
 
 
-def test_a_cell_tells_what_it_measured(finished: tuple[dict[str, Any], Told]) -> None:
+def test_a_cell_tells_what_it_measured(finished: tuple[dict[str, Any], Messages]) -> None:
     (cell,) = finished[0]["cells"]
     assert cell["problems"] == []
     assert cell["nodes"] == 240
@@ -134,7 +136,7 @@ def test_a_cell_tells_what_it_measured(finished: tuple[dict[str, Any], Told]) ->
 
 
 def test_the_page_shows_these_numbers(
-    finished: tuple[dict[str, Any], Told], options: Options
+    finished: tuple[dict[str, Any], Messages], options: Options
 ) -> None:
     page = (options.out / PAGE_FILE).read_text()
     (cell,) = finished[0]["cells"]
@@ -145,7 +147,7 @@ def test_the_page_shows_these_numbers(
 
 
 def test_the_configuration_can_be_run_by_hand(
-    finished: tuple[dict[str, Any], Told], options: Options
+    finished: tuple[dict[str, Any], Messages], options: Options
 ) -> None:
     (file,) = (options.out / CONFIGS_FOLDER).iterdir()
     config = load_config(file)
@@ -165,21 +167,21 @@ def test_a_finished_cell_is_not_run_again(
 
     monkeypatch.setattr(grid, "run_ab", refuse)
     before = (options.out / CELLS_FOLDER / f"{CELL}.json").read_text()
-    told = Told()
-    again = make_job(make_experiment(), options, told.progress)
+    messages = Messages()
+    again = make_job(make_experiment(), options, messages.progress)
     result = run_job(again)
     assert (options.out / CELLS_FOLDER / f"{CELL}.json").read_text() == before
-    assert told.lines == [f"{CELL}: is there already"]
-    assert len(told.begun) == again.total_runs
+    assert messages.lines == [f"{CELL}: is there already"]
+    assert len(messages.begun) == again.total_runs
     assert len(result["cells"]) == 1
     # Something else is asked: what is there does not answer it.
-    other = make_job(make_experiment(), replace(options, iterations=3), told.progress)
+    other_job = make_job(make_experiment(), replace(options, iterations=3), messages.progress)
     with pytest.raises(AssertionError, match="a finished cell was run"):
-        run_job(other)
+        run_job(other_job)
 
 
 @pytest.mark.usefixtures("finished")
-def test_the_command_goes_on_where_it_was(
+def test_the_command_does_not_run_finished_cells_again(
     options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(EXPERIMENTS, "tiny", make_experiment())
@@ -194,44 +196,46 @@ def test_the_command_goes_on_where_it_was(
 
 @pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ClusterError])
-def test_what_is_finished_is_published_when_the_rest_breaks(
+def test_finished_cells_are_published_when_a_later_cell_fails(
     options: Options, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    def broken(*_: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise error("in the second cell")
 
-    monkeypatch.setattr(grid, "run_ab", broken)
+    monkeypatch.setattr(grid, "run_ab", fail)
     # The adaptive run of the second cell is not what is tested here.
     monkeypatch.setattr(grid, "_look_for_merge", lambda *_: {"dissolve": 0})
-    told = Told()
+    messages = Messages()
     with pytest.raises(error):
-        run_job(make_job(make_experiment(("sage", "gcn")), options, told.progress))
+        run_job(make_job(make_experiment(("sage", "gcn")), options, messages.progress))
     assert "unfinished: 1 of 2 cells" in (options.out / PAGE_FILE).read_text()
-    assert told.lines[-1].startswith("1 of 2 cells are finished")
+    assert messages.lines[-1].startswith("1 of 2 cells are finished")
     # And the whole of the first grid again, for those that come after.
-    run_job(make_job(make_experiment(), options, told.progress))
+    run_job(make_job(make_experiment(), options, messages.progress))
 
 
 def test_accuracy_is_taken_seed_by_seed(
     options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[tuple[str, tuple[str, ...]]] = []
+    trainings: list[tuple[str, tuple[str, ...]]] = []
 
-    def fake(name: str, config: Path, run_dir: Path, words: list[str], _: float) -> dict[str, Any]:
+    def fake_training(
+        name: str, config: Path, run_dir: Path, words: list[str], _: float
+    ) -> dict[str, Any]:
         assert load_config(config, words).train.evaluate_every == 1
         assert not run_dir.exists()
-        asked.append((name, tuple(words)))
+        trainings.append((name, tuple(words)))
         seed = int(words[-1].rpartition("=")[2])
         score = 0.6 + seed / 100 - 0.05 * ("locality" in name)
         return {"scores": {"test": {"accuracy": score}}}
 
-    monkeypatch.setattr(accuracy, "train_in_process", fake)
-    told = Told()
+    monkeypatch.setattr(accuracy, "train_in_process", fake_training)
+    messages = Messages()
     experiment = replace(EXPERIMENTS["hopgnn-table3"], grid=Grid((), ("gcn",), hidden=(8,)))
-    job = make_job(experiment, replace(options, out=tmp_path / "out", seeds=3), told.progress)
+    job = make_job(experiment, replace(options, out=tmp_path / "out", seeds=3), messages.progress)
     result = run_job(job)
-    assert len(asked) == len(told.begun) == job.total_runs == 12
-    assert {words[-1] for _, words in asked} == {f"--train.seed={seed}" for seed in range(3)}
+    assert len(trainings) == len(messages.begun) == job.total_runs == 12
+    assert {words[-1] for _, words in trainings} == {f"--train.seed={seed}" for seed in range(3)}
     (cell,) = result["cells"]
     assert cell["sides"]["hop"]["drop"] == pytest.approx(0)
     assert cell["sides"]["locality"]["drop"] == pytest.approx(0.05)
@@ -240,22 +244,22 @@ def test_accuracy_is_taken_seed_by_seed(
     page = (tmp_path / "out" / PAGE_FILE).read_text()
     assert "61.00 ± 1.00" in page
     assert "+5.00" in page
-    run_job(make_job(experiment, job.options, told.progress))
-    assert len(asked) == 12
+    run_job(make_job(experiment, job.options, messages.progress))
+    assert len(trainings) == 12
 
 
 def test_curves_are_those_of_real_runs(options: Options, tmp_path: Path) -> None:
-    told = Told()
+    messages = Messages()
     experiment = replace(
         EXPERIMENTS["heta-fig16"],
         grid=Grid((), ("gcn",), hidden=(8,), layers=2, fanouts=(4,)),
         sides=(BASE, ZERO),
         epochs=2,
     )
-    asked = replace(options, out=tmp_path / "out", seeds=1)
-    result = run_job(make_job(experiment, asked, told.progress))
+    run_options = replace(options, out=tmp_path / "out", seeds=1)
+    result = run_job(make_job(experiment, run_options, messages.progress))
     (cell,) = result["cells"]
-    assert len(told.begun) == 4
+    assert len(messages.begun) == 4
     (run,) = cell["sides"]["zero-hop"]["runs"]
     assert [point["epochs"] for point in run["points"]] == [1, 2]
     assert 0 < run["points"][0]["seconds"] < run["points"][1]["seconds"]
@@ -265,20 +269,20 @@ def test_curves_are_those_of_real_runs(options: Options, tmp_path: Path) -> None
     assert "--train.score_training=true --train.seed=0" in cell["config"]
     assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
     # From the files: nothing is trained twice.
-    again = run_job(make_job(experiment, asked, told.progress))
+    again = run_job(make_job(experiment, run_options, messages.progress))
     assert again["cells"] == result["cells"]
 
 
 def test_penalties_are_those_of_real_profiles(options: Options, tmp_path: Path) -> None:
-    told = Told()
+    messages = Messages()
     experiment = replace(
         EXPERIMENTS["heta-fig7"],
         grid=Grid((), ("gcn",), hidden=(8,), layers=2, fanouts=(4,)),
         sides=EXPERIMENTS["heta-fig7"].sides[:1],
     )
-    asked = replace(options, out=tmp_path / "out", rounds=2)
-    (cell,) = run_job(make_job(experiment, asked, told.progress))["cells"]
-    assert len(told.begun) == 2
+    run_options = replace(options, out=tmp_path / "out", rounds=2)
+    (cell,) = run_job(make_job(experiment, run_options, messages.progress))["cells"]
+    assert len(messages.begun) == 2
     runs = cell["sides"]["rows of other servers"]["runs"]
     for run in runs:
         (node,) = run.values()
@@ -291,20 +295,20 @@ def test_penalties_are_those_of_real_profiles(options: Options, tmp_path: Path) 
 
 
 def test_localities_are_measured(options: Options, tmp_path: Path) -> None:
-    told = Told()
+    messages = Messages()
     experiment = EXPERIMENTS["hopgnn-table1"]
     small = replace(experiment, grid=replace(experiment.grid, servers=(2,)))
-    asked = replace(options, out=tmp_path / "out", servers=None)
-    result = run_job(make_job(small, asked, told.progress))
+    run_options = replace(options, out=tmp_path / "out", servers=None)
+    result = run_job(make_job(small, run_options, messages.progress))
     (cell,) = result["cells"]
-    assert len(cell["localities"]) == len(told.begun) == 4
-    for each in cell["localities"]:
-        assert 0 <= each["subgraph"] <= 1
-        assert 0 < each["micrograph"] <= 1
-        assert each["published"] is None
-    shallow = next(e for e in cell["localities"] if e["depth"] == "2L")
+    assert len(cell["localities"]) == len(messages.begun) == 4
+    for locality in cell["localities"]:
+        assert 0 <= locality["subgraph"] <= 1
+        assert 0 < locality["micrograph"] <= 1
+        assert locality["published"] is None
+    shallow = next(locality for locality in cell["localities"] if locality["depth"] == "2L")
     assert shallow["micrograph"] > shallow["subgraph"]
     assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
     # From the files: nothing is measured twice.
-    again = run_job(make_job(small, asked, told.progress))
+    again = run_job(make_job(small, run_options, messages.progress))
     assert again["cells"] == result["cells"]

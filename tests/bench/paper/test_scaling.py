@@ -1,4 +1,4 @@
-"""Speed-ups are those of roots in a second, over the least number of servers."""
+"""Speed-ups compare roots per second with those of the fewest servers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def make_cell(servers: int, seconds: float) -> dict[str, Any]:
         for role, label in (("own", "locality"), ("all", "model_centric:pipeline.depth=0"))
     }
     roots = {"model_centric": 10.0 * servers, "locality": 8.0 * servers}
-    named = {"name": f"cell-{servers}", "graph": "g", "model": "m", "hidden": 8}
-    return {**named, "servers": servers, "sides": sides, "extra": {"roots": roots}}
+    names = {"name": f"cell-{servers}", "graph": "g", "model": "m", "hidden": 8}
+    return {**names, "servers": servers, "sides": sides, "extra": {"roots": roots}}
 
 
-def test_twice_the_servers_in_half_of_the_time_again() -> None:
+def test_speed_up_is_in_roots_a_second_over_the_fewest_servers() -> None:
     result = {"cells": [make_cell(4, 0.5), make_cell(2, 1.0)]}
     assert scaling_table(result).rows == [
         ["cell-2", "own", "2", "32", "1", "1"],
@@ -33,9 +33,9 @@ def test_roots_are_those_that_schedules_deal(
     tiny_config: Config, tiny_graph: PartitionedGraph
 ) -> None:
     # 130 roots, 50 an iteration: two whole batches and a short one; own roots are dealt evenly.
-    whole = count_roots(tiny_config, tiny_graph)["roots"]
-    assert whole["model_centric"] == whole["locality"] == 130 / 3
+    all_roots = count_roots(tiny_config, tiny_graph)["roots"]
+    assert all_roots["model_centric"] == all_roots["locality"] == 130 / 3
     train = tiny_config.train.model_copy(update={"iterations_per_epoch": 2})
-    first = count_roots(tiny_config.model_copy(update={"train": train}), tiny_graph)["roots"]
-    assert first["model_centric"] == 50
-    assert 42 <= first["locality"] <= 44
+    first_roots = count_roots(tiny_config.model_copy(update={"train": train}), tiny_graph)["roots"]
+    assert first_roots["model_centric"] == 50
+    assert 42 <= first_roots["locality"] <= 44
