@@ -26,7 +26,7 @@ DIMS = {"paper": (5, "float32"), "author": (3, "float16")}
 
 @dataclass
 class Partitioned:
-    """The directory, and per (kind, type) the rows of all servers by global id."""
+    """A partitioned directory, and the rows of all servers by global id for each (kind, type)."""
 
     path: Path
     rows: dict[tuple[str, str], NDArray]
@@ -34,7 +34,7 @@ class Partitioned:
     servers = 3
 
     def split(self, type: str, ids: NDArray[np.int64]) -> tuple[dict, dict]:
-        """(ids per server, places per server) for :meth:`FeatureClient.fetch_rows`."""
+        """Return (ids per server, places per server) for :meth:`FeatureClient.fetch_rows`."""
         home = np.searchsorted(OFFSETS[type], ids, side="right") - 1
         places = {s: np.flatnonzero(home == s) for s in range(self.servers)}
         return {s: ids[place] for s, place in places.items()}, places
@@ -42,7 +42,7 @@ class Partitioned:
 
 @pytest.fixture(scope="session")
 def partitioned(tmp_path_factory: pytest.TempPathFactory) -> Partitioned:
-    """Two node types with features (server 1 has no author), labels of papers."""
+    """A directory of two node types with features (server 1 has no author) and labels of papers."""
     path = tmp_path_factory.mktemp("partitioned")
     rng = np.random.default_rng(7)
     rows: dict[tuple[str, str], NDArray] = {}
@@ -81,7 +81,7 @@ class RunningServer:
     metrics: str = field(default="")
 
     def stop(self, limit: float = 15.0) -> int:
-        """SIGTERM; returns the exit status."""
+        """Send SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(limit)
 
@@ -90,7 +90,7 @@ Start = Callable[..., RunningServer]
 
 
 class Servers:
-    """Starts server processes; :meth:`stop` expects each that still runs to end with status 0."""
+    """Starts server processes; :meth:`stop` checks that each that still runs ends with status 0."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -113,7 +113,7 @@ class Servers:
         return started
 
     def forget(self, killed: list[RunningServer]) -> None:
-        """Expect nothing of servers that were killed."""
+        """Do not check the exit status of servers that a test killed."""
         for server in killed:
             assert server.process.stdout is not None
             server.process.stdout.close()
@@ -136,7 +136,7 @@ class Servers:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers of one test's own, to be hurt at will."""
+    """A function that starts servers for one test alone, which may stop or kill them."""
     servers = Servers(tmp_path)
     yield servers.start
     servers.stop()
@@ -161,7 +161,7 @@ def client(addresses: list[str]) -> Iterator[FeatureClient]:
 
 @pytest.fixture
 def wait_for_end() -> Callable[[int, float], bool]:
-    """Whether a process (not a child of this one) ends within a limit."""
+    """A function that tells whether a process (not a child of this one) ends within a limit."""
 
     def wait(pid: int, limit: float) -> bool:
         end = time.monotonic() + limit

@@ -1,4 +1,4 @@
-"""What anybody who reaches the port may send: a server stays small, answers others, and says no."""
+"""A server stays small and answers others whatever anybody sends to its port."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ LIMIT = 30.0
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    """A server's folder with rows of 64 KiB each: a few of them fill every buffer on the way."""
+    """A server's folder with rows of 64 KiB each, a few of which fill every buffer on the way."""
     path = tmp_path_factory.mktemp("wide")
     folder = path / "server-0"
     (folder / "features").mkdir(parents=True)
@@ -39,9 +39,9 @@ def wide(tmp_path_factory):
 
 
 def request_for(ids, **changes):
-    wanted = {"kind": "features", "type": "paper", "dtype": "float32", "dim": 16384} | changes
+    fields = {"kind": "features", "type": "paper", "dtype": "float32", "dim": 16384} | changes
     ids = np.asarray(ids, "<i8").tobytes()
-    return features_pb2.FetchRowsRequest(ids=ids, **wanted).SerializeToString()
+    return features_pb2.FetchRowsRequest(ids=ids, **fields).SerializeToString()
 
 
 def fetch(client, ids):
@@ -53,13 +53,13 @@ def fetch(client, ids):
 
 
 @pytest.mark.parametrize("method", [FETCH_ROWS, DESCRIBE, CHECK])
-def test_what_cannot_be_decoded_is_refused_and_leaves_nothing(partitioned, start, method):
+def test_undecodable_requests_are_refused_and_leave_no_memory_behind(partitioned, start, method):
     server = start(partitioned.path, 0)
     process = psutil.Process(server.process.pid)
     with grpc.insecure_channel(server.address) as channel:
         make = channel.unary_stream if method == FETCH_ROWS else channel.unary_unary
         call = make(method)
-        seen = []
+        sizes = []
         for count in (300, 1000):
             for number in range(count):
                 # A length that reaches beyond the end, and a tag that no message has.
@@ -67,9 +67,9 @@ def test_what_cannot_be_decoded_is_refused_and_leaves_nothing(partitioned, start
                 with pytest.raises(grpc.RpcError) as caught:
                     list(call(request, timeout=LIMIT))
                 assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            seen.append(process.memory_info().rss)
+            sizes.append(process.memory_info().rss)
     # 19 kB each made 19 MB of it.
-    assert seen[1] - seen[0] < 8 << 20
+    assert sizes[1] - sizes[0] < 8 << 20
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_client_asks_for_no_absurd_name():
 
 
 def test_a_request_above_the_limit_of_bytes_is_not_tried_again(partitioned, start):
-    """The client was not told of the server's limit, as it is by ``wait_until_serving``."""
+    """The client does not know the server's limit, since it did not call ``wait_until_serving``."""
     server = start(partitioned.path, 0, "--ids-per-request", "1")
     with FeatureClient([server.address], deadline=LIMIT) as client:
         out = np.zeros((200_000, 5), np.float32)
@@ -114,7 +114,7 @@ def test_a_request_above_the_limit_of_bytes_is_not_tried_again(partitioned, star
 
 @contextmanager
 def unread_streams(address, connections, streams):
-    """Replies of 16 MiB each that nobody reads."""
+    """Ask for replies of 16 MiB each and read none of them."""
     channels = [
         grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         for _ in range(connections)
@@ -146,7 +146,7 @@ def test_replies_that_nobody_reads_stop_no_one_else(wide, start):
 
 
 def test_a_reply_that_nobody_reads_is_given_up(wide, start):
-    """From more connections than one address may have threads."""
+    """More connections ask than one address may have threads."""
     server = start(wide, 0, "--send-timeout", "2")
     with (
         unread_streams(server.address, connections=20, streams=4),
@@ -157,7 +157,7 @@ def test_a_reply_that_nobody_reads_is_given_up(wide, start):
 
 
 def test_a_request_that_never_comes_is_given_up(wide, start):
-    """More calls than there are threads begin, and send nothing."""
+    """More calls begin than there are threads, and send nothing."""
     server = start(wide, 0, "--threads", "2", "--send-timeout", "1")
     silence = threading.Event()
     with (
@@ -165,7 +165,7 @@ def test_a_request_that_never_comes_is_given_up(wide, start):
         FeatureClient([server.address], deadline=LIMIT) as client,
     ):
         requests = (iter(silence.wait, True) for _ in range(4))
-        calls = [channel.stream_stream(FETCH_ROWS)(each) for each in requests]
+        calls = [channel.stream_stream(FETCH_ROWS)(request) for request in requests]
         time.sleep(0.5)
         assert fetch(client, [9]).tolist() == [9]
         silence.set()
@@ -197,7 +197,7 @@ def test_garbage_instead_of_http_ends_no_server(partitioned, start):
 
 
 class FlipOnce:
-    """Flips one bit of what passes a place of the stream, so often."""
+    """Flips one bit at a place of the stream, the first ``times`` times that the place passes."""
 
     def __init__(self, place, times):
         self.place, self.left = place, times
@@ -238,7 +238,7 @@ def test_bits_that_flip_again_and_again_are_told(wide, start):
 
 @pytest.mark.parametrize("deadline", [2.0])
 def test_rows_that_trickle_in_end_with_the_deadline(wide, start, deadline):
-    """60 kB/s: no attempt fails, and no gap between bytes is long."""
+    """At 60 kB/s no attempt fails, and no gap between bytes is long."""
     server = start(wide, 0)
     with (
         TcpProxy(server.address, pause=0.1, piece=6000) as proxy,

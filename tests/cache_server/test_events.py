@@ -1,4 +1,4 @@
-"""What servers and clients tell of what happens, as lines of JSON and as lines for people."""
+"""Servers and clients log events, as lines of JSON and as lines for people."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from tests.cache_server.test_security import OTHER, TOKEN
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def lines_of(text: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in text.splitlines()]
-    assert all({"unix", "level", "event", "text"} <= each.keys() for each in found)
-    return found
+def read_entries(text: str) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in text.splitlines()]
+    assert all({"unix", "level", "event", "text"} <= entry.keys() for entry in entries)
+    return entries
 
 
 def test_lines_for_people_are_warnings_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    own = Events()
-    own.warn("certificates", "they stay", address="x")
-    own.note("retry", "once more")
-    own.fail("error", "error: it ends")
+    log = Events()
+    log.warn("certificates", "they stay", address="x")
+    log.note("retry", "once more")
+    log.fail("error", "error: it ends")
     assert capfd.readouterr().err == "warning: they stay\nerror: it ends\n"
 
 
-def test_what_comes_again_is_counted(
+def test_repeated_events_are_counted(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
     monkeypatch.setattr("cache_server.events.time.monotonic", lambda: now)
-    own = Events()
-    own.set_format("json", process="rank", rank=3)
+    log = Events()
+    log.set_format("json", process="rank", rank=3)
     for _ in range(5):
-        own.note("retry", "once\nmore", server=1)
+        log.note("retry", "once\nmore", server=1)
     now += 2
-    own.note("retry", "at last", server=1)
-    first, last = lines_of(capfd.readouterr().err)
+    log.note("retry", "at last", server=1)
+    first, last = read_entries(capfd.readouterr().err)
     assert (first["level"], first["text"], first["rank"], first["server"]) == (
         "info", "once\nmore", 3, 1,
     )  # fmt: skip
@@ -60,11 +60,11 @@ def test_a_server_tells_of_refusals_and_of_no_token(
 ) -> None:
     for name, token in {"token": TOKEN, "other": OTHER}.items():
         (tmp_path / name).write_text(token)
-    port_file, told = tmp_path / "port.json", tmp_path / "told"
+    port_file, log_file = tmp_path / "port.json", tmp_path / "log"
     command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
     command += ["--listen", "127.0.0.1:0", "--port-file", str(port_file)]
     command += ["--token-file", str(tmp_path / "token"), "--log-format", log_format]
-    with told.open("w") as stderr:
+    with log_file.open("w") as stderr:
         server = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=REPOSITORY
         )
@@ -72,8 +72,8 @@ def test_a_server_tells_of_refusals_and_of_no_token(
     server.stdout.readline()
     address = json.loads(port_file.read_text())["address"]
     for name in ("other", "token"):
-        own = Security(token_file=str(tmp_path / name))
-        with FeatureClient([address], deadline=20, security=own) as client:
+        security = Security(token_file=str(tmp_path / name))
+        with FeatureClient([address], deadline=20, security=security) as client:
             if name == "other":
                 with pytest.raises(ServerFault, match="UNAUTHENTICATED"):
                     client.describe(0)
@@ -85,18 +85,18 @@ def test_a_server_tells_of_refusals_and_of_no_token(
     server.terminate()
     assert server.wait(20) == 0
     server.stdout.close()
-    text = told.read_text()
+    text = log_file.read_text()
     assert TOKEN not in text
     assert OTHER not in text
     if log_format == "text":
         # As it always was; what grpc itself tells is not of this project.
         assert "refused" not in text
         return
-    found = {each["event"]: each for each in lines_of(text) if each["level"] == "info"}
-    assert found.keys() == {"refused token", "refused"}
-    assert all(each["peer"].startswith("ipv4:127.0.0.1:") for each in found.values())
-    assert found["refused"]["method"] == "FetchRows"
-    assert found["refused"]["server"] == 0
+    entries = {entry["event"]: entry for entry in read_entries(text) if entry["level"] == "info"}
+    assert entries.keys() == {"refused token", "refused"}
+    assert all(entry["peer"].startswith("ipv4:127.0.0.1:") for entry in entries.values())
+    assert entries["refused"]["method"] == "FetchRows"
+    assert entries["refused"]["server"] == 0
 
 
 def test_a_client_tells_of_retries_and_failovers(
@@ -108,6 +108,6 @@ def test_a_client_tells_of_retries_and_failovers(
         out = np.zeros((1, 1), np.float32)
         with FeatureClient([addresses], deadline=0.3) as client, pytest.raises(ServerUnavailable):
             client.fetch_rows("features", "a", {0: np.array([0])}, out, {0: slice(None)})
-        [first, *_] = lines_of(capfd.readouterr().err)
+        [first, *_] = read_entries(capfd.readouterr().err)
         assert (first["event"], first["server"], first["address"]) == (event, 0, addresses)
         assert "UNAVAILABLE" in first["text"]

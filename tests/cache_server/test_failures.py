@@ -1,4 +1,4 @@
-"""Servers that never start, die, come back, stall or answer nonsense: a named error or a retry."""
+"""Servers that never start, die, stall or answer nonsense cause a named error or a retry."""
 
 import signal
 import socket
@@ -30,7 +30,7 @@ ALL = slice(None)
 
 
 def fetch(client, ids, server=0):
-    """The rows of papers (5 float32 wide) that one server holds."""
+    """Fetch rows of papers (5 float32 wide) from one server."""
     out = np.zeros((len(ids), 5), np.float32)
     client.fetch_rows("features", "paper", {server: np.array(ids)}, out, {server: ALL})
     return out
@@ -42,7 +42,7 @@ def unused_port():
         return probe.getsockname()[1]
 
 
-def test_a_server_that_never_started():
+def test_a_server_that_never_started_is_named():
     address = f"127.0.0.1:{unused_port()}"
     with FeatureClient([address], deadline=0.6) as client:
         before = time.monotonic()
@@ -68,7 +68,7 @@ def test_one_server_missing_is_the_one_named(partitioned, start):
         assert caught.value.address == missing
 
 
-def test_a_server_that_stalls_and_is_then_killed(partitioned, start):
+def test_a_server_that_stalls_and_is_then_killed_is_named_both_times(partitioned, start):
     server = start(partitioned.path, 0)
     with FeatureClient([server.address], deadline=1.0) as client:
         client.describe(0)
@@ -105,7 +105,7 @@ def test_a_retry_finds_the_server_that_came_back(partitioned, start):
             np.testing.assert_array_equal(answer.result(20), before)
 
 
-class Scripted:
+class ScriptedServer:
     """A server in this process that answers FetchRows as a test tells it to."""
 
     def __init__(self, *answers):
@@ -155,7 +155,7 @@ def breaking_after(count, code):
 def test_a_retry_asks_only_for_what_is_missing(code):
     counted = []
     with (
-        Scripted(breaking_after(2, code), breaking_after(0, code), answer) as server,
+        ScriptedServer(breaking_after(2, code), breaking_after(0, code), answer) as server,
         FeatureClient([server.address], on_transfer=lambda *a: counted.append(a)) as client,
     ):
         out = fetch(client, [7, 8, 9, 10, 11])
@@ -167,7 +167,7 @@ def test_a_retry_asks_only_for_what_is_missing(code):
 
 def test_a_failure_of_the_server_is_not_retried():
     with (
-        Scripted(breaking_after(1, grpc.StatusCode.INTERNAL)) as server,
+        ScriptedServer(breaking_after(1, grpc.StatusCode.INTERNAL)) as server,
         FeatureClient([server.address]) as client,
         pytest.raises(ServerFault, match="INTERNAL: lost on purpose"),
     ):
@@ -184,9 +184,9 @@ def test_a_failure_of_the_server_is_not_retried():
         ([], "0 of 2 rows came"),
     ],
 )
-def test_a_reply_that_does_not_fit(reply, text):
+def test_a_reply_that_does_not_fit_is_refused(reply, text):
     with (
-        Scripted(lambda ids, context: iter(reply)) as server,
+        ScriptedServer(lambda ids, context: iter(reply)) as server,
         FeatureClient([server.address]) as client,
         pytest.raises(BadReply) as caught,
     ):
@@ -210,8 +210,8 @@ def test_the_first_failure_cancels_the_other_servers():
         yield b""
 
     with (
-        Scripted(hold) as slow,
-        Scripted(refuse) as refusing,
+        ScriptedServer(hold) as slow,
+        ScriptedServer(refuse) as refusing,
         FeatureClient([slow.address, refusing.address], deadline=30) as client,
     ):
         out = np.zeros((3, 5), np.float32)
@@ -248,7 +248,7 @@ def test_closing_ends_a_fetch_that_waits():
         yield rows_of(ids)
 
     entered = threading.Event()
-    with Scripted(hold) as server, ThreadPoolExecutor(1) as pool:
+    with ScriptedServer(hold) as server, ThreadPoolExecutor(1) as pool:
         client = FeatureClient([server.address], deadline=30)
         waiting = pool.submit(fetch, client, [1])
         assert entered.wait(10)
@@ -257,7 +257,7 @@ def test_closing_ends_a_fetch_that_waits():
             waiting.result(5)
 
 
-class Described:
+class DescribedServer:
     """A server in this process that says of itself what a test tells it to."""
 
     def __init__(self, **described):
@@ -291,9 +291,9 @@ class Described:
         ({"ids_per_request": 9}, "serves the division without a fingerprint, expected beef"),
     ],
 )
-def test_a_server_that_cannot_be_used_is_refused_before_anything_is_asked_of_it(described, text):
+def test_an_unusable_server_is_refused_before_any_request(described, text):
     with (
-        Described(**described) as server,
+        DescribedServer(**described) as server,
         FeatureClient([server.address], division="beef") as client,
         pytest.raises(BadReply, match=text),
     ):

@@ -1,4 +1,4 @@
-"""What is compiled is compiled once, however many processes begin with it together."""
+"""A kernel is compiled once, however many processes call it first at the same moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from cache_server.kernel import kernel
 
-OWN = """
+MODULE = """
 from cache_server.kernel import kernel
 
 @kernel
@@ -28,7 +28,7 @@ def add_twice(x, y):
 PROCESSES = """
 import json, os, sys
 import numpy as np
-import own
+import doubling
 from cache_server.kernel import kernel
 from numba.core.registry import cpu_target
 
@@ -45,10 +45,10 @@ for number in range(8):
     os.close(go)
     os.read(begin, 1)
     dtype = ("int32", "int64", "float32", "float64")[number % 4]
-    found = own.add_twice(np.arange(3, dtype=dtype), np.ones(3, dtype))
-    stats = (own.add_twice.stats, own.twice.stats)
-    compiled = sum(sum(each.cache_misses.values()) for each in stats)
-    os.write(writes, json.dumps([found.tolist(), compiled]).encode())
+    sums = doubling.add_twice(np.arange(3, dtype=dtype), np.ones(3, dtype))
+    stats = (doubling.add_twice.stats, doubling.twice.stats)
+    compiled = sum(sum(function.cache_misses.values()) for function in stats)
+    os.write(writes, json.dumps([sums.tolist(), compiled]).encode())
     os._exit(0)
 os.close(go)
 print(json.dumps([json.loads(end.read()) for end in ends]))
@@ -56,10 +56,10 @@ print(json.dumps([json.loads(end.read()) for end in ends]))
 LOADS = """
 import json, sys
 import numpy as np
-import own
+import doubling
 
-own.add_twice(np.arange(3), np.ones(3, np.int64))
-misses = sum(own.add_twice.stats.cache_misses.values())
+doubling.add_twice(np.arange(3), np.ones(3, np.int64))
+misses = sum(doubling.add_twice.stats.cache_misses.values())
 print(json.dumps([misses, "numba.np.linalg" in sys.modules]))
 """
 
@@ -79,19 +79,19 @@ def run(folder: Path, program: str = PROCESSES) -> list[Any]:
 
 
 def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "doubling.py").write_text(MODULE)
     first, again = run(tmp_path), run(tmp_path)
-    for found in (first, again):
-        assert [each[0] for each in found] == [[2, 3, 4]] * 8
+    for results in (first, again):
+        assert [result[0] for result in results] == [[2, 3, 4]] * 8
     # Two functions with four signatures each.
-    assert sum(each[1] for each in first) == 8
-    assert sum(each[1] for each in again) == 0
+    assert sum(result[1] for result in first) == 8
+    assert sum(result[1] for result in again) == 0
     # What is only loaded does not import what numba compiles with.
     assert run(tmp_path, LOADS) == [0, False]
 
 
-def test_it_is_the_function_where_nothing_is_kept(tmp_path: Path) -> None:
-    """A folder that cannot be locked keeps no one from compiling."""
+def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path: Path) -> None:
+    """A cache folder that cannot be locked prevents no compilation."""
 
     @kernel
     def half(x: float) -> float:

@@ -1,4 +1,4 @@
-"""Tables that memory does not hold: rows are read alone, and many at a time."""
+"""Of tables that do not fit memory, rows are read without their neighbours, and many ahead."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cache_server.mapped_tables import read_rows_alone
 from cache_server.read_ahead import read_ahead
 
 
-def reads_around(file: Path) -> bool:
-    """Whether the kernel may read around pages of a mapped file (no "rr" among its flags)."""
+def may_read_around(file: Path) -> bool:
+    """Tell whether the kernel may read around pages of a mapped file (no "rr" among its flags)."""
     for part in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
         if str(file) in part.splitlines()[0]:
             flags = re.search(r"VmFlags:(.*)", part)
@@ -26,16 +26,16 @@ def reads_around(file: Path) -> bool:
     raise AssertionError(f"{file} is not mapped")
 
 
-def test_only_what_does_not_fit_is_read_alone(
+def test_only_tables_that_do_not_fit_memory_are_read_without_neighbouring_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "rows.npy", np.ones((1000, 100), np.float32))
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert not read_rows_alone(mapped)
-    assert reads_around(tmp_path / "rows.npy")
+    assert may_read_around(tmp_path / "rows.npy")
     monkeypatch.setattr(mapped_tables, "available_memory", lambda: 700_000)
     assert read_rows_alone(np.asarray(mapped)[:, :])
-    assert not reads_around(tmp_path / "rows.npy")
+    assert not may_read_around(tmp_path / "rows.npy")
     assert mapped.sum() == 100_000
     # What is in memory has no kernel to be told.
     assert not read_rows_alone(np.ones((1000, 100), np.float32))
@@ -47,22 +47,22 @@ def test_only_what_does_not_fit_is_read_alone(
 
 
 def in_memory(table: np.ndarray) -> np.ndarray:
-    """[n] bool: which rows of a mapped table memory holds."""
+    """Return [n] bool: which rows of a mapped table are in memory."""
     first = table.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
     length = table.ctypes.data + table.nbytes - first
     pages = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
     assert ctypes.CDLL(None).mincore(ctypes.c_void_p(first), ctypes.c_size_t(length), pages) == 0
-    held = np.frombuffer(pages, np.uint8) & 1
+    resident = np.frombuffer(pages, np.uint8) & 1
     begin = table.ctypes.data - first + np.arange(len(table)) * table.strides[0]
     last = (begin + table.strides[0] - 1) // mmap.PAGESIZE
-    return (held[begin // mmap.PAGESIZE] & held[last]).astype(bool)
+    return (resident[begin // mmap.PAGESIZE] & resident[last]).astype(bool)
 
 
 @pytest.mark.parametrize("width", [1500, 3])
 def test_rows_read_ahead_are_in_memory_and_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    """More rows than are asked for at a time, repeats among them."""
+    """There are more rows than are read ahead at a time, with repeats among them."""
     count = 4000 if width > 1000 else 100_000
     file = tmp_path / "rows.npy"
     np.save(file, np.arange(count * width, dtype=np.float32).reshape(count, width))
@@ -78,7 +78,7 @@ def test_rows_read_ahead_are_in_memory_and_others_are_not(
     read_ahead(table, rows[:0])
     assert not in_memory(table).any()
     read_ahead(table, rows)
-    held = in_memory(table)
-    assert held[rows].all()
-    assert held[count // 2 + 4000 // width + 1 :].mean() < 0.1
+    resident = in_memory(table)
+    assert resident[rows].all()
+    assert resident[count // 2 + 4000 // width + 1 :].mean() < 0.1
     np.testing.assert_array_equal(table[rows], np.add.outer(rows * width, np.arange(width)))

@@ -1,4 +1,4 @@
-"""A server that is flooded stays as small as it was told, and says when to come again."""
+"""A flooded server keeps to its bound on memory, and tells clients when to ask again."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ ROWS, DIM = 64, 1 << 19
 
 @pytest.fixture(scope="module")
 def huge_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A server's folder with rows of 2 MiB: a reply holds 6 MiB, and any number of them nobody
-    reads."""
+    """A server's folder with rows of 2 MiB. It keeps 6 MiB for each reply that nobody reads."""
     path = tmp_path_factory.mktemp("huge")
     folder = path / "server-0"
     (folder / "features").mkdir(parents=True)
@@ -48,7 +47,7 @@ def huge_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def flood(stack: ExitStack, address: str) -> list[Any]:
-    """Large replies that nobody reads: 12 connections, 8 on each."""
+    """Ask for large replies that nobody reads: 12 connections, 8 replies on each."""
     request = request_for(list(range(ROWS)) * 100, dim=DIM)
     calls = []
     for _ in range(12):
@@ -59,35 +58,37 @@ def flood(stack: ExitStack, address: str) -> list[Any]:
     return calls
 
 
-def own_bytes(process: psutil.Process) -> int:
-    """Resident memory but for that of mapped files."""
-    told = process.memory_info()
-    return int(told.rss - told.shared)
+def private_bytes(process: psutil.Process) -> int:
+    """Return a process's resident memory without that of mapped files."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
 
 
 def test_a_flooded_server_stays_small_and_answers(huge_rows: Path, start: Any) -> None:
     words = ["--memory-in-flight", "64M", "--ids-per-request", "65536", "--threads", "64"]
     server = start(huge_rows, 0, *words, "--send-timeout", "2", "--metrics", "127.0.0.1:0")
     process = psutil.Process(server.process.pid)
-    before, most = own_bytes(process), 0
+    before, most = private_bytes(process), 0
     with ExitStack() as stack, FeatureClient([server.address], deadline=LIMIT) as client:
         calls = flood(stack, server.address)
         until = time.monotonic() + 3.0
         while time.monotonic() < until:
-            most = max(most, own_bytes(process))
+            most = max(most, private_bytes(process))
             time.sleep(0.02)
         out = np.zeros((2, DIM), np.float32)
         client.fetch_rows("features", "paper", {0: np.array([3, 50])}, out, {0: slice(None)})
         assert out.mean(1).tolist() == [3, 50]
-        most = max(most, own_bytes(process))
-        found = scrape(server.metrics)
-        told = [call for call in calls if call.done() and call.code().name == "RESOURCE_EXHAUSTED"]
-        assert any("bytes of this server's memory" in call.details() for call in told)
-        assert all(read_hint(call) > 0 for call in told)
+        most = max(most, private_bytes(process))
+        samples = scrape(server.metrics)
+        refused = [
+            call for call in calls if call.done() and call.code().name == "RESOURCE_EXHAUSTED"
+        ]
+        assert any("bytes of this server's memory" in call.details() for call in refused)
+        assert all(read_hint(call) > 0 for call in refused)
     assert most - before < BOUND + SLACK
     labels = (("method", "FetchRows"), ("status", "RESOURCE_EXHAUSTED"))
-    assert found["hopper_server_requests_total", labels] >= len(told) > 0
-    assert found["hopper_server_memory_in_flight_limit_bytes", ()] == BOUND
+    assert samples["hopper_server_requests_total", labels] >= len(refused) > 0
+    assert samples["hopper_server_memory_in_flight_limit_bytes", ()] == BOUND
 
 
 class _Refusal(grpc.RpcError):
@@ -108,7 +109,7 @@ def test_a_hint_is_read_with_care() -> None:
     assert retry_hint(10**6) == ((RETRY_AFTER, "2000"),)
 
 
-def test_who_asks_from_elsewhere_finds_room() -> None:
+def test_one_address_or_connection_cannot_take_all_memory() -> None:
     memory = MemoryInFlight(100)
     memory.change(("a:1", "a"), 0, 25)
     with pytest.raises(MemoryExhausted, match="replies to a:1 may hold 25 bytes"):

@@ -1,4 +1,4 @@
-"""What a real server tells Prometheus, and whom."""
+"""A server tells Prometheus its metrics, but only those who may ask for rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REPOSITORY = PAGE.parents[2]
 def scrape(
     address: str, token: str = "", context: ssl.SSLContext | None = None
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample by its name and labels, in order of label."""
+    """Return every sample by its name and labels, in order of label."""
     scheme = "http" if context is None else "https"
     request = urllib.request.Request(f"{scheme}://{address}/metrics")
     if token:
@@ -50,13 +50,13 @@ def scrape(
 
 
 def named_in(page: Path, prefix: str) -> set[str]:
-    """The metrics in the first column of the page's tables."""
-    found = re.findall(r"^\| `(\w+)", page.read_text(), re.MULTILINE)
-    return {each for each in found if each.startswith(prefix)}
+    """Return the metrics in the first column of the page's tables."""
+    names = re.findall(r"^\| `(\w+)", page.read_text(), re.MULTILINE)
+    return {name for name in names if name.startswith(prefix)}
 
 
 def names_of(registry: CollectorRegistry, prefix: str) -> set[str]:
-    """The metrics of a registry, as Prometheus calls them."""
+    """Return the metrics of a registry, as Prometheus calls them."""
     suffixes = {"counter": "_total", "info": "_info"}
     return {
         family.name + suffixes.get(family.type, "")
@@ -74,7 +74,7 @@ def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
     server = start(partitioned.path, 0, "--metrics", "127.0.0.1:0")
     metrics, received = server.metrics, list[int]()
     with FeatureClient(
-        [server.address], deadline=20.0, on_transfer=lambda *told: received.append(told[2])
+        [server.address], deadline=20.0, on_transfer=lambda *transfer: received.append(transfer[2])
     ) as client:
         for count in (3, 0, 5):
             ids = np.arange(count)
@@ -84,27 +84,27 @@ def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
         ids, out = np.array([10**6]), np.empty((1, 5), np.float32)
         with pytest.raises(InvalidRequest):
             client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
-    found = scrape(metrics)
+    samples = scrape(metrics)
     method, of_rows = ("method", "FetchRows"), (("method", "FetchRows"),)
-    assert found["hopper_server_requests_total", (method, ("status", "OK"))] == 2
-    assert found["hopper_server_requests_total", (method, ("status", "INVALID_ARGUMENT"))] == 1
-    assert found["hopper_server_requests_total", (("method", "Describe"), ("status", "OK"))] == 1
-    assert found["hopper_server_rows_sent_total", ()] == 8
-    assert found["hopper_server_bytes_sent_total", of_rows] == sum(received)
-    assert found["hopper_server_request_seconds_count", of_rows] == 3
-    assert found["hopper_server_request_seconds_sum", of_rows] > 0
-    assert found["hopper_server_requests_in_flight", ()] == 0
-    assert found["hopper_server_info", (("server", "0"), ("servers", "3"))] == 1
-    assert found["process_resident_memory_bytes", ()] > 1 << 20
+    assert samples["hopper_server_requests_total", (method, ("status", "OK"))] == 2
+    assert samples["hopper_server_requests_total", (method, ("status", "INVALID_ARGUMENT"))] == 1
+    assert samples["hopper_server_requests_total", (("method", "Describe"), ("status", "OK"))] == 1
+    assert samples["hopper_server_rows_sent_total", ()] == 8
+    assert samples["hopper_server_bytes_sent_total", of_rows] == sum(received)
+    assert samples["hopper_server_request_seconds_count", of_rows] == 3
+    assert samples["hopper_server_request_seconds_sum", of_rows] > 0
+    assert samples["hopper_server_requests_in_flight", ()] == 0
+    assert samples["hopper_server_info", (("server", "0"), ("servers", "3"))] == 1
+    assert samples["process_resident_memory_bytes", ()] > 1 << 20
     assert server.stop() == 0
     with pytest.raises(OSError):
         socket.create_connection(metrics.split(":"), timeout=5)
 
 
-def test_a_port_that_is_taken_is_a_line(partitioned: Any) -> None:
+def test_a_port_in_use_is_named_in_one_line(partitioned: Any) -> None:
     command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         done = subprocess.run(
             [*command, "--listen", "127.0.0.1:0", "--metrics", address],
             capture_output=True, text=True, timeout=60, cwd=REPOSITORY,
@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_is_a_line(partitioned: Any) -> None:
 def test_whoever_may_ask_for_rows_may_read_metrics(
     partitioned: Any, start: Any, tmp_path: Path
 ) -> None:
-    """With a token and certificates on both sides; what is refused is counted."""
+    """Both sides have a token and certificates, and refusals are counted."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
     ca, pair = (
@@ -131,8 +131,8 @@ def test_whoever_may_ask_for_rows_may_read_metrics(
     words += ["--token-file", str(tmp_path / "token"), "--metrics", "127.0.0.1:0"]
     server = start(partitioned.path, 0, *words)
     metrics = server.metrics
-    stranger, own = (ssl.create_default_context(cafile=ca) for _ in range(2))
-    own.load_cert_chain(*pair)
+    stranger, member = (ssl.create_default_context(cafile=ca) for _ in range(2))
+    member.load_cert_chain(*pair)
     credentials = Security(ca, *pair).channel_credentials()
     # One that says nothing keeps nobody waiting.
     silent = socket.create_connection(metrics.split(":"))
@@ -144,16 +144,16 @@ def test_whoever_may_ask_for_rows_may_read_metrics(
             scrape(metrics, TOKEN, stranger)
         for token in ("", TOKEN[:-1], TOKEN + "x"):
             with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-                scrape(metrics, token, own)
+                scrape(metrics, token, member)
             refused.value.close()
-        found = scrape(metrics, TOKEN, own)
-    assert found["hopper_server_refused_tokens_total", ()] == 2
+        samples = scrape(metrics, TOKEN, member)
+    assert samples["hopper_server_refused_tokens_total", ()] == 2
     status = ("status", "UNAUTHENTICATED")
     for method in ("Describe", "other"):
-        assert found["hopper_server_requests_total", (("method", method), status)] == 1
+        assert samples["hopper_server_requests_total", (("method", method), status)] == 1
 
 
-def test_beyond_loopback_it_wants_certificates() -> None:
+def test_metrics_beyond_loopback_need_certificates() -> None:
     registry = CollectorRegistry()
     with pytest.raises(SecurityError, match=r"^insecure: listening on 0\.0\.0\.0:0"):
         MetricsPort(registry, "0.0.0.0:0")

@@ -1,4 +1,4 @@
-"""What servers draw for ranks: the same as the rank would, in whatever pieces it is asked for."""
+"""Servers draw the neighbours that a rank with all edges would draw, in one request or several."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
 def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) -> FeatureClient:
     # Few ids in a request, so that draws take several.
     addresses = serve_partitions(parts.path, SERVERS, "--ids-per-request", "16")
-    made = FeatureClient(addresses, deadline=60)
-    made.wait_until_serving(120)
-    return made
+    client = FeatureClient(addresses, deadline=60)
+    client.wait_until_serving(120)
+    return client
 
 
 @pytest.fixture(scope="module")
 def lists(parts: PartitionedGraph) -> NeighbourLists:
-    """What all servers have, put together."""
-    whole, ids = parts.topology(EDGE), parts.original_ids("node")
-    return lists_of(whole, ids)
+    """The neighbour lists of all servers, put together."""
+    topology, ids = parts.topology(EDGE), parts.original_ids("node")
+    return make_lists(topology, ids)
 
 
-def lists_of(topology: Topology, ids: np.ndarray) -> NeighbourLists:
+def make_lists(topology: Topology, ids: np.ndarray) -> NeighbourLists:
     by_edge = topology.weight_sums, topology.alias_table, topology.times, topology.by_time
     return NeighbourLists(topology.indptr, topology.indices, ids, ids, *by_edge)
 
@@ -87,26 +87,28 @@ def test_servers_draw_what_a_rank_with_all_edges_draws(
 def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code(
     lists: NeighbourLists,
 ) -> None:
-    """Every combination of writable and read-only arrays would otherwise be compiled."""
+    """Otherwise every combination of writable and read-only arrays would be compiled."""
     mapped = lists.indptr, lists.indices, lists.src_ids
     for indptr, indices, ids in (mapped, tuple(map(np.copy, mapped))):
         nodes = np.arange(NODES)
-        for each in (nodes, read_only(nodes)):
-            NeighbourLists(indptr, indices, ids, ids).draw(each, HopDraw("uniform", 3, 5))
+        for node_ids in (nodes, read_only(nodes)):
+            NeighbourLists(indptr, indices, ids, ids).draw(node_ids, HopDraw("uniform", 3, 5))
     assert len(draw_hop.signatures) == 1  # type: ignore[attr-defined]
 
 
 def test_servers_leave_out_what_a_rank_with_all_edges_leaves_out(
     client: FeatureClient, parts: PartitionedGraph, lists: NeighbourLists
 ) -> None:
-    """Pairs with edges, many of them into one node; such without; and one that stands there
-    twice. Requests take 16 nodes and 16 pairs at most."""
+    """There are pairs with edges (many into one node), pairs without, and pairs named twice.
+    A request holds 16 nodes and 16 pairs at most."""
     generator = np.random.default_rng(12)
     dst = np.repeat(np.arange(NODES), np.diff(lists.indptr))
-    own = lists.indices[dst == hub(parts)][:7]
+    hub_sources = lists.indices[dst == hub(parts)][:7]
     edges = generator.choice(EDGES, 60)
     left_out = lists.leave_out(
-        np.concatenate([own, own[:2], lists.indices[edges], generator.integers(0, NODES, 9)]),
+        np.concatenate(
+            [hub_sources, hub_sources[:2], lists.indices[edges], generator.integers(0, NODES, 9)]
+        ),
         np.concatenate([np.full(9, hub(parts)), dst[edges], generator.integers(0, NODES, 9)]),
     )
     assert left_out.places.size > 60
@@ -125,19 +127,21 @@ def test_halos_have_whole_lists(
     wider = partition_graph(graph, tmp_path / "wider", SERVERS, "random", topology="halo:1")
     ids = wider.original_ids("node")
     for server in range(SERVERS):
-        own = wider.topology(EDGE, server)
-        stored = np.flatnonzero(own.has_lists(np.arange(NODES)))
+        topology = wider.topology(EDGE, server)
+        stored = np.flatnonzero(topology.has_lists(np.arange(NODES)))
         first, stop = wider.book.range("node", server)
         assert stored.size > stop - first
-        here, until = lists_of(own, ids), np.full(stored.size, 20)
+        halo_lists, until = make_lists(topology, ids), np.full(stored.size, 20)
         for method in METHODS:
-            asked = stored, HopDraw(method, 3, 77), None, until
-            for mine, theirs in zip(here.draw(*asked), lists.draw(*asked), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+            question = stored, HopDraw(method, 3, 77), None, until
+            for from_halo, from_all in zip(
+                halo_lists.draw(*question), lists.draw(*question), strict=True
+            ):
+                np.testing.assert_array_equal(from_halo, from_all)
 
 
 def hub(parts: PartitionedGraph) -> int:
-    """Its global id."""
+    """Return the global id of the hub."""
     return int(parts.global_ids("node")[HUB])
 
 
@@ -152,80 +156,90 @@ def check_draws(
     homes, times = parts.book.home("node", ids), ids * 7 % 45
     pairs = left_out.src, left_out.dst
 
-    def asked_of(server: int, step: int) -> NeighbourDraw:
-        nodes, until = (each[homes == server][::step].copy() for each in (ids, times))
+    def make_draw(server: int, step: int) -> NeighbourDraw:
+        nodes, until = (array[homes == server][::step].copy() for array in (ids, times))
         moments = until if how.in_time else None
         return NeighbourDraw(str(EDGE), how, nodes, NODES, moments, *pairs)
 
     # Two draws a server, of which the second is in another order.
-    asked = {server: [asked_of(server, 1), asked_of(server, -1)] for server in range(SERVERS)}
-    sent = np.zeros(2, np.int64)
+    draws_by_server = {
+        server: [make_draw(server, 1), make_draw(server, -1)] for server in range(SERVERS)
+    }
+    nbytes = np.zeros(2, np.int64)
 
-    def count(_server: int, there: int, back: int) -> None:
-        sent[:] += there, back
+    def count(_server: int, sent: int, received: int) -> None:
+        nbytes[:] += sent, received
 
-    client.begin_sampling(asked, count)()
-    for draws in asked.values():
+    client.begin_sampling(draws_by_server, count)()
+    for draws in draws_by_server.values():
         for draw in draws:
-            found = left_out.in_time(lists.indptr, lists.by_time) if how.in_time else left_out
-            lacking = found.arrays if left_out.src.size else None
-            expected = lists.draw(draw.nodes, how, lacking, draw.until)
-            for mine, theirs in zip(expected, draw.neighbours(), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+            left_out_then = (
+                left_out.in_time(lists.indptr, lists.by_time) if how.in_time else left_out
+            )
+            left_out_arrays = left_out_then.arrays if left_out.src.size else None
+            expected = lists.draw(draw.nodes, how, left_out_arrays, draw.until)
+            for expected_array, array in zip(expected, draw.neighbours(), strict=True):
+                np.testing.assert_array_equal(expected_array, array)
             if draw.until is not None:
                 degrees = lists.count_until(draw.nodes, draw.until)
                 np.testing.assert_array_equal(degrees, draw.in_degrees())
-    assert sent[0] >= 8 * 2 * ids.size
-    assert sent[1] > 0
+    assert nbytes[0] >= 8 * 2 * ids.size
+    assert nbytes[1] > 0
 
 
 def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: PartitionedGraph) -> None:
     first, stop = parts.book.range("node", 1)
 
-    def refused(match: str, relation: str = str(EDGE), node: int = first, **how: object) -> None:
-        wanted = HopDraw(**{"method": "uniform", "fanout": 2, "key": 5} | how)  # type: ignore[arg-type]
-        draw = NeighbourDraw(relation, wanted, np.array([node]), NODES)
+    def expect_refusal(
+        match: str, relation: str = str(EDGE), node: int = first, **how: object
+    ) -> None:
+        hop_draw = HopDraw(**{"method": "uniform", "fanout": 2, "key": 5} | how)  # type: ignore[arg-type]
+        draw = NeighbourDraw(relation, hop_draw, np.array([node]), NODES)
         with pytest.raises(InvalidRequest, match=match):
             client.begin_sampling({1: [draw]})()
 
-    refused(rf"nodes: id {stop} is outside \[{first}, {stop}\), the range of in-edges", node=stop)
-    refused("no in-edges of 'node/knows/node'; it has those of node/edge/node", "node/knows/node")
-    refused("method: expected one of uniform, labor, .* found 'nearest'", method="nearest")
-    refused("fanout: expected -1 or 1 to 1048576, found 0", fanout=0)
-    refused("times: method recent wants one for each node, found none", method="recent")
+    expect_refusal(
+        rf"nodes: id {stop} is outside \[{first}, {stop}\), the range of in-edges", node=stop
+    )
+    expect_refusal(
+        "no in-edges of 'node/knows/node'; it has those of node/edge/node", "node/knows/node"
+    )
+    expect_refusal("method: expected one of uniform, labor, .* found 'nearest'", method="nearest")
+    expect_refusal("fanout: expected -1 or 1 to 1048576, found 0", fanout=0)
+    expect_refusal("times: method recent wants one for each node, found none", method="recent")
     channel = grpc.insecure_channel(client.addresses[1])
     call = channel.unary_stream(SAMPLE_NEIGHBORS)
-    one, two, many = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
-    far = encode_ids(np.array([stop]))
+    one_id, two_ids, many_ids = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
+    far_id = encode_ids(np.array([stop]))
     for match, fields in {
-        "ids: 17 ids exceed the limit of 16 ids": {"nodes": many},
+        "ids: 17 ids exceed the limit of 16 ids": {"nodes": many_ids},
         "method: expected": {"method": ""},
         "times: 3 bytes are not a multiple of 8": {"method": "temporal", "times": b"odd"},
-        "times: expected one for each of 1 nodes, found 2": {"method": "recent", "times": two},
-        "times: 17 ids exceed the limit of 16 ids": {"method": "temporal", "times": many},
-        "times: method uniform draws at no time, found 1": {"times": one},
+        "times: expected one for each of 1 nodes, found 2": {"method": "recent", "times": two_ids},
+        "times: 17 ids exceed the limit of 16 ids": {"method": "temporal", "times": many_ids},
+        "times: method uniform draws at no time, found 1": {"times": one_id},
         "without_sources: 3 bytes": {"without_sources": b"odd"},
         "without_sources: expected one for each of 2 destinations, found 1": {
-            "without_sources": one,
-            "without_destinations": two,
+            "without_sources": one_id,
+            "without_destinations": two_ids,
         },
         f"without_destinations: id {stop} is outside [{first}, {stop})": {
-            "without_sources": one,
-            "without_destinations": far,
+            "without_sources": one_id,
+            "without_destinations": far_id,
         },
         f"without_sources: id -1 is outside [0, {NODES})": {
             "without_sources": encode_ids(np.array([-1])),
-            "without_destinations": one,
+            "without_destinations": one_id,
         },
-        "without_destinations: 17 ids exceed the limit": {"without_destinations": many},
+        "without_destinations: 17 ids exceed the limit": {"without_destinations": many_ids},
         "without_sources: method labor leaves no edges out": {
             "method": "labor",
-            "without_sources": one,
-            "without_destinations": one,
+            "without_sources": one_id,
+            "without_destinations": one_id,
         },
     }.items():
-        known: dict[str, Any] = {"method": "uniform", "nodes": one, "fanout": 2}
-        draw = features_pb2.NeighborDraw(relation=str(EDGE), **known | fields)
+        defaults: dict[str, Any] = {"method": "uniform", "nodes": one_id, "fanout": 2}
+        draw = features_pb2.NeighborDraw(relation=str(EDGE), **defaults | fields)
         request = features_pb2.SampleNeighborsRequest(draws=[draw])
         with pytest.raises(grpc.RpcError) as caught:
             list(call(request.SerializeToString(), timeout=10))
@@ -246,24 +260,24 @@ def test_replies_that_do_not_fit_are_refused() -> None:
     drawn = np.array([0, 2, 2]), np.array([4, 9]), np.array([0, 1])
     nodes = np.array([3, 5], np.int64)
     message = write_neighbours(drawn, nodes[:0], 8)
-    told = [each.tolist() for each in read_neighbours(message, 8)]
-    assert told == [[2, 0], [], [4, 9], [0, 1]]
+    arrays = [array.tolist() for array in read_neighbours(message, 8)]
+    assert arrays == [[2, 0], [], [4, 9], [0, 1]]
     with pytest.raises(ValueError, match="a chunk of 28 bytes where 2 edges of 2 nodes stand"):
         read_neighbours(message, 8, in_time=True)
     in_time = write_neighbours(drawn, np.array([5, 7]), 8)
     assert read_neighbours(in_time, 8, in_time=True)[1].tolist() == [5, 7]
 
-    def answered(sources: int, end: int) -> None:
+    def take_reply(sources: int, end: int) -> None:
         how = HopDraw("uniform", 2, 1)
         question = DrawQuestion(0, [NeighbourDraw("a/b/a", how, nodes, sources)])
         question.end = end
         question.take(message, 8)
 
-    answered(10, 2)
+    take_reply(10, 2)
     with pytest.raises(ValueError, match=r"source 9 is outside \[0, 9\)"):
-        answered(9, 2)
+        take_reply(9, 2)
     with pytest.raises(ValueError, match="neighbours of 2 nodes where 1 were due"):
-        answered(10, 1)
+        take_reply(10, 1)
     with pytest.raises(ValueError, match="are not those that were sent"):
         read_neighbours(message, 9)
 

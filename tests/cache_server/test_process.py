@@ -25,7 +25,7 @@ def run(*arguments):
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
 
 
-def test_one_line_and_health(partitioned, start):
+def test_a_server_prints_one_line_and_reports_its_health(partitioned, start):
     server = start(partitioned.path, 2)
     assert server.line == f"feature server 2 of 3 on {server.address}\n"
     host, _, port = server.address.rpartition(":")
@@ -40,7 +40,7 @@ def test_one_line_and_health(partitioned, start):
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_ends_with_0(partitioned, start, signum):
-    """A stream that is longer than any buffer is read to its end after the signal."""
+    """After the signal, a stream that is longer than any buffer can still be read to its end."""
     server = start(partitioned.path, 0)
     ids = np.random.default_rng(3).integers(0, 40, 1_000_000)
     request = features_pb2.FetchRowsRequest(
@@ -76,7 +76,7 @@ def test_the_drain_has_a_limit(partitioned, start):
 
 
 def test_a_server_ends_with_its_parent(partitioned, tmp_path, wait_for_end):
-    """The parent is killed outright; its server gets SIGTERM from the kernel."""
+    """The parent is killed with SIGKILL, and the kernel sends SIGTERM to its server."""
     parent = (
         "import os, subprocess, sys, time\n"
         "command = [*sys.argv[1:], '--die-with-parent', str(os.getpid())]\n"
@@ -108,7 +108,7 @@ def test_a_server_ends_with_its_parent(partitioned, tmp_path, wait_for_end):
         ("203.0.113.1:0", "error: listen: cannot bind 203.0.113.1:0"),
     ],
 )
-def test_an_address_that_cannot_be_used(partitioned, listen, text):
+def test_an_address_that_cannot_be_used_is_refused(partitioned, listen, text):
     done = run(partitioned.path, "--server", 0, "--listen", listen)
     assert done.returncode == 2
     assert text in done.stderr
@@ -129,13 +129,13 @@ def test_a_port_is_never_shared(partitioned, start):
         (("--drain", "nan"), "--drain: expected seconds >= 0, found 'nan'"),
     ],
 )
-def test_an_option_out_of_range(partitioned, option, text):
+def test_an_option_out_of_range_is_refused(partitioned, option, text):
     done = run(partitioned.path, "--server", 0, "--listen", "127.0.0.1:0", *option)
     assert done.returncode == 2
     assert text in done.stderr
 
 
-def test_no_such_server(partitioned):
+def test_a_server_without_a_folder_is_refused(partitioned):
     done = run(partitioned.path, "--server", 9, "--listen", "127.0.0.1:0")
     assert done.returncode == 2
     assert "server-9/shard.json: cannot be read: No such file" in done.stderr
@@ -149,8 +149,8 @@ def test_hopper_is_never_imported():
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=60)
 
 
-def test_a_name_is_taken_with_all_its_addresses_or_not_at_all(monkeypatch):
-    """``localhost`` may be 127.0.0.1 and ::1; grpc is content with either."""
+def test_a_name_is_bound_with_all_its_addresses_or_not_at_all(monkeypatch):
+    """``localhost`` may be 127.0.0.1 and ::1, and grpc would be content with one of them."""
 
     class Server:
         def add_insecure_port(self, listen):
@@ -160,8 +160,8 @@ def test_a_name_is_taken_with_all_its_addresses_or_not_at_all(monkeypatch):
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*kind, ("127.0.0.2", port)), (*kind, ("127.0.0.1", port))]
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
         with pytest.raises(ListenError) as caught:
             bind(Server(), f"localhost:{port}")

@@ -1,4 +1,4 @@
-"""Every refusal is INVALID_ARGUMENT with a text that names what was wrong, intact at the user."""
+"""Every refusal is INVALID_ARGUMENT, with a text that names what was wrong and reaches the user."""
 
 import grpc
 import numpy as np
@@ -69,7 +69,7 @@ def test_a_refusal_ends_the_fetch_and_the_client_lives_on(client, partitioned):
     np.testing.assert_array_equal(out, expected[np.repeat([0, 40, 90], [100_000, 1, 100_000])])
 
 
-def test_oversized_and_truncated_requests(partitioned, start):
+def test_oversized_and_truncated_requests_are_refused(partitioned, start):
     address = start(partitioned.path, 0, "--ids-per-request", "100").address
     with FeatureClient([address], deadline=5) as client:
         assert client.describe(0).ids_per_request == 100
@@ -91,7 +91,7 @@ def test_oversized_and_truncated_requests(partitioned, start):
         assert text in caught.value.details()
 
 
-def test_addresses_in_the_wrong_order(addresses):
+def test_addresses_in_the_wrong_order_are_refused(addresses):
     swapped = [addresses[1], addresses[0], addresses[2]]
     with (
         FeatureClient(swapped) as client,

@@ -1,4 +1,4 @@
-"""Several servers of one partition: any is asked, another one when it fails."""
+"""Of several servers of one part, any is asked, and another one when it fails."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ IDS = np.arange(40)
 
 
 def fetch(client: FeatureClient, partitioned: Partitioned) -> None:
-    """Fetch rows, and see that they are the right ones."""
+    """Fetch rows and check that they are the right ones."""
     out = np.empty((IDS.size, 5), np.float32)
     client.fetch_rows("features", "paper", {0: IDS}, out, {0: slice(None)})
     np.testing.assert_array_equal(out, partitioned.rows["features", "paper"][IDS])
 
 
 def client_of(addresses: list[str], deadline: float = 10.0, division: str = "") -> FeatureClient:
-    """A client of the first shard, and of others that nobody asks."""
+    """Return a client of the first shard's servers, and of two others that nobody asks."""
     return FeatureClient(
         [",".join(addresses), "127.0.0.1:1", "127.0.0.1:1"], deadline=deadline, division=division
     )
 
 
 @pytest.fixture
-def own(partitioned: Partitioned) -> Iterator[list[FeatureServer]]:
+def replicas(partitioned: Partitioned) -> Iterator[list[FeatureServer]]:
     """Two servers of the first shard, in this process."""
     shards = [Shard.open(partitioned.path / "server-0") for _ in range(2)]
     servers = [FeatureServer(shard, "127.0.0.1:0") for shard in shards]
@@ -50,29 +50,31 @@ def own(partitioned: Partitioned) -> Iterator[list[FeatureServer]]:
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_the_other_one_is_asked_once_one_is_gone(
-    partitioned: Partitioned, own: list[FeatureServer], gone: int
+def test_the_other_replica_is_asked_once_one_is_gone(
+    partitioned: Partitioned, replicas: list[FeatureServer], gone: int
 ) -> None:
-    with client_of([server.address for server in own]) as client:
+    with client_of([server.address for server in replicas]) as client:
         fetch(client, partitioned)
-        own[gone].stop(0.0)
+        replicas[gone].stop(0.0)
         for _ in range(4):
             fetch(client, partitioned)
-        own[1 - gone].stop(0.0)
+        replicas[1 - gone].stop(0.0)
         client.deadline = 0.5
         with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
             fetch(client, partitioned)
 
 
-def test_clients_begin_with_any(partitioned: Partitioned, own: list[FeatureServer]) -> None:
-    asked = set()
+def test_clients_begin_with_any_replica(
+    partitioned: Partitioned, replicas: list[FeatureServer]
+) -> None:
+    indices = set()
     for _ in range(40):
-        with client_of([server.address for server in own]) as client:
-            asked.add(client._connections[0]._current)
-    assert asked == {0, 1}
+        with client_of([server.address for server in replicas]) as client:
+            indices.add(client._connections[0]._current)
+    assert indices == {0, 1}
 
 
-def test_one_that_hangs_is_left(partitioned: Partitioned, start: Start) -> None:
+def test_a_replica_that_hangs_is_left(partitioned: Partitioned, start: Start) -> None:
     servers = [start(partitioned.path, 0) for _ in range(2)]
     with client_of([server.address for server in servers], deadline=3.0) as client:
         fetch(client, partitioned)
@@ -82,29 +84,29 @@ def test_one_that_hangs_is_left(partitioned: Partitioned, start: Start) -> None:
             server.process.send_signal(signal.SIGCONT)
 
 
-def test_one_that_serves_something_else_is_not_asked(
-    partitioned: Partitioned, own: list[FeatureServer], tmp_path: Path
+def test_a_server_of_another_division_is_not_asked(
+    partitioned: Partitioned, replicas: list[FeatureServer], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(partitioned.path / "server-0", tmp_path / "server-0"))
     set_division(folder, "abcd")
-    other = FeatureServer(Shard.open(folder), "127.0.0.1:0")
-    other.start()
+    other_division = FeatureServer(Shard.open(folder), "127.0.0.1:0")
+    other_division.start()
     try:
         with (
-            client_of([other.address, other.address], division="ef01") as client,
+            client_of([other_division.address, other_division.address], division="ef01") as client,
             pytest.raises(BadReply, match="it serves the division abcd, expected ef01"),
         ):
             fetch(client, partitioned)
     finally:
-        other.stop(1.0)
+        other_division.stop(1.0)
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_one_that_takes_the_address_of_another_gives_no_rows(
+def test_a_server_that_takes_the_address_of_another_gives_no_rows(
     partitioned: Partitioned, tmp_path: Path, part: int
 ) -> None:
-    """After the client has asked the right one: a server of another division, or of another part
-    whose rows have the same ids."""
+    """The client has asked the right server before. The new one has another division, or another
+    part whose rows have the same ids."""
     running = []
     for name, server, division in (("right", 0, "abcd"), ("wrong", part, "abcd" if part else "ef")):
         folder = Path(shutil.copytree(partitioned.path / "server-0", tmp_path / name))
@@ -124,8 +126,8 @@ def test_one_that_takes_the_address_of_another_gives_no_rows(
             with pytest.raises(InvalidRequest, match=r"expected server 0 of the division abcd"):
                 fetch(client, partitioned)
     finally:
-        for each in running:
-            each.stop(1.0)
+        for feature_server in running:
+            feature_server.stop(1.0)
 
 
 def test_replicas_are_written_as_lists_or_texts() -> None:

@@ -1,4 +1,4 @@
-"""What arrives is what the files hold: any ids, servers, dtypes and places, from any thread."""
+"""Rows arrive as the files hold them, for any ids, servers, dtypes and places, in any thread."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +15,7 @@ from cache_server.wire import CHUNK_BYTES, encode_ids
     "table", [("features", "paper"), ("features", "author"), ("labels", "paper")]
 )
 @pytest.mark.parametrize("count", [0, 1, 17, 2000])
-def test_random_ids_of_several_servers(client, partitioned, table, count):
+def test_random_ids_of_several_servers_give_their_rows(client, partitioned, table, count):
     rows = partitioned.rows[table]
     ids = np.random.default_rng(count).integers(0, len(rows), count)
     out = np.full((count, *rows.shape[1:]), 77, rows.dtype)
@@ -48,7 +48,7 @@ def test_labels_fit_one_and_two_dimensions(client, partitioned):
 
 
 def test_many_chunks_and_split_requests_with_bytes_counted(addresses, partitioned):
-    """More rows than fit one chunk, in three requests; each is counted with its messages."""
+    """More rows than fit one chunk come in three requests, each counted with its messages."""
     counted = []
     rows = partitioned.rows["features", "paper"]
     ids = np.random.default_rng(0).integers(0, 40, 2 * CHUNK_BYTES // 20 + 13)
@@ -94,13 +94,15 @@ def test_a_generated_stub_reads_the_same_bytes(addresses, partitioned):
     assert data == partitioned.rows["features", "paper"][ids].tobytes()
 
 
-def test_describe_and_health(client, partitioned):
+def test_servers_describe_their_tables_and_are_healthy(client, partitioned):
     client.wait_until_serving(10)
     for server in range(3):
-        found = client.describe(server)
-        assert (found.server, found.servers) == (server, 3)
-        assert {"python", "numpy", "grpcio"} == found.versions.keys()
-        assert [(t.kind, t.type, t.first_id, t.count, t.dim, t.dtype) for t in found.tables] == [
+        description = client.describe(server)
+        assert (description.server, description.servers) == (server, 3)
+        assert {"python", "numpy", "grpcio"} == description.versions.keys()
+        assert [
+            (t.kind, t.type, t.first_id, t.count, t.dim, t.dtype) for t in description.tables
+        ] == [
             ("features", "paper", [0, 40, 90][server], [40, 50, 60][server], 5, "float32"),
             ("features", "author", [0, 30, 30][server], [30, 0, 25][server], 3, "float16"),
             ("labels", "paper", [0, 40, 90][server], [40, 50, 60][server], 1, "int64"),

@@ -1,4 +1,4 @@
-"""TLS, mutual TLS and tokens: who belongs gets rows, who does not gets nothing."""
+"""With TLS, mutual TLS and tokens, only clients of this cluster get rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Serve = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca, certificate and key of this cluster and of another; tokens."""
+    """A folder with certificates, keys and tokens of this cluster and of another."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("own", "other"):
         issue(folder, name)
@@ -53,10 +53,10 @@ def issue(folder: Path, name: str) -> None:
         blob.write_to_path(folder / f"{name}-certificate.pem", append=number > 0)
 
 
-def tls(folder: Path, name: str = "own", **others: str) -> dict[str, str]:
-    """A certificate and its key."""
-    pair = {f"tls_{each}": str(folder / f"{name}-{each}.pem") for each in ("certificate", "key")}
-    return pair | others
+def tls(folder: Path, name: str = "own", **more: str) -> dict[str, str]:
+    """Return the fields of ``Security`` for a certificate and its key."""
+    pair = {f"tls_{file}": str(folder / f"{name}-{file}.pem") for file in ("certificate", "key")}
+    return pair | more
 
 
 def ca(folder: Path, name: str = "own") -> str:
@@ -65,7 +65,7 @@ def ca(folder: Path, name: str = "own") -> str:
 
 @pytest.fixture
 def serve(partitioned: Partitioned) -> Iterator[Serve]:
-    """Starts a server of the first shard in this process; returns its address."""
+    """A function that starts a server of the first shard in this process; returns its address."""
     running = []
 
     def start(security: Security, listen: str = "127.0.0.1:0") -> str:
@@ -80,7 +80,7 @@ def serve(partitioned: Partitioned) -> Iterator[Serve]:
 
 
 def fetch(partitioned: Partitioned, address: str, security: Security, limit: float = 10.0) -> None:
-    """Fetch rows, and see that they are the right ones."""
+    """Fetch rows and check that they are the right ones."""
     ids = np.array([3, 0, 39, 3])
     out = np.empty((ids.size, 5), np.float32)
     with FeatureClient([address], deadline=limit, security=security) as client:
@@ -88,7 +88,9 @@ def fetch(partitioned: Partitioned, address: str, security: Security, limit: flo
     np.testing.assert_array_equal(out, partitioned.rows["features", "paper"][ids])
 
 
-def test_who_belongs_gets_rows(partitioned: Partitioned, files: Path, serve: Serve) -> None:
+def test_clients_with_token_and_certificates_get_rows(
+    partitioned: Partitioned, files: Path, serve: Serve
+) -> None:
     token, authority = str(files / "token"), ca(files)
     plain = Security(token_file=token)
     fetch(partitioned, serve(plain), plain)
@@ -110,14 +112,16 @@ def test_without_the_token_nothing_is_told(
     }[shown]
     with grpc.insecure_channel(address) as channel:
         for method in (DESCRIBE, CHECK, FETCH_ROWS, SAMPLE_NEIGHBORS, "/other.Service/Method"):
-            with pytest.raises(grpc.RpcError) as found:
+            with pytest.raises(grpc.RpcError) as caught:
                 list(channel.unary_stream(method)(b"", metadata=metadata, timeout=5))
-            assert found.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
-            assert found.value.details() == "expected this cluster's token"
-    with pytest.raises(ServerFault, match="UNAUTHENTICATED: expected this cluster's token") as told:
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
+            assert caught.value.details() == "expected this cluster's token"
+    with pytest.raises(
+        ServerFault, match="UNAUTHENTICATED: expected this cluster's token"
+    ) as fault:
         fetch(partitioned, address, Security(token_file=str(files / "other-token")))
-    assert OTHER not in str(told.value)
-    assert TOKEN not in str(told.value)
+    assert OTHER not in str(fault.value)
+    assert TOKEN not in str(fault.value)
 
 
 def test_without_a_certificate_nothing_is_told(
@@ -138,14 +142,14 @@ def test_without_a_certificate_nothing_is_told(
     fetch(partitioned, address, Security(tls_ca=ca(files), **tls(files)))
 
 
-def test_changed_files_are_taken(
+def test_changed_certificates_and_tokens_are_read_again(
     partitioned: Partitioned, files: Path, serve: Serve, tmp_path: Path
 ) -> None:
-    for each in files.iterdir():
-        shutil.copy(each, tmp_path)
-    own = Security(tls_ca=ca(tmp_path), token_file=str(tmp_path / "token"), **tls(tmp_path))
-    address = serve(own)
-    with FeatureClient([address], deadline=10.0, security=own) as client:
+    for file in files.iterdir():
+        shutil.copy(file, tmp_path)
+    security = Security(tls_ca=ca(tmp_path), token_file=str(tmp_path / "token"), **tls(tmp_path))
+    address = serve(security)
+    with FeatureClient([address], deadline=10.0, security=security) as client:
         assert client.describe(0).server == 0
         # In the making: what was there before stays.
         (tmp_path / "own-key.pem").write_text("")
@@ -155,13 +159,13 @@ def test_changed_files_are_taken(
             shutil.copy(files / f"other-{name}.pem", tmp_path / f"own-{name}.pem")
         (tmp_path / "token").write_text(OTHER)
         assert client.describe(0).server == 0
-    fetch(partitioned, address, own)
-    before = Security(tls_ca=ca(files), token_file=own.token_file, **tls(files))
+    fetch(partitioned, address, security)
+    before = Security(tls_ca=ca(files), token_file=security.token_file, **tls(files))
     with pytest.raises(ServerUnavailable):
         fetch(partitioned, address, before, limit=0.4)
 
 
-def test_nothing_listens_in_the_open(files: Path, serve: Serve) -> None:
+def test_listening_beyond_loopback_needs_certificates(files: Path, serve: Serve) -> None:
     for listen in ("0.0.0.0:0", "[::]:0"):
         with pytest.raises(SecurityError, match=r"^insecure: listening on .* anybody in between"):
             serve(Security(token_file=str(files / "token")), listen)
@@ -171,7 +175,7 @@ def test_nothing_listens_in_the_open(files: Path, serve: Serve) -> None:
     serve(Security(insecure=True), "0.0.0.0:0")
 
 
-def test_nobody_is_asked_in_the_open(files: Path) -> None:
+def test_asking_beyond_loopback_needs_certificates(files: Path) -> None:
     far = ["127.0.0.1:1", "192.0.2.1:2"]
     with pytest.raises(SecurityError, match=r"^insecure: talking to 192\.0\.2\.1:2, .*tls_ca"):
         FeatureClient(far)
@@ -179,50 +183,57 @@ def test_nobody_is_asked_in_the_open(files: Path) -> None:
         FeatureClient(far, security=security).close()
 
 
-def test_files_that_do_not_fit_are_refused_in_a_line(files: Path, tmp_path: Path) -> None:
+def test_certificates_and_tokens_that_do_not_fit_are_refused_in_a_line(
+    files: Path, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
-    own = tls(files)
+    pair = tls(files)
     for values, expected in (
-        ({"tls_key": own["tls_key"]}, "tls_key, tls_certificate: expected both or neither"),
+        ({"tls_key": pair["tls_key"]}, "tls_key, tls_certificate: expected both or neither"),
         ({"tls_ca": ca(files)}, "tls_ca: on a server it is for clients' certificates"),
         (
-            {**own, "tls_ca": str(tmp_path / "none")},
+            {**pair, "tls_ca": str(tmp_path / "none")},
             "tls_ca: .*none: expected PEM certificates: No",
         ),
-        ({**own, "tls_ca": str(broken)}, "tls_ca: .*broken.pem: expected PEM certificates"),
+        ({**pair, "tls_ca": str(broken)}, "tls_ca: .*broken.pem: expected PEM certificates"),
         (
-            {**own, "tls_key": tls(files, "other")["tls_key"]},
+            {**pair, "tls_key": tls(files, "other")["tls_key"]},
             "tls_certificate, tls_key: .*MISMATCH",
         ),
-        ({**own, "tls_key": str(broken)}, "tls_certificate, tls_key: .*expected a PEM certificate"),
+        (
+            {**pair, "tls_key": str(broken)},
+            "tls_certificate, tls_key: .*expected a PEM certificate",
+        ),
         ({"token_file": str(tmp_path / "none")}, "token_file: .*expected a line of ASCII"),
         ({"token_file": str(broken)}, "token_file: .*expected a line of 16 to 4,096 printable"),
     ):
-        with pytest.raises(SecurityError, match=f"^{expected}") as found:
+        with pytest.raises(SecurityError, match=f"^{expected}") as caught:
             Security(**values).check_server("127.0.0.1:1")
-        assert "\n" not in str(found.value)
+        assert "\n" not in str(caught.value)
     with pytest.raises(SecurityError, match=r"^tls_certificate: clients show theirs"):
-        Security(**own).check_client([])
+        Security(**pair).check_client([])
 
 
-def test_a_token_is_compared_whole() -> None:
+def test_a_part_of_a_token_is_not_accepted() -> None:
     with_name = [("authorization", f"Bearer {TOKEN}"), ("user-agent", "x")]
 
-    class Fixed(Token):
+    class FixedToken(Token):
         def __post_init__(self) -> None: ...
 
         @property
         def value(self) -> str:
             return TOKEN
 
-    token = Fixed("")
+    token = FixedToken("")
     assert token.is_shown_by(with_name)
     for wrong in (TOKEN, f"bearer {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer "):
         assert not token.is_shown_by([("authorization", wrong)])
 
 
-def test_the_command_refuses_and_serves(partitioned: Partitioned, files: Path, start) -> None:
+def test_the_command_serves_beyond_loopback_with_certificates_only(
+    partitioned: Partitioned, files: Path, start
+) -> None:
     command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
     refused = run([*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
     assert refused.returncode == 2
@@ -230,14 +241,14 @@ def test_the_command_refuses_and_serves(partitioned: Partitioned, files: Path, s
         "error: insecure: listening on 0.0.0.0:0, which is no loopback"
     )
     assert refused.stderr.count("\n") == 1
-    own = tls(files, tls_ca=ca(files), token_file=str(files / "token"))
-    words = [f"--{key.replace('_', '-')}={value}" for key, value in own.items()]
+    settings = tls(files, tls_ca=ca(files), token_file=str(files / "token"))
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
     server = start(partitioned.path, 0, *words, listen="0.0.0.0:0")
     port = server.address.rpartition(":")[2]
-    fetch(partitioned, f"127.0.0.1:{port}", Security(**own))
+    fetch(partitioned, f"127.0.0.1:{port}", Security(**settings))
     # Bytes that are no TLS harm nobody.
     with socket.create_connection(("127.0.0.1", int(port))) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-    fetch(partitioned, f"127.0.0.1:{port}", Security(**own))
+    fetch(partitioned, f"127.0.0.1:{port}", Security(**settings))
     with pytest.raises(CacheServerError):
         fetch(partitioned, f"127.0.0.1:{port}", Security(), limit=0.4)

@@ -1,4 +1,4 @@
-"""A shard opens only if manifest and files say the same, and names the file and field if not."""
+"""A shard opens only if manifest and files agree; else the error names the file and the field."""
 
 import json
 
@@ -30,7 +30,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_was_written_opens(folder):
+def test_a_written_shard_opens(folder):
     shard = Shard.open(folder)
     assert (shard.server, shard.servers) == (1, 2)
     table = shard.table("features", "paper")
@@ -123,12 +123,12 @@ def test_pickled_objects_are_refused(folder):
         Shard.open(folder)
 
 
-def test_a_table_given_twice(folder):
+def test_a_table_given_twice_is_refused(folder):
     with pytest.raises(ManifestError, match="features/paper is given twice"):
         write_manifest(folder, 1, 2, [spec(), spec()])
 
 
-def test_text_that_is_not_json(folder):
+def test_a_manifest_that_is_not_json_is_refused(folder):
     (folder / "shard.json").write_text("{")
     with pytest.raises(ManifestError, match=r"shard.json: is not JSON"):
         Shard.open(folder)
