@@ -1,4 +1,4 @@
-"""A divided graph, a configuration that trains it, and what the doctor finds of it."""
+"""A partitioned graph, a configuration that trains on it, and what ``hopper doctor`` finds."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def addresses(parts: Path, serve_partitions: Callable[..., list[str]]) -> list[str]:
-    """Of its feature servers, which are open to this machine."""
+    """The addresses of its feature servers, which are open to this machine."""
     return serve_partitions(parts, 2)
 
 
 @pytest.fixture
 def values(parts: Path, tmp_path: Path) -> dict[str, Any]:
-    """A configuration that nothing is wrong with."""
+    """The values of a configuration without faults."""
     return {
         "data": {"partitioned": str(parts)},
         "model": {"layers": 2, "hidden": 8},
@@ -43,7 +43,7 @@ def values(parts: Path, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def config(values: dict[str, Any], tmp_path: Path) -> Path:
-    """The same as a file."""
+    """The path of the same configuration as a file."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
     return path
@@ -51,7 +51,8 @@ def config(values: dict[str, Any], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def look(config: Path) -> Look:
-    """Findings of the configuration with overrides; servers have 20 seconds, or ``limit``."""
+    """A function that returns the findings of the configuration with overrides. Feature servers
+    have 20 seconds to answer, or ``limit``."""
 
     def examine_all(*overrides: str, limit: float = 20.0, checksums: bool = False) -> list[Finding]:
         return list(examine(config, overrides, checksums=checksums, limit=limit))
@@ -60,12 +61,14 @@ def look(config: Path) -> Look:
 
 
 def find(findings: list[Finding], subject: str) -> Finding:
-    """The worst finding of a subject, or of one that begins so."""
-    own = [each for each in findings if each.subject.startswith(subject)]
-    assert own, f"nothing was said of {subject}: {[each.subject for each in findings]}"
-    return max(own, key=lambda each: ("fine", "warning", "wrong").index(each.state))
+    """Return the worst finding of a subject, or of subjects that begin with it."""
+    matching = [finding for finding in findings if finding.subject.startswith(subject)]
+    assert matching, f"nothing was said of {subject}: {[finding.subject for finding in findings]}"
+    return max(matching, key=lambda finding: ("fine", "warning", "wrong").index(finding.state))
 
 
 def wrongs(findings: list[Finding]) -> list[str]:
-    """What is wrong, a line each."""
-    return [f"{each.subject}: {each.found}" for each in findings if each.state == "wrong"]
+    """Return what is wrong, a line for each finding."""
+    return [
+        f"{finding.subject}: {finding.found}" for finding in findings if finding.state == "wrong"
+    ]

@@ -15,18 +15,18 @@ DAY = datetime.timedelta(days=1)
 
 
 def issue(folder: Path, days: float, name: str = "127.0.0.1") -> list[str]:
-    """Certificates in a folder, of which the machine's is valid for so many days; the words that
-    name them."""
+    """Write certificates into a folder; the machine's own is valid for so many days. Returns the
+    words of the command line that name them."""
     now = datetime.datetime.now(datetime.UTC)
     authority = trustme.CA()
-    own = authority.issue_cert(name, not_before=now - 60 * DAY, not_after=now + days * DAY)
+    certificate = authority.issue_cert(name, not_before=now - 60 * DAY, not_after=now + days * DAY)
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    own.private_key_pem.write_to_path(folder / "key.pem")
-    own.cert_chain_pems[0].write_to_path(folder / "certificate.pem")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "certificate.pem")
     (folder / "key.pem").chmod(0o600)
     (folder / "token").write_text("nobody-else-knows-this-0123456789")
     (folder / "token").chmod(0o600)
-    files = {f"tls_{each}": f"{each}.pem" for each in ("ca", "certificate", "key")}
+    files = {f"tls_{part}": f"{part}.pem" for part in ("ca", "certificate", "key")}
     files["token_file"] = "token"
     return [
         word for key, file in files.items() for word in (f"--cluster.{key}", f"{folder}/{file}")
@@ -36,10 +36,10 @@ def issue(folder: Path, days: float, name: str = "127.0.0.1") -> list[str]:
 def test_dates_are_read_as_ssl_reads_them(tmp_path: Path) -> None:
     issue(tmp_path, 100.5)
     assert int(read_validity(f"{tmp_path}/certificate.pem", f"{tmp_path}/key.pem").days) == 100
-    assert [each.days > 1000 for each in authorities_of(f"{tmp_path}/ca.pem")] == [True]
+    assert [authority.days > 1000 for authority in authorities_of(f"{tmp_path}/ca.pem")] == [True]
 
 
-def test_what_is_right(look: Look, tmp_path: Path) -> None:
+def test_valid_certificates_and_tokens_are_fine(look: Look, tmp_path: Path) -> None:
     findings = look(*issue(tmp_path, 100.5))
     assert wrongs(findings) == []
     assert "100 days from now" in find(findings, "cluster.tls_certificate").found
@@ -48,42 +48,42 @@ def test_what_is_right(look: Look, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "state", "told"), [(-3.2, "wrong", "3 days ago"), (9.5, "warning", " days from now")]
+    ("days", "state", "text"), [(-3.2, "wrong", "3 days ago"), (9.5, "warning", " days from now")]
 )
-def test_certificates_that_end(
-    look: Look, tmp_path: Path, days: float, state: str, told: str
+def test_certificates_that_have_ended_or_end_soon_are_told(
+    look: Look, tmp_path: Path, days: float, state: str, text: str
 ) -> None:
-    found = find(look(*issue(tmp_path, days)), "cluster.tls_certificate")
-    assert found.state == state
-    assert told in found.found
-    assert "issued anew" in found.advice
+    finding = find(look(*issue(tmp_path, days)), "cluster.tls_certificate")
+    assert finding.state == state
+    assert text in finding.found
+    assert "issued anew" in finding.advice
 
 
-def test_a_certificate_of_another_name_or_authority(look: Look, tmp_path: Path) -> None:
-    """Servers that are started here are asked under 127.0.0.1."""
+def test_a_certificate_of_another_name_or_authority_is_wrong(look: Look, tmp_path: Path) -> None:
+    """Servers that a run starts on this machine are reached under 127.0.0.1."""
     words = issue(tmp_path, 100, "node0")
-    found = find(look(*words), "cluster.tls_certificate")
-    assert found.state == "wrong"
-    assert "127.0.0.1" in found.found
+    finding = find(look(*words), "cluster.tls_certificate")
+    assert finding.state == "wrong"
+    assert "127.0.0.1" in finding.found
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
-    found = find(look(*words), "cluster.tls_certificate")
-    assert f"by {tmp_path}/ca.pem" in found.found
+    finding = find(look(*words), "cluster.tls_certificate")
+    assert f"by {tmp_path}/ca.pem" in finding.found
 
 
-def test_files_that_cannot_be_used(look: Look, tmp_path: Path) -> None:
+def test_certificates_and_keys_that_cannot_be_used_are_named(look: Look, tmp_path: Path) -> None:
     words = issue(tmp_path, 100)
     trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(tmp_path / "key.pem")
-    assert len(found := wrongs(look(*words))) == 1
-    assert "cluster.tls_certificate, tls_key: " in found[0]
+    assert len(lines := wrongs(look(*words))) == 1
+    assert "cluster.tls_certificate, tls_key: " in lines[0]
     (tmp_path / "ca.pem").unlink()
     assert "cluster.tls_ca: " in wrongs(look(*words))[0]
 
 
-def test_a_token_that_everybody_can_read(look: Look, tmp_path: Path) -> None:
+def test_a_token_that_everybody_can_read_is_a_warning(look: Look, tmp_path: Path) -> None:
     words = issue(tmp_path, 100)
     (tmp_path / "token").chmod(0o644)
-    found = find(look(*words), "cluster.token_file")
-    assert (found.state, found.advice) == ("warning", f"chmod 600 {tmp_path}/token")
+    finding = find(look(*words), "cluster.token_file")
+    assert (finding.state, finding.advice) == ("warning", f"chmod 600 {tmp_path}/token")
 
 
 def test_servers_elsewhere_want_certificates(look: Look) -> None:

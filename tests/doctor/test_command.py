@@ -1,4 +1,4 @@
-"""``hopper doctor``: what it prints, and what it says to scripts."""
+"""``hopper doctor`` prints findings for people, and writes them for scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from hopper.cli import main
 
 
-def test_it_is_read_at_80_columns_and_in_pipes(config: Path, addresses: list[str]) -> None:
+def test_findings_fit_80_columns_and_have_no_colours_in_pipes(
+    config: Path, addresses: list[str]
+) -> None:
     servers = json.dumps([addresses[0], "127.0.0.1:1"])
     done = subprocess.run(
         [sys.executable, "-m", "hopper.cli", "doctor", str(config), "--cluster.servers", servers],
@@ -29,25 +31,29 @@ def test_it_is_read_at_80_columns_and_in_pipes(config: Path, addresses: list[str
     assert done.stdout.splitlines()[-1].startswith("1 wrong, ")
 
 
-def test_findings_for_machines(
+def test_findings_are_written_as_json(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "findings.json"
     assert main(["doctor", str(config), "--json", str(out)]) == 0
-    told = json.loads(out.read_text())
-    assert told["state"] in ("fine", "warning")
-    for each in told["findings"]:
-        assert set(each) == {"subject", "state", "found", "advice"}
+    report = json.loads(out.read_text())
+    assert report["state"] in ("fine", "warning")
+    for finding in report["findings"]:
+        assert set(finding) == {"subject", "state", "found", "advice"}
     printed = capsys.readouterr().out.splitlines()[-1]
-    assert printed.endswith(f"{sum(e['state'] == 'fine' for e in told['findings'])} fine")
+    assert printed.endswith(
+        f"{sum(finding['state'] == 'fine' for finding in report['findings'])} fine"
+    )
     assert main(["doctor", str(config), "--json", str(out), "--train.epochs", "0"]) == 1
-    told = json.loads(out.read_text())
-    assert told["state"] == "wrong"
-    assert [e["subject"] for e in told["findings"] if e["state"] == "wrong"] == ["configuration"]
+    report = json.loads(out.read_text())
+    assert report["state"] == "wrong"
+    assert [
+        finding["subject"] for finding in report["findings"] if finding["state"] == "wrong"
+    ] == ["configuration"]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
-def test_limits_that_cannot_be_meant(
+def test_impossible_limits_are_refused(
     config: Path, capsys: pytest.CaptureFixture[str], limit: str
 ) -> None:
     assert main(["doctor", str(config), f"--limit={limit}"]) == 1

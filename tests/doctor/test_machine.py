@@ -31,9 +31,11 @@ def test_nothing_is_wrong_and_nothing_is_written(look: Look, tmp_path: Path) -> 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_is_needed_is_what_is_installed_with_hopper() -> None:
+def test_needed_versions_are_those_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    least = dict(each.split(">=") for each in project["dependencies"] if ">=" in each)
+    least = dict(
+        requirement.split(">=") for requirement in project["dependencies"] if ">=" in requirement
+    )
     assert {package: least[package] for package in NEEDED} == NEEDED
     assert project["requires-python"] == f">={'.'.join(map(str, PYTHON))}"
 
@@ -45,20 +47,20 @@ def test_old_and_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, loo
     assert missing.found == "no-such-package: not installed; expected 1.0 or newer"
     assert missing.advice == "pip install 'no-such-package>=1.0'"
     # What could not be imported is not looked at.
-    assert [each.subject for each in look()] == ["versions", "versions", "all else"]
+    assert [finding.subject for finding in look()] == ["versions", "versions", "all else"]
 
 
 def test_every_key_at_fault_has_a_line(look: Look) -> None:
     findings = look("--train.batch_size", "0", "--train.speed", "9", "--model.hidden", "many")
-    found = wrongs(findings)
-    assert len(found) == 3
+    lines = wrongs(findings)
+    assert len(lines) == 3
     for key in ("train.batch_size: ", "train.speed: unknown key", "model.hidden: "):
-        assert sum(key in each for each in found) == 1
+        assert sum(key in line for line in lines) == 1
     assert find(findings, "all else").state == "warning"
 
 
 @pytest.mark.parametrize(
-    ("override", "named"),
+    ("override", "text"),
     [
         (("--train.loss", "no_such_module:Loss"), "train.loss: no_such_module:Loss: module"),
         (("--train.loggers", '["no_such_module:Log"]'), "train.loggers[0]: no_such_module:Log"),
@@ -73,16 +75,16 @@ def test_every_key_at_fault_has_a_line(look: Look) -> None:
     ],
 )
 def test_what_a_run_is_refused_for_is_said_once(
-    look: Look, override: tuple[str, str], named: str
+    look: Look, override: tuple[str, str], text: str
 ) -> None:
     if override == ("--train.device", "cuda"):
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-    found = wrongs(look(*override))
-    assert len(found) == 1
-    assert named in found[0]
-    assert "\n" not in found[0]
+    lines = wrongs(look(*override))
+    assert len(lines) == 1
+    assert text in lines[0]
+    assert "\n" not in lines[0]
 
 
 def test_a_finished_run_is_not_trained_over(look: Look, tmp_path: Path) -> None:
@@ -91,25 +93,25 @@ def test_a_finished_run_is_not_trained_over(look: Look, tmp_path: Path) -> None:
     assert "holds a finished run" in find(look(), "train.run_dir").found
 
 
-def test_altered_files(look: Look, parts: Path, tmp_path: Path) -> None:
+def test_altered_files_are_named(look: Look, parts: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(parts, copy)
-    place = ("--data.partitioned", str(copy))
+    override = ("--data.partitioned", str(copy))
     file = next(copy.glob("server-1/features/*.npy"))
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1])
-    assert f"{file}: altered since it was written" in find(look(*place), "files").found
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    assert f"{file}: altered since it was written" in find(look(*override), "files").found
     # Of the same size: found by what is in it alone.
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert find(look(*place), "files").state == "fine"
-    assert f"{file}: altered" in find(look(*place, checksums=True), "files").found
-    file.write_bytes(whole)
-    assert "as they were written" in find(look(*place, checksums=True), "files").found
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert find(look(*override), "files").state == "fine"
+    assert f"{file}: altered" in find(look(*override, checksums=True), "files").found
+    file.write_bytes(content)
+    assert "as they were written" in find(look(*override, checksums=True), "files").found
     shutil.rmtree(copy / "server-0")
-    assert "no server-0" in find(look(*place), "files").found
+    assert "no server-0" in find(look(*override), "files").found
 
 
-def test_too_little_of_the_machine(
+def test_too_little_memory_threads_files_or_disk_is_told(
     look: Look, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1000000")
@@ -120,16 +122,18 @@ def test_too_little_of_the_machine(
     findings = look("--train.threads", "4096", *run_dir)
     assert find(findings, "memory").state == "warning"
     assert "fewer ranks" in find(findings, "memory").advice
-    threads = [each.found for each in findings if each.subject == "threads"]
+    threads = [finding.found for finding in findings if finding.subject == "threads"]
     assert "OMP_NUM_THREADS=7" in threads[0]
     assert "× 4096 threads" in threads[1]
     assert find(findings, "open files").state == "warning"
     assert find(findings, "disk").state == "wrong"
 
 
-def test_a_small_disk(look: Look, small_disk: Path) -> None:
-    found = find(look("--train.run_dir", str(small_disk / "run")), "disk of train.run_dir")
-    assert found.state == "warning"
+def test_a_small_disk_is_told(look: Look, small_disk: Path) -> None:
+    finding = find(look("--train.run_dir", str(small_disk / "run")), "disk of train.run_dir")
+    assert finding.state == "warning"
     large = ("--model.hidden", "1024", "--train.checkpoint_every", "1")
-    found = find(look("--train.run_dir", str(small_disk / "run"), *large), "disk of train.run_dir")
-    assert found.state == "wrong"
+    finding = find(
+        look("--train.run_dir", str(small_disk / "run"), *large), "disk of train.run_dir"
+    )
+    assert finding.state == "wrong"

@@ -1,4 +1,4 @@
-"""What the doctor says of feature servers: those that are right, wrong, silent, and not there."""
+"""What the doctor says of feature servers that are right, wrong, silent, or not there."""
 
 from __future__ import annotations
 
@@ -20,71 +20,74 @@ from tests.cache_server.test_security import TOKEN, issue
 from tests.doctor.conftest import Look, find, wrongs
 
 
-def servers(*addresses: Any) -> tuple[str, str]:
+def servers_option(*addresses: Any) -> tuple[str, str]:
     return "--cluster.servers", json.dumps(addresses)
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A port that takes connections, and whoever has it may answer them."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        yield found
+    """A port that takes connections, which a test may answer or not."""
+    with socket.create_server(("127.0.0.1", 0)) as server_socket:
+        yield server_socket
 
 
 def address(listener: socket.socket) -> str:
     return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_servers_that_are_right(look: Look, addresses: list[str]) -> None:
-    findings = look(*servers(*addresses))
+def test_reachable_servers_are_fine_with_their_rates(look: Look, addresses: list[str]) -> None:
+    findings = look(*servers_option(*addresses))
     assert wrongs(findings) == []
-    for number, each in enumerate(addresses):
-        found = find(findings, f"server {number}, {each}").found
-        assert f"serves part {number} of 2" in found
+    for number, server_address in enumerate(addresses):
+        line = find(findings, f"server {number}, {server_address}").found
+        assert f"serves part {number} of 2" in line
         for text in ("round trip ", "MiB of features/item at ", " Gbit/s"):
-            assert text in found
+            assert text in line
 
 
 def test_replicas_are_asked_each(look: Look, addresses: list[str]) -> None:
     first, second = addresses
-    findings = look(*servers([first, second], second))
+    findings = look(*servers_option([first, second], second))
     assert find(findings, f"server 0, {first}").state == "fine"
     assert "it is server 1 of 2, expected 0 of 2" in find(findings, f"server 0, {second}").found
     assert find(findings, f"server 1, {second}").state == "fine"
 
 
-def test_too_few_servers(look: Look, addresses: list[str]) -> None:
-    assert "1 addresses" in find(look(*servers(addresses[0])), "cluster.servers").found
+def test_too_few_servers_are_told(look: Look, addresses: list[str]) -> None:
+    assert "1 addresses" in find(look(*servers_option(addresses[0])), "cluster.servers").found
 
 
-def test_servers_of_another_division(
+def test_servers_of_another_division_are_told(
     look: Look, addresses: list[str], community_graph: GraphDirectory, tmp_path: Path
 ) -> None:
     partition_graph(community_graph, tmp_path / "others", 2, "random", seed=5)
-    findings = look(*servers(*addresses), "--data.partitioned", str(tmp_path / "others"))
+    findings = look(*servers_option(*addresses), "--data.partitioned", str(tmp_path / "others"))
     assert "it serves the division " in find(findings, "server 0").found
 
 
-def test_a_closed_port(look: Look, addresses: list[str]) -> None:
+def test_a_closed_port_is_told(look: Look, addresses: list[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        nobody = address(listener)
-    findings = look(*servers(addresses[0], nobody))
+        closed_address = address(listener)
+    findings = look(*servers_option(addresses[0], closed_address))
     assert find(findings, "server 0").state == "fine"
-    assert "cannot be reached: Connection refused" in find(findings, f"server 1, {nobody}").found
+    assert (
+        "cannot be reached: Connection refused"
+        in find(findings, f"server 1, {closed_address}").found
+    )
 
 
-def test_who_never_answers_is_not_waited_for(
+def test_a_server_that_never_answers_is_not_waited_for(
     look: Look, addresses: list[str], listener: socket.socket
 ) -> None:
-    """And those that answer are looked at all the same."""
-    findings = look(*servers(addresses[0], address(listener)), limit=1.5)
+    """The servers that answer are examined all the same."""
+    findings = look(*servers_option(addresses[0], address(listener)), limit=1.5)
     assert find(findings, "server 0").found
     silent = find(findings, f"server 1, {address(listener)}")
     assert silent.state == "wrong"
     assert silent.advice
 
 
-def test_who_answers_something_else(
+def test_a_port_that_speaks_something_else_is_wrong(
     look: Look, addresses: list[str], listener: socket.socket
 ) -> None:
     def answer() -> None:
@@ -100,7 +103,7 @@ def test_who_answers_something_else(
     thread = threading.Thread(target=answer)
     thread.start()
     try:
-        findings = look(*servers(addresses[0], address(listener)), limit=3.0)
+        findings = look(*servers_option(addresses[0], address(listener)), limit=3.0)
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
@@ -108,13 +111,13 @@ def test_who_answers_something_else(
 
 
 @pytest.mark.parametrize("written", ["nowhere", "127.0.0.1:port", ":2000", "127.0.0.1:99999"])
-def test_what_is_no_address(look: Look, addresses: list[str], written: str) -> None:
-    findings = look(*servers(addresses[0], written), "--cluster.insecure", "true")
+def test_text_that_is_no_address_is_told(look: Look, addresses: list[str], written: str) -> None:
+    findings = look(*servers_option(addresses[0], written), "--cluster.insecure", "true")
     assert find(findings, f"server 1, {written}").found == "expected host:port"
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_names_that_lead_nowhere(
+def test_names_that_lead_nowhere_are_wrong(
     look: Look,
     addresses: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -133,25 +136,25 @@ def test_names_that_lead_nowhere(
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(configuration, "_NAMES_SECONDS", 0.5)
-    findings = look(*servers(addresses[0], "node9:2000"), limit=1.0 if hangs else 20.0)
-    found = find(findings, "server 1, node9:2000")
-    assert found.state == "wrong"
-    assert ("leads nowhere: Name or service" in found.found) != hangs
+    findings = look(*servers_option(addresses[0], "node9:2000"), limit=1.0 if hangs else 20.0)
+    finding = find(findings, "server 1, node9:2000")
+    assert finding.state == "wrong"
+    assert ("leads nowhere: Name or service" in finding.found) != hangs
     # Who does not know where a name leads does not know it to be this machine.
     assert find(findings, "certificates and token").state == "wrong"
 
 
-def test_one_that_does_not_send_its_rows(
+def test_a_server_that_refuses_to_send_its_rows_is_wrong(
     look: Look, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says who it is, and refuses to send what is taken for its widest table."""
-    nothing = TableDescription(
+    """It describes itself, and refuses rows of what the probe takes for its widest table."""
+    table = TableDescription(
         kind="features", type="nobody", first_id=0, count=1, dim=1, dtype="float32"
     )
-    monkeypatch.setattr(probe, "_widest", lambda _: nothing)
-    found = find(look(*servers(*addresses)), "server 0")
-    assert found.state == "wrong"
-    assert "FetchRows features/nobody" in found.found
+    monkeypatch.setattr(probe, "_widest", lambda _: table)
+    finding = find(look(*servers_option(*addresses)), "server 0")
+    assert finding.state == "wrong"
+    assert "FetchRows features/nobody" in finding.found
 
 
 def test_other_versions_are_told(
@@ -159,11 +162,13 @@ def test_other_versions_are_told(
 ) -> None:
 
     monkeypatch.setattr(probe, "version", lambda _: "99.0")
-    told = [each.found for each in look(*servers(*addresses)) if each.state == "warning"]
-    assert sum("there, 99.0 here" in each for each in told) == 2
+    warnings = [
+        finding.found for finding in look(*servers_option(*addresses)) if finding.state == "warning"
+    ]
+    assert sum("there, 99.0 here" in warning for warning in warnings) == 2
 
 
-def test_tls_and_tokens(
+def test_servers_with_tls_and_tokens(
     look: Look,
     parts: Path,
     serve_partitions: Callable[..., list[str]],
@@ -175,20 +180,20 @@ def test_tls_and_tokens(
     issue(folder, "other")
     (folder / "token").write_text(TOKEN)
     (folder / "other-token").write_text(TOKEN[::-1])
-    pair = [f"--tls-{each}={folder}/own-{each}.pem" for each in ("certificate", "key")]
-    secured = servers(*serve_partitions(parts, 2, *pair, f"--token-file={folder}/token"))
-    own = ("--cluster.tls_ca", f"{folder}/own-ca.pem")
+    pair = [f"--tls-{part}={folder}/own-{part}.pem" for part in ("certificate", "key")]
+    secured = servers_option(*serve_partitions(parts, 2, *pair, f"--token-file={folder}/token"))
+    authority = ("--cluster.tls_ca", f"{folder}/own-ca.pem")
     token = ("--cluster.token_file", f"{folder}/token")
 
-    findings = look(*secured, *own, *token)
+    findings = look(*secured, *authority, *token)
     assert wrongs(findings) == []
     assert "certificate valid until " in find(findings, "server 1").found
 
-    other = ("--cluster.token_file", f"{folder}/other-token")
-    findings = look(*secured, *own, *other)
+    other_token = ("--cluster.token_file", f"{folder}/other-token")
+    findings = look(*secured, *authority, *other_token)
     assert "UNAUTHENTICATED: expected this cluster's token" in find(findings, "server 0").found
-    other = ("--cluster.tls_ca", f"{folder}/other-ca.pem")
-    findings = look(*secured, *other, *token)
+    other_authority = ("--cluster.tls_ca", f"{folder}/other-ca.pem")
+    findings = look(*secured, *other_authority, *token)
     assert "its certificate is refused: " in find(findings, "server 0").found
     findings = look(*secured, *token, limit=1.0)
     assert find(findings, "server 0").state == "wrong"
