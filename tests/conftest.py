@@ -1,4 +1,4 @@
-"""Fixtures that several parts share: small graphs, feature servers, groups of ranks."""
+"""Fixtures that several folders share: small graphs, feature servers, groups of ranks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PYTHON = sys.executable
 FORKED_PYTHON = TESTS / "forked_python.py"
 FORKED_PYTHON_CLIENT = TESTS / "forked_python_client.py"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-OWN = Path(__file__).resolve().parent / "engines"
+ENGINE_TESTS = Path(__file__).resolve().parent / "engines"
 
 # A shell starts what runs in its background with Ctrl-C ignored, and so would every process that a
 # test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path += [str(EXAMPLES), str(OWN), str(TESTS)]
+sys.path += [str(EXAMPLES), str(ENGINE_TESTS), str(TESTS)]
 
 # Other workers need the cores that a second thread would wait on. What several threads compute has
 # tests that ask for them.
@@ -49,10 +49,10 @@ numba.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let folders whose tests take long begin: what begins last is left to one worker alone."""
+    """Put folders with slow tests first, so that no slow test is left to one worker at the end."""
     slow = ("train", "bench", "engines")
-    places = {name: place for place, name in enumerate(slow)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(slow)))
+    order = {name: index for index, name in enumerate(slow)}
+    items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(slow)))
 
 
 def pytest_collection_finish() -> None:
@@ -67,7 +67,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Where arrays and tensors are: the CPU always, a GPU where there is one with CuPy."""
+    """The device of arrays and tensors: the CPU, and a GPU if there is one with CuPy."""
     if request.param == "cuda":
         pytest.importorskip("cupy")
         if not torch.cuda.is_available():
@@ -90,18 +90,20 @@ def make_community_graph(
     classes: int = 6,
     with_features: bool = True,
 ) -> GraphDirectory:
-    """Write a graph whose features and neighbours tell a node's class; without features it is the
-    same otherwise."""
+    """Write a graph whose features and neighbours tell a node's class.
+
+    Without features all else is the same.
+    """
     generator = np.random.default_rng(7)
     community = generator.integers(0, classes, nodes)
     src = generator.integers(0, nodes, 6 * nodes)
-    same = generator.random(src.size) < 0.8
+    is_inside = generator.random(src.size) < 0.8
     by_community = np.argsort(community, kind="stable")
     starts = np.searchsorted(community[by_community], np.arange(classes + 1))
     inside = starts[community[src]] + (
         generator.random(src.size) * np.diff(starts)[community[src]]
     ).astype(np.int64)
-    dst = np.where(same, by_community[inside], generator.integers(0, nodes, src.size))
+    dst = np.where(is_inside, by_community[inside], generator.integers(0, nodes, src.size))
     src = np.concatenate([src, np.full(nodes // 3, 5)])
     dst = np.concatenate([dst, generator.choice(nodes, nodes // 3, replace=False)])
     lonely = np.array([nodes - 1, nodes - 2])
@@ -142,9 +144,9 @@ def serve_partitions(
 ) -> Iterator[Callable[..., list[str]]]:
     """Start the feature servers of a partitioned directory; returns their addresses.
 
-    They begin at once, and end at once when the module does: one after another, the servers of a
-    whole session would take a quarter of a minute to end. Tests of a module that ask for the same
-    directory share its servers.
+    All servers of a module start together and end together with it. Ending those of a whole session
+    one by one would take a quarter of a minute. Tests of a module that ask for the same directory
+    share its servers.
     """
     running: list[_Server] = []
 
@@ -157,16 +159,16 @@ def serve_partitions(
         running.extend(started)
         return tuple(server.address() for server in started)
 
-    yield lambda *asked: list(start(*asked))
+    yield lambda *arguments: list(start(*arguments))
     for server in running:
         server.terminate()
     codes = [server.wait() for server in running]
     assert not any(codes), codes
 
 
-def own_path(own: Path = OWN) -> str:
-    """``PYTHONPATH`` of processes that import classes of one's own, those of a folder too."""
-    folders = [str(each) for each in (EXAMPLES, own, TESTS.parent)]
+def own_path(plug_ins: Path = ENGINE_TESTS) -> str:
+    """``PYTHONPATH`` of processes that import plug-in classes of the examples and of a folder."""
+    folders = [str(folder) for folder in (EXAMPLES, plug_ins, TESTS.parent)]
     return os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
 
 
@@ -189,7 +191,7 @@ class _Server:
         )
 
     def address(self) -> str:
-        """Where it serves, once it does."""
+        """Wait until the server answers; returns its address."""
         deadline = time.monotonic() + START_SECONDS
         while not self._port_file.exists():
             assert self._process.poll() is None, "the feature server ended before it served"
@@ -198,11 +200,11 @@ class _Server:
         return str(json.loads(self._port_file.read_text())["address"])
 
     def terminate(self) -> None:
-        """Tell it to end."""
+        """Ask the server to end."""
         self._process.terminate()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the server's end; returns its exit code."""
         return self._process.wait(30)
 
 
@@ -246,7 +248,7 @@ def forked_starts(forked_python: Path) -> Iterator[None]:
 
 @pytest.fixture
 def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python is Python: for what an interpreter is from its first moment."""
+    """Undo :func:`forked_starts`, for tests that need a new interpreter."""
     monkeypatch.setattr(sys, "executable", PYTHON)
 
 
@@ -292,10 +294,10 @@ def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of ``count`` TCP ports in a row that nobody has.
+    """The first of ``count`` free TCP ports in a row.
 
-    They are below those that the kernel gives to whoever asks for any, so that no connection takes
-    one of them before the process under test does.
+    They are below the range from which the kernel takes ports of outgoing connections, so that no
+    connection takes one of them before the process under test does.
     """
     above = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
@@ -313,14 +315,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small file system")
-    done = subprocess.run(
+    mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    if mount.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mount.stderr.strip()}")
     yield folder
     # Lazily, because on a busy machine a process that was killed may still have files open.
     subprocess.run(["umount", "--lazy", str(folder)], check=True)

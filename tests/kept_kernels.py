@@ -1,4 +1,4 @@
-"""Kernels that numba keeps on disk, loaded by a process whose copies will call them; no test."""
+"""Loads kernels that numba keeps on disk, for copies of this process. This file has no tests."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ class KeptKernels:
             }.values()
         )
         self._changed: dict[Path, int] = {}
-        """by index of a kernel, when it had changed last"""
+        """by index file of a kernel, the time of its last change"""
 
     def load(self) -> bool:
-        """Load what other processes have compiled since this was last called; whether there was."""
-        before = dict(self._changed)
+        """Load what other processes have compiled since the last call; returns whether any was."""
+        known = dict(self._changed)
         for kernel in self._kernels:
             files = kernel._cache._cache_file
             index = Path(files._index_path)
             if not index.exists():
                 continue
-            changed = index.stat().st_mtime_ns
-            if self._changed.get(index) == changed:
+            changed_at = index.stat().st_mtime_ns
+            if self._changed.get(index) == changed_at:
                 continue
-            self._changed[index] = changed
+            self._changed[index] = changed_at
             codegen = kernel.targetctx.codegen()
-            for signature, *made_for in files._load_index():
-                own = list(kernel._cache._index_key(signature, codegen)[1:])
-                if made_for == own and signature not in kernel.overloads:
+            for signature, *stored_key in files._load_index():
+                index_key = list(kernel._cache._index_key(signature, codegen)[1:])
+                if stored_key == index_key and signature not in kernel.overloads:
                     kernel.compile(signature)
-        if self._changed == before:
+        if self._changed == known:
             return False
-        # What lives as long as the process is not looked through for garbage.
+        # Kernels live as long as the process, so the garbage collector need not look at them.
         gc.freeze()
         return True

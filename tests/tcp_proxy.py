@@ -1,4 +1,4 @@
-"""A proxy between a client and a server, for what may happen to bytes on their way."""
+"""A proxy between clients and a server, which can alter, delay and cut their connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIECE = 65536
 
 
 class TcpProxy:
-    """Hands on what passes between clients and a server.
+    """Passes bytes between clients and a server.
 
     Parameters
     ----------
@@ -44,24 +44,24 @@ class TcpProxy:
 
     def __exit__(self, *exception: object) -> None:
         self._ended.set()
-        for each in self._sockets:
-            # Wakes those that wait in it.
+        for connection in self._sockets:
+            # Wakes threads that wait for the connection.
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
         self._pool.shutdown()
 
     def lead_to(self, address: str) -> None:
-        """Cut the connections that there are; new ones reach another server."""
+        """Cut all connections, and connect later clients to another server."""
         host, _, port = address.rpartition(":")
         self._target = (host, int(port))
         self.cut()
 
     def cut(self) -> None:
-        """Cut the connections that there are."""
-        for each in self._sockets[1:]:
+        """Cut all connections."""
+        for connection in self._sockets[1:]:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while not self._ended.is_set():
@@ -90,6 +90,6 @@ class TcpProxy:
                 self._ended.wait(pause)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
-            for each in (source, sink):
+            for connection in (source, sink):
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)

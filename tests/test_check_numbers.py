@@ -1,4 +1,4 @@
-"""Numbers of README and docs stand in the results that they link to; a wrong one is seen."""
+"""Numbers of README and docs are those of the results that they link to; wrong ones are found."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def missing_of(root: Path, text: str) -> list[str]:
+def find_missing(root: Path, text: str) -> list[str]:
     """The numbers of a page of docs that its sources do not hold."""
     page = root / "docs" / "page.md"
     links = {"PAGE": "README.md", "JSON": "result.json"}
@@ -43,10 +43,10 @@ def missing_of(root: Path, text: str) -> list[str]:
     ]
 
 
-def test_numbers_of_readme_and_docs_stand_in_what_they_link_to() -> None:
+def test_numbers_of_readme_and_docs_are_in_their_sources() -> None:
     report = check_pages(ROOT, PAGES)
     assert report.missing == []
-    # It has not lost sight of them.
+    # The check still reads the pages.
     assert report.numbers > 1000
     assert report.passages > 100
 
@@ -58,7 +58,7 @@ def test_numbers_of_readme_and_docs_stand_in_what_they_link_to() -> None:
         ("Hop is 1.57 times as fast ([page](PAGE)).", ["1.57"]),
         ("Hop is 1.6 times as fast ([page](PAGE)).", []),
         ("Hop is 1.5 times as fast ([page](PAGE)).", ["1.5"]),
-        # At the precision that is written; a page's numbers are not rounded up to more digits.
+        # Numbers agree at the precision that is written. A page's numbers have no further digits.
         ("A ratio of 1.565 ([result](JSON)).", []),
         ("A ratio of 1.565 ([page](PAGE)).", ["1.565"]),
         ("Accuracy 81.7 % ([result](JSON)).", []),
@@ -67,7 +67,7 @@ def test_numbers_of_readme_and_docs_stand_in_what_they_link_to() -> None:
         ("Accuracy 81.7 ([result](JSON)).", ["81.7"]),
         ("It sends 12.3 MB ([result](JSON)).", []),
         ("It sends 13 MB, of 2,470 MB ([a](JSON), [b](PAGE)).", ["13"]),
-        # The next sentence, another paragraph, code and what others published are not looked at.
+        # Other sentences, other paragraphs, code and numbers of the paper are not checked.
         ("See [page](PAGE). It was 9.99 before.\n\nAnd 8.88.", []),
         ("1.56 ([page](PAGE); `--rate 7.77`; the paper: 6.66) of Figure 3.2 at 10 Gbit/s", []),
         ("Over\ntwo lines 5.55\n([page](PAGE)).", ["5.55"]),
@@ -76,7 +76,7 @@ def test_numbers_of_readme_and_docs_stand_in_what_they_link_to() -> None:
     ],
 )
 def test_a_sentence_is_checked(root: Path, text: str, missing: list[str]) -> None:
-    assert missing_of(root, text) == missing
+    assert find_missing(root, text) == missing
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_a_sentence_is_checked(root: Path, text: str, missing: list[str]) -> Non
     ],
 )
 def test_a_row_is_checked(root: Path, head: str, row: str, missing: list[str]) -> None:
-    assert missing_of(root, f"{head}\n|---|---|---|\n{row}\n") == missing
+    assert find_missing(root, f"{head}\n|---|---|---|\n{row}\n") == missing
 
 
-def test_rows_without_links_are_those_of_the_paragraph_above(root: Path) -> None:
+def test_rows_without_links_have_the_links_of_the_paragraph_above(root: Path) -> None:
     table = "| graph | hop |\n|---|---|\n| `uk-like` | 1.56 |\n| `in-like` | 2.43 |\n"
-    assert missing_of(root, f"Measured ([page](PAGE)):\n\n{table}") == ["2.43"]
-    assert missing_of(root, f"Measured ([page](PAGE)).\n\n## Else\n\nNot.\n\n{table}") == []
+    assert find_missing(root, f"Measured ([page](PAGE)):\n\n{table}") == ["2.43"]
+    assert find_missing(root, f"Measured ([page](PAGE)).\n\n## Else\n\nNot.\n\n{table}") == []
 
 
 def test_the_readme_may_quote_a_page_of_the_docs(root: Path) -> None:
@@ -112,17 +112,17 @@ def test_the_readme_may_quote_a_page_of_the_docs(root: Path) -> None:
     assert line == "README.md:3: 1.65 is not in docs/page.md"
 
 
-def test_most_numbers_of_three_digits_would_be_missed_if_they_were_wrong() -> None:
-    """The files are large: what is found by chance is kept in sight."""
+def test_most_wrong_numbers_of_three_digits_are_found() -> None:
+    """The files are large, so a wrong number may be in them by chance. This must be rare."""
     page = ROOT / "docs" / "results" / "engines-compared.md"
     refused = 0
     rows = [passage for passage in read_passages(page) if "README.md" in passage.cells[0]]
-    wanted = [(row, text) for row in rows for text, _ in numbers_of(row) if len(text) == 4]
-    for row, text in wanted:
+    numbers = [(row, text) for row in rows for text, _ in numbers_of(row) if len(text) == 4]
+    for row, text in numbers:
         link = row.cells[0].split("(")[1].strip(")")
         name = row.cells[0].split("`")[1]
         refused += not holds(
             (page.parent / link).resolve(), f"{1.07 * float(text):.2f}", (), {name}
         )
-    assert len(wanted) > 100
-    assert refused > 0.6 * len(wanted)
+    assert len(numbers) > 100
+    assert refused > 0.6 * len(numbers)

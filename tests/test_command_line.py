@@ -1,4 +1,4 @@
-"""What cannot be meant on the command line, or cannot be written, is told in a line."""
+"""Absurd numbers and output paths that cannot be written are reported in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "text"),
     [
         ([*MAKE, "--seed=-1"], "--seed"),
         ([*MAKE, "--seed", HUGE], "--seed"),
@@ -45,24 +45,24 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["cache", "plan", "--size", "9", "--rank", HUGE, "none.toml"], "--rank"),
     ],
 )
-def test_numbers_that_cannot_be_meant(
+def test_absurd_numbers_are_refused(
     graph: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    named: str,
+    text: str,
 ) -> None:
-    given = [str(graph) if word == "GRAPH" else word for word in arguments]
+    words = [str(graph) if word == "GRAPH" else word for word in arguments]
     out = [] if arguments[0] in ("metatree", "cache") else ["--out", str(tmp_path / "out")]
     code: int | str | None
     try:
-        code = main([*given, *out])
-    except SystemExit as ended:
-        code = ended.code
+        code = main([*words, *out])
+    except SystemExit as exit_error:
+        code = exit_error.code
     last = capsys.readouterr().err.splitlines()[-1]
     assert code in (1, 2)
     assert re.search(r"\berror: ", last)
-    assert named in last
+    assert text in last
     assert len(last) < 300
     assert not list(tmp_path.iterdir())
 
@@ -89,7 +89,7 @@ def commands(graph: Path, out: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", ["make", "import", "partition", "meta"])
 @pytest.mark.parametrize("kind", ["a file", "in a file", "in no folder", "too long"])
-def test_places_that_cannot_be_written(
+def test_output_paths_that_cannot_be_written_are_refused(
     graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
 ) -> None:
     (tmp_path / "file").write_text("mine")
@@ -99,8 +99,8 @@ def test_places_that_cannot_be_written(
         "in no folder": Path("/proc/none/out"),
         "too long": tmp_path / ("x" * 300),
     }[kind]
-    given = commands(graph, tmp_path / "out")[name]
-    assert main([*given[:-1], str(out)]) == 1
+    words = commands(graph, tmp_path / "out")[name]
+    assert main([*words[:-1], str(out)]) == 1
     errors = capsys.readouterr().err.splitlines()
     assert errors[-1].startswith("error: ")
     assert not any("Traceback" in line for line in errors)
@@ -110,7 +110,7 @@ def test_places_that_cannot_be_written(
 
 @pytest.fixture
 def short_files() -> Iterator[None]:
-    """Longer files than 1 KiB are refused, as a full disk refuses them."""
+    """Writing more than 1 KiB to a file fails, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, hard))
     yield
@@ -118,16 +118,16 @@ def short_files() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["make", "import", "partition", "meta"])
-def test_writing_that_is_cut_short_leaves_nothing(
+def test_interrupted_writing_leaves_no_files(
     graph: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
     name: str,
 ) -> None:
-    given = commands(graph, tmp_path / "out")[name]
+    words = commands(graph, tmp_path / "out")[name]
     request.getfixturevalue("short_files")
-    assert main(given) == 1
+    assert main(words) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: ")
     assert "File too large" in last
@@ -135,12 +135,12 @@ def test_writing_that_is_cut_short_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["make", "partition"])
-def test_a_disk_that_is_too_small_is_told_beforehand(
+def test_too_small_a_disk_is_refused_before_writing(
     graph: Path, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     (small_disk / "ballast").write_bytes(bytes(400 << 10))
-    given = commands(graph, tmp_path / "out")[name]
-    assert main([*given[:-1], str(small_disk / "out")]) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r"error: .*/disk\S*: (too little disk space|No space left).*", told)
+    words = commands(graph, tmp_path / "out")[name]
+    assert main([*words[:-1], str(small_disk / "out")]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"error: .*/disk\S*: (too little disk space|No space left).*", error)
     assert [path.name for path in small_disk.iterdir()] == ["ballast"]

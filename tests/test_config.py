@@ -15,18 +15,18 @@ from hopper.errors import ConfigError
 DATA = {"data": {"partitioned": "parts"}}
 
 
-def made(*overrides: str, **sections: Any) -> Config:
+def make(*overrides: str, **sections: Any) -> Config:
     return make_config({**DATA, **sections}, overrides)
 
 
-def refused(*overrides: str, **sections: Any) -> str:
+def error_of(*overrides: str, **sections: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        made(*overrides, **sections)
+        make(*overrides, **sections)
     return str(caught.value)
 
 
 def test_defaults() -> None:
-    config = made()
+    config = make()
     assert config.data.partitioned == "parts"
     assert (config.model.name, config.model.layers, config.model.hidden) == ("sage", 3, 16)
     assert config.sampler.fanouts == [10, 10, 10]
@@ -40,9 +40,9 @@ def test_defaults() -> None:
 
 
 def test_engines_are_known_by_name() -> None:
-    assert made().train.engine == "auto"
+    assert make().train.engine == "auto"
     for engine in ENGINES:
-        assert made(train={"engine": engine}).train.engine == engine
+        assert make(train={"engine": engine}).train.engine == engine
 
 
 def test_data_is_required() -> None:
@@ -74,15 +74,15 @@ def test_data_is_required() -> None:
     ],
 )
 def test_overrides(words: list[str], section: str, key: str, value: Any) -> None:
-    assert getattr(getattr(made(*words), section), key) == value
+    assert getattr(getattr(make(*words), section), key) == value
 
 
 def test_each_sampler_reads_its_own_sizes() -> None:
     """One file may hold the sizes of several kinds, so that the kind alone can be overridden."""
     sampler = {"fanouts": [5, 4, 3], "layer_sizes": [90, -1, 70]}
     for kind, sizes in (("node", [5, 4, 3]), ("labor", [5, 4, 3]), ("layer", [90, -1, 70])):
-        assert made("--sampler.kind", kind, sampler=sampler).sampler.sizes == sizes
-    config = made(sampler={"kind": "layer", "layer_sizes": [9, 9, 9]})
+        assert make("--sampler.kind", kind, sampler=sampler).sampler.sizes == sizes
+    config = make(sampler={"kind": "layer", "layer_sizes": [9, 9, 9]})
     assert Config.model_validate(config.model_dump()) == config
 
 
@@ -103,20 +103,20 @@ def test_each_sampler_reads_its_own_sizes() -> None:
         ("GraphSAINT-rw", "edges are those among all the nodes of a batch"),
     ],
 )
-def test_samplers_that_look_at_the_frontier_are_refused(kind: str, reason: str) -> None:
-    text = refused("--sampler.kind", kind)
+def test_samplers_that_depend_on_the_frontier_are_refused(kind: str, reason: str) -> None:
+    text = error_of("--sampler.kind", kind)
     assert f"sampler.kind: {kind!r} is refused: " in text
     assert reason in text
     assert "engines would train on different graphs; expected node, full, layer, labor" in text
 
 
 @pytest.mark.parametrize("name", ["2024", "2026-07-01", "1e3", "true", "nan", "07:32:00"])
-def test_an_override_of_a_text_need_not_be_quoted(name: str) -> None:
-    """Run directories are often dates and numbers; a shell takes quotes away."""
-    assert made("--train.run_dir", name).train.run_dir == name
+def test_a_text_on_the_command_line_needs_no_quotes(name: str) -> None:
+    """Run directories are often dates and numbers, and a shell removes quotes."""
+    assert make("--train.run_dir", name).train.run_dir == name
 
 
-def test_overrides_win_and_the_rest_stays() -> None:
+def test_overrides_replace_single_values() -> None:
     values = {**DATA, "train": {"epochs": 5, "seed": 3}}
     config = make_config(values, ["--train.epochs", "6"])
     assert (config.train.epochs, config.train.seed) == (6, 3)
@@ -126,12 +126,12 @@ def test_overrides_win_and_the_rest_stays() -> None:
 @pytest.mark.parametrize(
     "word", ["epochs", "--epochs", "--train.", "--.epochs", "-train.epochs", "train.epochs", ""]
 )
-def test_an_override_that_is_none(word: str) -> None:
-    assert re.search(r"expected --section\.key value, got", refused(word, "3"))
+def test_words_that_are_no_overrides_are_refused(word: str) -> None:
+    assert re.search(r"expected --section\.key value, got", error_of(word, "3"))
 
 
 def test_an_override_without_a_value() -> None:
-    assert refused("--train.epochs") == "--train.epochs: a value is missing"
+    assert error_of("--train.epochs") == "--train.epochs: a value is missing"
 
 
 @pytest.mark.parametrize(
@@ -197,29 +197,29 @@ def test_an_override_without_a_value() -> None:
         (["--cluster.servers", "a:1"], "cluster.servers: "),
     ],
 )
-def test_what_is_refused_is_named(words: list[str], text: str) -> None:
-    assert text in refused(*words)
+def test_errors_name_the_key(words: list[str], text: str) -> None:
+    assert text in error_of(*words)
 
 
 @pytest.mark.parametrize("key", ["timeout_seconds", "start_timeout_seconds"])
 def test_a_deadline_is_finite(key: str) -> None:
-    """Every wait has a deadline (invariant 4)."""
-    assert f"cluster.{key}: " in refused(f"--cluster.{key}", "inf")
+    """Every wait must have a deadline."""
+    assert f"cluster.{key}: " in error_of(f"--cluster.{key}", "inf")
 
 
 def test_a_learning_rate_is_finite() -> None:
-    assert "train.learning_rate: " in refused("--train.learning_rate", "inf")
+    assert "train.learning_rate: " in error_of("--train.learning_rate", "inf")
 
 
-def test_every_key_at_fault_is_named() -> None:
-    text = refused(train={"epochs": 0, "sed": 1}, model={"heads": -1})
+def test_an_error_names_every_wrong_key() -> None:
+    text = error_of(train={"epochs": 0, "sed": 1}, model={"heads": -1})
     for part in ("train.epochs: ", "train.sed: unknown key", "model.heads: "):
         assert part in text
 
 
-def test_a_section_that_is_none() -> None:
-    assert "model: " in refused(model=3)
-    assert "model: " in refused("--model.layers", "2", model=3)
+def test_a_section_must_be_a_table() -> None:
+    assert "model: " in error_of(model=3)
+    assert "model: " in error_of("--model.layers", "2", model=3)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_configuration_does_not_change() -> None:
-    config = made()
+    config = make()
     with pytest.raises(ValueError, match="frozen"):
         config.train.epochs = 9
 

@@ -1,4 +1,4 @@
-"""What ``hopper config`` says of keys, compared with the loader."""
+"""What ``hopper config`` prints about keys agrees with the loader."""
 
 from __future__ import annotations
 
@@ -21,18 +21,22 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 KEYS = {key.name: key for key in list_keys()}
 
 
-def configurations() -> dict[str, dict[str, Any]]:
-    """Those of the examples, of the quick start and of the documents' first pages."""
-    found = {str(file): file.read_text() for file in (REPOSITORY / "examples").glob("*.toml")}
+def read_configurations() -> dict[str, dict[str, Any]]:
+    """Configurations of the examples, the README and the pages of ``docs/``."""
+    texts = {str(file): file.read_text() for file in (REPOSITORY / "examples").glob("*.toml")}
     pages = sorted((REPOSITORY / "docs").glob("*.md"))
     # Where a sweep has lists, a run has single values.
     for page in (REPOSITORY / "README.md", *(p for p in pages if p.name != "sweeps.md")):
         blocks = re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-        found |= {f"{page.name} {n}": text for n, text in enumerate(blocks) if "[data]" in text}
-    return {name: tomllib.loads(text) for name, text in found.items()}
+        texts |= {
+            f"{page.name} {number}": block
+            for number, block in enumerate(blocks)
+            if "[data]" in block
+        }
+    return {name: tomllib.loads(block) for name, block in texts.items()}
 
 
-CONFIGURATIONS = configurations()
+CONFIGURATIONS = read_configurations()
 
 
 def accepts(values: dict[str, Any]) -> bool:
@@ -68,7 +72,7 @@ def test_descriptions_are_sentences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("data.partitioned", ("text", "", "required")),
         ("train.epochs", ("whole number", "above 0, below 2**31", "3")),
@@ -91,12 +95,12 @@ def test_descriptions_are_sentences() -> None:
         ("train.optimizer_options", ("table of values of any type", "", "{}")),
     ],
 )
-def test_types_bounds_and_defaults(name: str, told: tuple[str, str, str]) -> None:
+def test_types_bounds_and_defaults(name: str, expected: tuple[str, str, str]) -> None:
     key = KEYS[name]
-    assert (key.type, key.bounds, key.default_text) == told
+    assert (key.type, key.bounds, key.default_text) == expected
 
 
-def test_defaults_are_the_loader_s() -> None:
+def test_listed_defaults_are_those_of_the_loader() -> None:
     config = make_config({"data": {"partitioned": "parts"}}).model_dump()
     for key in KEYS.values():
         section, name = key.name.split(".")
@@ -105,7 +109,7 @@ def test_defaults_are_the_loader_s() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_the_schema_takes_what_the_loader_takes(name: str) -> None:
+def test_the_schema_accepts_configurations_of_the_documents(name: str) -> None:
     values = CONFIGURATIONS[name]
     jsonschema.validate(values, make_schema())
     for section, keys in values.items():
@@ -167,10 +171,10 @@ def test_a_key_a_section_and_all_are_explained(
     assert max(map(len, lines)) <= 80
 
 
-def test_a_key_that_there_is_not_is_answered_by_those_close_to_it(
+def test_an_unknown_key_is_answered_with_similar_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["config", "--explain", "train.epoch"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: --explain: expected a key or a section, given 'train.epoch'")
-    assert "train.epochs" in told
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: --explain: expected a key or a section, given 'train.epoch'")
+    assert "train.epochs" in printed

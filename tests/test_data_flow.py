@@ -1,4 +1,4 @@
-"""The pages of an iteration name functions that exist, and the causes and stages that there are."""
+"""Pages about an iteration name functions that exist, and all causes, stages and counts."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def first_cells(header: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names(name: str) -> None:
+def test_named_functions_exist(name: str) -> None:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            found = importlib.import_module(".".join(parts[:length]))
+            value = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
         for attribute in parts[length:]:
-            found = getattr(found, attribute)
+            value = getattr(value, attribute)
         return
     pytest.fail(f"{name} does not exist")
 
 
-def test_tables_are_complete() -> None:
+def test_tables_list_all_causes_stages_and_counts() -> None:
     assert len(NAMES) > 15
     assert first_cells("cause") == list(CAUSES)
     assert first_cells("stage") == list(STAGES)

@@ -1,4 +1,4 @@
-"""Copies to a device: what arrives, and when."""
+"""Copies to a device: their values, and that they do not wait for running kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from hopper.device_copies import finish_copies, to_device
 
 _CYCLES = 1_000_000_000
-"""half a second of a GPU's"""
+"""cycles of half a second on a GPU"""
 
 
 @pytest.mark.parametrize(
-    "found",
+    "source",
     [
         torch.arange(7),
         torch.ones(3, 2, dtype=torch.float16),
@@ -22,26 +22,26 @@ _CYCLES = 1_000_000_000
     ],
     ids=["ids", "half", "none", "view", "scalar"],
 )
-def test_copies_arrive(device: torch.device, found: torch.Tensor) -> None:
-    """Of any shape and dtype; what is there already is no copy."""
-    sent = to_device(found, device)
+def test_copies_arrive(device: torch.device, source: torch.Tensor) -> None:
+    """Tensors of any shape and dtype are copied. One that is on the device already is returned."""
+    copy = to_device(source, device)
     finish_copies(device)
-    assert sent.device.type == device.type
-    assert (sent.dtype, sent.shape) == (found.dtype, found.shape)
-    assert torch.equal(sent.cpu(), found)
-    assert to_device(sent, device) is sent
+    assert copy.device.type == device.type
+    assert (copy.dtype, copy.shape) == (source.dtype, source.shape)
+    assert torch.equal(copy.cpu(), source)
+    assert to_device(copy, device) is copy
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_copies_are_ahead_of_the_compute() -> None:
-    """One that is asked for while kernels run is there before they end; those after it read it."""
+def test_copies_do_not_wait_for_running_kernels() -> None:
+    """A copy arrives before the kernels that run meanwhile end, and later kernels read it."""
     device = torch.device("cuda", 0)
-    found = torch.arange(1 << 20)
+    source = torch.arange(1 << 20)
     compute = torch.cuda.current_stream(device)
-    to_device(found, device)
+    to_device(source, device)
     torch.cuda.synchronize(device)
     torch.cuda._sleep(_CYCLES)
-    sent = to_device(found, device)
+    copy = to_device(source, device)
     finish_copies(device)
     assert not compute.query()
-    assert int(sent.sum()) == int(found.sum())
+    assert int(copy.sum()) == int(source.sum())

@@ -1,4 +1,4 @@
-"""docs/results/figures.md is what the results say."""
+"""docs/results/figures.md is made of the results."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_the_page_is_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "make_figures_page.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    check = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert check.returncode == 0, check.stderr

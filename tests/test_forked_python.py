@@ -1,4 +1,4 @@
-"""The interpreter that tests run in place of Python: what it runs is as Python would run it."""
+"""The interpreter that tests run in place of Python: it must run scripts as Python does."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ time.sleep(600)
 """
 
 
-def test_words_files_folder_and_end_are_those_given(forked_python: Path, tmp_path: Path) -> None:
+def test_arguments_streams_folder_and_exit_code_are_those_of_python(
+    forked_python: Path, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    for flags, word, code, told in (
+    for flags, word, code, message in (
         ([], "three", 3, ""),
         (["-u"], "what was wrong", 1, "what was wrong\n"),
     ):
-        done = subprocess.run(
+        process = subprocess.run(
             [forked_python, *flags, str(script), word],
             input="from stdin",
             capture_output=True,
@@ -45,46 +47,50 @@ def test_words_files_folder_and_end_are_those_given(forked_python: Path, tmp_pat
             env=os.environ | {"GIVEN": "from outside", "OMP_NUM_THREADS": "1"},
             timeout=60,
         )
-        assert done.returncode == code
-        assert done.stdout == "__main__ True\na thread's end\n"
-        assert done.stderr == f"{[word]} {tmp_path} from outside from stdin {tmp_path}\n{told}"
+        assert process.returncode == code
+        assert process.stdout == "__main__ True\na thread's end\n"
+        assert (
+            process.stderr == f"{[word]} {tmp_path} from outside from stdin {tmp_path}\n{message}"
+        )
 
 
 @pytest.mark.parametrize("words", [("-c", "%s"), ("-P", "-c", "%s")])
-def test_what_is_no_copy_is_python(forked_python: Path, words: tuple[str, ...]) -> None:
+def test_commands_other_than_scripts_start_python(
+    forked_python: Path, words: tuple[str, ...]
+) -> None:
     text = "import sys; print(sys.executable, 'torch' in sys.modules)"
     command = [forked_python, *(word.replace("%s", text) for word in words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == f"{sys.executable} False\n"
+    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout == f"{sys.executable} False\n"
 
 
-def test_other_threads_are_those_of_a_new_process(forked_python: Path, tmp_path: Path) -> None:
-    """What OpenMP reads at its start, a copy has read."""
+def test_another_number_of_threads_starts_python(forked_python: Path, tmp_path: Path) -> None:
+    """OpenMP reads the number of threads once, so a copy cannot have another one."""
     script = tmp_path / "script.py"
     script.write_text("import sys; print('torch' in sys.modules)")
     for threads in ("1", "2"):
-        done = subprocess.run(
+        process = subprocess.run(
             [forked_python, str(script)],
             capture_output=True,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": threads},
             timeout=60,
         )
-        assert done.stdout == f"{threads == '1'}\n"
+        assert process.stdout == f"{threads == '1'}\n"
 
 
-def test_a_copy_is_where_it_was_asked_for(forked_python: Path, tmp_path: Path) -> None:
-    """In the network and among the mounts of whoever asked."""
-    apart = ["unshare", "--net", "--mount"]
-    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+def test_a_copy_runs_in_the_namespaces_of_its_client(forked_python: Path, tmp_path: Path) -> None:
+    """The network and the mounts of a copy are those of the process that asked for it."""
+    unshare = ["unshare", "--net", "--mount"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespaces can be made here")
     script = tmp_path / "script.py"
-    told = "import os, sys; print('torch' in sys.modules, os.getcwd(), flush=True)\n"
-    told += "os.execvp('readlink', ['readlink', '/proc/self/ns/net', '/proc/self/ns/mnt'])"
-    script.write_text(told)
-    both = 'readlink /proc/self/ns/net /proc/self/ns/mnt; exec "$@"'
-    done = subprocess.run(
-        [*apart, "sh", "-c", both, "sh", forked_python, str(script)],
+    script_text = "import os, sys; print('torch' in sys.modules, os.getcwd(), flush=True)\n"
+    script_text += "os.execvp('readlink', ['readlink', '/proc/self/ns/net', '/proc/self/ns/mnt'])"
+    script.write_text(script_text)
+    show_and_start = 'readlink /proc/self/ns/net /proc/self/ns/mnt; exec "$@"'
+    process = subprocess.run(
+        [*unshare, "sh", "-c", show_and_start, "sh", forked_python, str(script)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -92,14 +98,14 @@ def test_a_copy_is_where_it_was_asked_for(forked_python: Path, tmp_path: Path) -
         check=True,
         timeout=60,
     )
-    *around, copied, network, mounts = done.stdout.splitlines()
-    assert copied == f"True {tmp_path}"
-    assert [network, mounts] == around
+    *outer_namespaces, copy_state, network, mounts = process.stdout.splitlines()
+    assert copy_state == f"True {tmp_path}"
+    assert [network, mounts] == outer_namespaces
     assert os.readlink("/proc/self/ns/net") != network
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGINT"])
-def test_a_signal_ends_both(forked_python: Path, tmp_path: Path, name: str) -> None:
+def test_a_signal_ends_client_and_copy(forked_python: Path, tmp_path: Path, name: str) -> None:
     script, file = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(ENDLESS)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -118,11 +124,11 @@ def test_a_signal_ends_both(forked_python: Path, tmp_path: Path, name: str) -> N
     assert not copy.is_running()
 
 
-def test_a_copy_ends_with_the_process_that_asked(forked_python: Path, tmp_path: Path) -> None:
-    """As a rank does whose launcher is gone."""
+def test_a_copy_ends_with_the_parent_of_its_client(forked_python: Path, tmp_path: Path) -> None:
+    """A rank ends in this way if its launcher is killed."""
     script, file = tmp_path / "script.py", tmp_path / "pid"
     script.write_text(ENDLESS)
-    start = (
+    start_copy = (
         "import os, subprocess, sys, time\n"
         "subprocess.Popen(sys.argv[1:], env=os.environ | {'HOPPER_DIE_WITH_PARENT': "
         "str(os.getpid())})\n"
@@ -130,7 +136,8 @@ def test_a_copy_ends_with_the_process_that_asked(forked_python: Path, tmp_path: 
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     parent = subprocess.Popen(
-        [sys.executable, "-c", start, str(forked_python), str(script), str(file)], env=environment
+        [sys.executable, "-c", start_copy, str(forked_python), str(script), str(file)],
+        env=environment,
     )
     deadline = time.monotonic() + 60
     while not (file.exists() and file.read_text()):

@@ -1,6 +1,6 @@
-"""The house rules: who may import what, how modules are named, and that nothing is unpickled.
+"""Rules for sources: which modules may import which, how modules are named, and no unpickling.
 
-Imports are read from the source, those inside functions included.
+Imports are read from the source text, including those inside functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("cache_server", "hopper")
 EVERYTHING = (*PACKAGES, "benchmarks", "scripts", "tests")
 
-# A part imports from its own line and from the lines above it.
+# A part may import from its own line and from the lines above it.
 LINES = (
     (
         "config",
@@ -116,8 +116,8 @@ PICKLING_CALLS = {
 }
 
 ENGINES = {"model_centric", "hop", "zero_hop", "cooperative", "raf", "locality"}
-KNOW_ENGINES = ("hopper.config.engines",)
-"""what lists them for users"""
+MAY_NAME_ENGINES = ("hopper.config.engines",)
+"""modules that list engines for users"""
 
 
 class Import(NamedTuple):
@@ -134,7 +134,7 @@ class Module:
     tree: ast.Module
 
     def package(self) -> list[str]:
-        """What relative imports start from."""
+        """The package that relative imports start from."""
         parts = self.name.split(".")
         return parts if self.path.endswith("__init__.py") else parts[:-1]
 
@@ -146,10 +146,10 @@ class Module:
     @functools.cached_property
     def imports(self) -> list[Import]:
         """Every module named in an import, or in ``import_module`` with a constant."""
-        return [each for node in self.nodes for each in self.imports_of(node)]
+        return [imported for node in self.nodes for imported in self.imports_of(node)]
 
     def imports_of(self, node: ast.AST) -> Iterator[Import]:
-        """Modules that one node imports, its children aside."""
+        """Modules that one node imports, without those of its children."""
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -163,15 +163,15 @@ class Module:
             yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
         elif (
             isinstance(node, ast.Call)
-            and _called(node) in ("import_module", "__import__")
+            and _called_name(node) in ("import_module", "__import__")
             and node.args
             and isinstance(node.args[0], ast.Constant)
         ):
             yield Import(str(node.args[0].value), node.lineno)
 
 
-def _called(call: ast.Call) -> str:
-    """The last part of what is called."""
+def _called_name(call: ast.Call) -> str:
+    """The last part of the name of the called function."""
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr
@@ -183,7 +183,7 @@ def parse(name: str, source: str, path: str = "example.py") -> Module:
 
 
 def read_modules(*folders: str) -> Iterator[Module]:
-    """All sources below some folders, generated ones aside."""
+    """All sources in some folders, except generated ones."""
     for folder in folders:
         for file in sorted((REPOSITORY / folder).rglob("*.py")):
             relative = file.relative_to(REPOSITORY)
@@ -202,20 +202,20 @@ def _part(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def against_direction(module: Module) -> list[str]:
+def find_wrong_directions(module: Module) -> list[str]:
     """Imports of a module of hopper from a line below its own."""
-    mine = _part(module.name)
-    wrong = {
+    part = _part(module.name)
+    violations = {
         f"{module.path}:{line}: {module.name} imports {target}"
         for target, line in module.imports
         if _below(target, "hopper")
         and _part(target) in LINE_OF
-        and (mine in LINE_OF and LINE_OF[_part(target)] > LINE_OF[mine])
+        and (part in LINE_OF and LINE_OF[_part(target)] > LINE_OF[part])
     }
-    return sorted(wrong)
+    return sorted(violations)
 
 
-def out_of_place(module: Module) -> list[str]:
+def find_misplaced_packages(module: Module) -> list[str]:
     """Imports of third-party packages that belong elsewhere."""
     return sorted(
         f"{module.path}:{line}: {module.name} imports {package}, which belongs in {homes}"
@@ -225,9 +225,9 @@ def out_of_place(module: Module) -> list[str]:
     )
 
 
-def unsafe_loading(module: Module) -> list[str]:
-    """Whatever would run code found in a file or a message."""
-    wrong = [
+def find_unsafe_loading(module: Module) -> list[str]:
+    """Imports and calls that could run code from a file or a message."""
+    violations = [
         f"{module.path}:{line}: imports {target}"
         for target, line in module.imports
         if target.split(".")[0] in EXECUTABLE_DATA and module.path != CLOSED_READER
@@ -235,33 +235,35 @@ def unsafe_loading(module: Module) -> list[str]:
     for node in module.nodes:
         if not isinstance(node, ast.Call):
             continue
-        given = {each.arg: each.value for each in node.keywords}
-        called = ast.unparse(node.func)
-        if called in ("torch.load", "load") and _imports_load(module, called):
-            given.setdefault("weights_only", ast.Constant(False))
-        if "weights_only" in given and ast.unparse(given["weights_only"]) != "True":
-            wrong.append(f"{module.path}:{node.lineno}: {called} without weights_only=True")
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        function = ast.unparse(node.func)
+        if function in ("torch.load", "load") and _imports_load(module, function):
+            keywords.setdefault("weights_only", ast.Constant(False))
+        if "weights_only" in keywords and ast.unparse(keywords["weights_only"]) != "True":
+            violations.append(f"{module.path}:{node.lineno}: {function} without weights_only=True")
         # A test may write what must be refused.
-        is_bait = module.path.startswith("tests") and _called(node) == "save"
+        is_bait = module.path.startswith("tests") and _called_name(node) == "save"
         if (
-            "allow_pickle" in given
-            and ast.unparse(given["allow_pickle"]) != "False"
+            "allow_pickle" in keywords
+            and ast.unparse(keywords["allow_pickle"]) != "False"
             and not is_bait
         ):
-            wrong.append(f"{module.path}:{node.lineno}: {called} with allow_pickle")
-        if _called(node) in PICKLING_CALLS:
-            wrong.append(f"{module.path}:{node.lineno}: {called} pickles")
-    return wrong
+            violations.append(f"{module.path}:{node.lineno}: {function} with allow_pickle")
+        if _called_name(node) in PICKLING_CALLS:
+            violations.append(f"{module.path}:{node.lineno}: {function} pickles")
+    return violations
 
 
-def _imports_load(module: Module, called: str) -> bool:
-    """Whether ``called`` is torch's."""
-    return called == "torch.load" or any(target == "torch.load" for target, _ in module.imports)
+def _imports_load(module: Module, function: str) -> bool:
+    """Whether ``function`` is the one of torch."""
+    return function == "torch.load" or any(target == "torch.load" for target, _ in module.imports)
 
 
-def named_engines(module: Module) -> Iterator[tuple[int, str]]:
-    """Lines that compare with the name of an engine, list one or assign one; an engine's own
-    ``name`` is none of these."""
+def engine_names_in(module: Module) -> Iterator[tuple[int, str]]:
+    """Lines that compare with the name of an engine, list one or assign one, and the name.
+
+    An engine's assignment to its own ``name`` does not count.
+    """
     for node in module.nodes:
         values: list[ast.expr] = []
         if isinstance(node, ast.Compare):
@@ -270,15 +272,15 @@ def named_engines(module: Module) -> Iterator[tuple[int, str]]:
             values = node.elts
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if not any(isinstance(each, ast.Name) and each.id == "name" for each in targets):
+            if not any(isinstance(target, ast.Name) and target.id == "name" for target in targets):
                 values = [node.value]
         for value in values:
             if isinstance(value, ast.Constant) and value.value in ENGINES:
                 yield node.lineno, value.value
 
 
-def from_outside(module: Module) -> list[str]:
-    """Imports of what only a checkout has."""
+def find_imports_of_the_checkout(module: Module) -> list[str]:
+    """Imports of packages that only a checkout has."""
     return sorted(
         f"{module.path}:{line}: {target}"
         for target, line in module.imports
@@ -286,8 +288,8 @@ def from_outside(module: Module) -> list[str]:
     )
 
 
-def knowing_of_training(module: Module) -> list[str]:
-    """Imports of what trains."""
+def find_imports_of_training(module: Module) -> list[str]:
+    """Imports of hopper and torch."""
     return [
         f"{module.path}:{line}: {target}"
         for target, line in module.imports
@@ -295,18 +297,18 @@ def knowing_of_training(module: Module) -> list[str]:
     ]
 
 
-def meeting_strangers(module: Module) -> list[str]:
-    """Imports between migrate and hetero."""
+def find_imports_between_strangers(module: Module) -> list[str]:
+    """Imports of hetero by migrate, and the other way round."""
     pairs = {("hopper.migrate", "hopper.hetero"), ("hopper.hetero", "hopper.migrate")}
     return [
         f"{module.path}:{line}: {target}"
         for target, line in module.imports
-        for mine, other in pairs
-        if _below(module.name, mine) and _below(target, other)
+        for importer, imported in pairs
+        if _below(module.name, importer) and _below(target, imported)
     ]
 
 
-def too_early(module: Module) -> list[str]:
+def find_early_imports(module: Module) -> list[str]:
     """Imports of optional packages at the top of a module."""
     return [
         f"{module.path}:{line}"
@@ -316,13 +318,13 @@ def too_early(module: Module) -> list[str]:
     ]
 
 
-def badly_named(module: Module) -> list[str]:
+def find_bad_names(module: Module) -> list[str]:
     """The path of a module whose name says nothing."""
     parts = Path(module.path).with_suffix("").parts
     return [module.path] if BAD_NAMES & {word for part in parts for word in part.split("_")} else []
 
 
-def made_from_text(module: Module) -> list[str]:
+def find_code_from_text(module: Module) -> list[str]:
     """Calls that make code from text."""
     return [
         f"{module.path}:{node.lineno}"
@@ -333,42 +335,42 @@ def made_from_text(module: Module) -> list[str]:
     ]
 
 
-def knowing_engines(module: Module) -> list[str]:
-    """Names of engines where there should be none."""
-    if module.name.startswith(KNOW_ENGINES):
+def find_engine_names(module: Module) -> list[str]:
+    """Names of engines in modules that should not know them."""
+    if module.name.startswith(MAY_NAME_ENGINES):
         return []
-    return [f"{module.path}:{line}: {name}" for line, name in named_engines(module)]
+    return [f"{module.path}:{line}: {name}" for line, name in engine_names_in(module)]
 
 
 RULES: tuple[tuple[Callable[[Module], list[str]], tuple[str, ...]], ...] = (
-    (against_direction, ("hopper",)),
-    (from_outside, PACKAGES),
-    (knowing_of_training, ("cache_server",)),
-    (meeting_strangers, ("hopper",)),
-    (out_of_place, PACKAGES),
-    (too_early, PACKAGES),
-    (badly_named, EVERYTHING),
-    (unsafe_loading, EVERYTHING),
-    (made_from_text, PACKAGES),
-    (knowing_engines, ("hopper",)),
+    (find_wrong_directions, ("hopper",)),
+    (find_imports_of_the_checkout, PACKAGES),
+    (find_imports_of_training, ("cache_server",)),
+    (find_imports_between_strangers, ("hopper",)),
+    (find_misplaced_packages, PACKAGES),
+    (find_early_imports, PACKAGES),
+    (find_bad_names, EVERYTHING),
+    (find_unsafe_loading, EVERYTHING),
+    (find_code_from_text, PACKAGES),
+    (find_engine_names, ("hopper",)),
 )
-"""what is wrong in a module, and the folders where it is"""
+"""functions that list what is wrong in a module, and the folders that each applies to"""
 
 
 @dataclass
 class Reading:
-    """What one reading of all sources found."""
+    """What reading all sources once has found."""
 
     names: set[str]
-    """of all modules"""
+    """the names of all modules"""
     wrong: dict[Callable[[Module], list[str]], list[str]]
-    """by rule"""
+    """violations, by rule"""
 
 
 @pytest.fixture(scope="module")
 def reading() -> Reading:
-    """Every source is parsed once and let go of. A million nodes that stay would be looked through
-    again and again for garbage."""
+    """Read every source once, and keep no tree: the garbage collector would look through its nodes
+    again and again."""
     result = Reading(set(), {rule: [] for rule, _ in RULES})
     for folder in EVERYTHING:
         names = len(result.names)
@@ -387,42 +389,46 @@ def test_every_part_of_hopper_has_a_line(reading: Reading) -> None:
 
 
 def test_imports_run_one_way(reading: Reading) -> None:
-    assert reading.wrong[against_direction] == []
+    assert reading.wrong[find_wrong_directions] == []
 
 
 def test_packages_import_nothing_that_is_not_installed(reading: Reading) -> None:
-    assert reading.wrong[from_outside] == []
-    assert from_outside(parse("hopper.cli.bench", "from benchmarks.paper import command"))
-    assert not from_outside(parse("hopper.cli.bench", "from hopper.bench import results"))
+    assert reading.wrong[find_imports_of_the_checkout] == []
+    assert find_imports_of_the_checkout(
+        parse("hopper.cli.bench", "from benchmarks.paper import command")
+    )
+    assert not find_imports_of_the_checkout(
+        parse("hopper.cli.bench", "from hopper.bench import results")
+    )
 
 
 def test_cache_server_knows_nothing_of_training(reading: Reading) -> None:
-    assert reading.wrong[knowing_of_training] == []
+    assert reading.wrong[find_imports_of_training] == []
 
 
-def test_migrate_and_hetero_are_strangers(reading: Reading) -> None:
-    assert reading.wrong[meeting_strangers] == []
+def test_migrate_and_hetero_do_not_import_each_other(reading: Reading) -> None:
+    assert reading.wrong[find_imports_between_strangers] == []
 
 
 def test_third_party_packages_stay_where_they_belong(reading: Reading) -> None:
-    assert reading.wrong[out_of_place] == []
+    assert reading.wrong[find_misplaced_packages] == []
 
 
 def test_optional_packages_are_imported_when_needed(reading: Reading) -> None:
-    """Not at the top of a module: that would make them a condition of importing it."""
-    assert reading.wrong[too_early] == []
+    """An import at the top of a module would make the package a condition of importing it."""
+    assert reading.wrong[find_early_imports] == []
 
 
 def test_no_module_is_called_utils(reading: Reading) -> None:
-    assert reading.wrong[badly_named] == []
+    assert reading.wrong[find_bad_names] == []
 
 
 def test_nothing_executable_is_loaded(reading: Reading) -> None:
-    assert reading.wrong[unsafe_loading] == []
+    assert reading.wrong[find_unsafe_loading] == []
 
 
 def test_no_code_is_made_from_text(reading: Reading) -> None:
-    assert reading.wrong[made_from_text] == []
+    assert reading.wrong[find_code_from_text] == []
 
 
 @pytest.mark.parametrize(
@@ -445,8 +451,8 @@ def test_no_code_is_made_from_text(reading: Reading) -> None:
         ("hopper.train.loop", "from hopper.graph import Topology", 0),
     ],
 )
-def test_the_reader_sees_the_direction(name: str, source: str, count: int) -> None:
-    assert len(against_direction(parse(name, source))) == count
+def test_imports_in_the_wrong_direction_are_found(name: str, source: str, count: int) -> None:
+    assert len(find_wrong_directions(parse(name, source))) == count
 
 
 @pytest.mark.parametrize(
@@ -459,8 +465,8 @@ def test_the_reader_sees_the_direction(name: str, source: str, count: int) -> No
         ("hopper.train.loop", "import dglish", 0),
     ],
 )
-def test_the_reader_sees_packages(name: str, source: str, count: int) -> None:
-    assert len(set(out_of_place(parse(name, source)))) == count
+def test_misplaced_packages_are_found(name: str, source: str, count: int) -> None:
+    assert len(set(find_misplaced_packages(parse(name, source)))) == count
 
 
 @pytest.mark.parametrize(
@@ -479,8 +485,8 @@ def test_the_reader_sees_packages(name: str, source: str, count: int) -> None:
         ("dist.all_gather_object(found, mine)", 1),
     ],
 )
-def test_the_reader_sees_unsafe_loading(source: str, count: int) -> None:
-    assert len(unsafe_loading(parse("hopper.example", source))) == count
+def test_unsafe_loading_is_found(source: str, count: int) -> None:
+    assert len(find_unsafe_loading(parse("hopper.example", source))) == count
 
 
 IMPORT_ALL = """
@@ -494,38 +500,38 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 import hopper, cache_server
 for package in (cache_server, hopper):
-    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(found.name)
-        print(found.name)
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+        print(module.name)
 for name in hopper.__all__:
     getattr(hopper, name)
 """
 
 
 def test_everything_imports_without_dgl_and_cupy(reading: Reading) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "error", "-c", IMPORT_ALL],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
-    imported = set(done.stdout.split())
+    assert process.returncode == 0, process.stderr
+    imported = set(process.stdout.split())
     expected = {name for name in reading.names if name.split(".")[0] in PACKAGES} - set(PACKAGES)
     assert imported >= expected
 
 
 def test_importing_hopper_loads_nothing_else() -> None:
-    """``import hopper`` is quick: torch and the rest come with what is first used."""
+    """``import hopper`` is quick: torch and the rest are imported at first use."""
     script = "import sys, hopper; print([m for m in ('torch', 'numba', 'dgl') if m in sys.modules])"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+    assert (process.returncode, process.stdout.strip()) == (0, "[]"), process.stderr
 
 
-def test_engines_are_asked_for_traits_and_not_for_their_names(reading: Reading) -> None:
-    assert reading.wrong[knowing_engines] == []
+def test_no_module_tests_for_an_engine_s_name(reading: Reading) -> None:
+    assert reading.wrong[find_engine_names] == []
     bad = 'if engine == "raf" or engine in ("hop",):\n    own = "zero_hop"\nname = "locality"\n'
-    assert [name for _, name in named_engines(parse("x", bad))] == ["zero_hop", "raf", "hop"]
+    assert [name for _, name in engine_names_in(parse("x", bad))] == ["zero_hop", "raf", "hop"]

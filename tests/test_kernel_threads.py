@@ -23,9 +23,11 @@ def test_few_items_take_one_thread() -> None:
         numba.set_num_threads(before)
 
 
-def test_a_machine_without_openmp_and_tbb_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_openmp_and_tbb_has_no_thread_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert has_thread_pool()
     for module in ("omppool", "tbbpool"):
-        # What makes importing it fail, as it does where its library is missing.
+        # Makes the import fail, as if its library were missing.
         monkeypatch.setitem(sys.modules, f"numba.np.ufunc.{module}", None)
     assert not has_thread_pool()

@@ -1,4 +1,4 @@
-"""The choice of combinations that tests run."""
+"""The combinations of values that tests run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ def test_every_two_values_meet(sizes: tuple[int, ...]) -> None:
     kinds = [
         [f"{name}{i}" for i in range(size)] for name, size in zip("abcde", sizes, strict=False)
     ]
-    found = pairwise(*kinds)
-    assert len(set(found)) == len(found)
-    assert all(each in kind for row in found for each, kind in zip(row, kinds, strict=True))
-    met = {pair for row in found for pair in itertools.combinations(row, 2)}
-    wanted = {pair for two in itertools.combinations(kinds, 2) for pair in itertools.product(*two)}
-    assert wanted <= met
+    combinations = pairwise(*kinds)
+    assert len(set(combinations)) == len(combinations)
+    assert all(
+        value in kind for row in combinations for value, kind in zip(row, kinds, strict=True)
+    )
+    pairs = {
+        pair for combination in combinations for pair in itertools.combinations(combination, 2)
+    }
+    wanted_pairs = {
+        pair
+        for two_kinds in itertools.combinations(kinds, 2)
+        for pair in itertools.product(*two_kinds)
+    }
+    assert wanted_pairs <= pairs
     largest = sorted(sizes)[-2:]
-    assert largest[0] * largest[1] <= len(found) <= 2 * largest[0] * largest[1]
-    assert pairwise(*kinds) == found
+    assert largest[0] * largest[1] <= len(combinations) <= 2 * largest[0] * largest[1]
+    assert pairwise(*kinds) == combinations

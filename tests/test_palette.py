@@ -22,7 +22,7 @@ from hopper.palette import (
 from hopper.run_log import STAGES as ALL_STAGES
 from hopper.traffic import CAUSES as ALL_CAUSES
 
-# What of linear red, green and blue is seen: Machado, Oliveira and Fernandes (2009), severity 1.
+# How linear red, green and blue are seen: Machado, Oliveira and Fernandes (2009), severity 1.
 VISIONS = {
     "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "protanopia": (
@@ -39,7 +39,7 @@ VISIONS = {
 
 
 def lab(colour: str, vision: str) -> tuple[float, float, float]:
-    """CIELAB of a colour as it is seen; white is that of sRGB."""
+    """The CIELAB values of a colour as a vision sees it, with the white of sRGB."""
     shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
     r, g, b = (
@@ -63,9 +63,9 @@ def distance(first: str, second: str, vision: str) -> float:
 def test_colours_of_one_picture_are_told_apart(vision: str, ground: str) -> None:
     for names in (SERIES, ENGINES.values(), STAGES.values(), CAUSES.values()):
         hexes = {name: getattr(COLOURS[name], ground) for name in names}
-        for (one, a), (other, b) in combinations(hexes.items(), 2):
+        for (first, a), (second, b) in combinations(hexes.items(), 2):
             # 2.3 is just noticeable.
-            assert distance(a, b, vision) > 13, (one, other)
+            assert distance(a, b, vision) > 13, (first, second)
 
 
 def test_everything_has_a_colour_of_its_own() -> None:
@@ -84,10 +84,10 @@ def test_words_on_a_colour_can_be_read() -> None:
             assert contrast(text_on(ground), ground) >= 4.5, ground
 
 
-def test_an_engine_keeps_its_colour_whatever_it_is_beside() -> None:
+def test_an_engine_has_the_same_colour_in_every_picture() -> None:
     alone = engine_colours(["hop"])["hop"]
     labels = ["hop:merge=off", "model_centric", "hop", "hop:merge=1", "package.module:Mine"]
-    beside = engine_colours(labels)
-    assert beside["hop"] == alone == hex_of("blue")
-    assert sorted(beside) == sorted(labels)
-    assert len(set(beside.values())) == len(labels)
+    colours = engine_colours(labels)
+    assert colours["hop"] == alone == hex_of("blue")
+    assert sorted(colours) == sorted(labels)
+    assert len(set(colours.values())) == len(labels)

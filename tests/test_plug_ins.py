@@ -1,4 +1,4 @@
-"""Classes by "package.module:Class": found, compared with their protocol, told of in one line."""
+"""Classes named "package.module:Class" are found and checked, and errors take one line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Base(ABC):
         return "base"
 
 
-OWN = """
+SHAPES_MODULE = """
 from pathlib import Path
 
 class Ring:
@@ -91,29 +91,29 @@ def function(): ...
 
 @pytest.fixture
 def own_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "own_shapes.py").write_text(OWN)
+    (tmp_path / "own_shapes.py").write_text(SHAPES_MODULE)
     (tmp_path / "broken_shapes.py").write_text("import no_such_package_at_all")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "own_shapes"
     sys.modules.pop("own_shapes", None)
 
 
-def find(name: str, **options: Any) -> Any:
-    found = find_plug_in("draw.shape", name, Shape, {"square": Square}, options, ["unit"])
-    return found.make(unit="m")
+def make_shape(name: str, **options: Any) -> Any:
+    plug_in = find_plug_in("draw.shape", name, Shape, {"square": Square}, options, ["unit"])
+    return plug_in.make(unit="m")
 
 
-def test_a_built_in_and_a_class_of_one_s_own_are_made_alike(own_shapes: str) -> None:
-    square = find("square", width=3)
+def test_built_in_classes_and_plug_ins_are_made_alike(own_shapes: str) -> None:
+    square = make_shape("square", width=3)
     assert (square.unit, square.area(2.0)) == ("m", 18.0)
-    ring = find("own_shapes:Plain", width=[3, 4], kinds=["a", "b"])
+    ring = make_shape("own_shapes:Plain", width=[3, 4], kinds=["a", "b"])
     assert (ring.width, ring.kinds) == ((3, 4), {"a", "b"})
-    assert find("own_shapes:Any_", whatever=1).options == {"unit": "m", "whatever": 1}
+    assert make_shape("own_shapes:Any_", whatever=1).options == {"unit": "m", "whatever": 1}
 
 
-def test_annotations_that_cannot_be_read_are_passed_over(own_shapes: str) -> None:
+def test_unreadable_annotations_are_ignored(own_shapes: str) -> None:
     for name in ("own_shapes:Ring", "own_shapes:Rings.Small"):
-        assert find(name, radii=[1, 2], odd="x").odd == "x"
+        assert make_shape(name, radii=[1, 2], odd="x").odd == "x"
 
 
 @pytest.mark.parametrize(
@@ -158,16 +158,16 @@ def test_annotations_that_cannot_be_read_are_passed_over(own_shapes: str) -> Non
         ("own_shapes:Plain", {"width": [1]}, "draw.shape_options.width.1: Field required, got [1]"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(
+def test_errors_of_plug_ins_take_one_line(
     own_shapes: str, name: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        find(name, **options)
+        make_shape(name, **options)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_what_is_merely_declared_is_lacking() -> None:
+def test_members_that_are_only_declared_count_as_missing() -> None:
     class Heir(Shape):
         sides = 3
 
@@ -201,7 +201,7 @@ def test_the_page_has_an_example_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(("protocol", "example", "file", "module", "lines"), ROWS)
-def test_examples_are_what_the_page_says(
+def test_examples_fit_their_rows_on_the_page(
     protocol: str, example: str, file: str, module: str, lines: str
 ) -> None:
     home, _, name = protocol.rpartition(".")

@@ -25,7 +25,7 @@ STRICT = (
     *("disallow_untyped_defs", "extra_checks", "strict_equality"),
     *("warn_return_any", "warn_unused_ignores"),
 )
-"""the parts of ``mypy --strict`` that a module may have for itself"""
+"""the options of ``mypy --strict`` that can be set for single modules"""
 TYPES_OF_RESULTS = """
 result = hopper.train({"data": {"partitioned": "p"}}, ["--train.epochs", "2"])
 reveal_type(result)
@@ -43,19 +43,19 @@ hopper.trian({})  # type: ignore[attr-defined]
 
 
 def run_python(script: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize("name", hopper.__all__)
-def test_every_name_is_there_and_documented(name: str) -> None:
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
     value = getattr(hopper, name)
     assert value.__doc__
     # A dataclass or NamedTuple without a docstring is given its signature as one.
@@ -71,9 +71,9 @@ def test_dir_shows_the_public_names_alone() -> None:
     assert len(set(hopper.__all__)) == len(hopper.__all__)
 
 
-def test_what_type_checkers_read_is_what_is_imported() -> None:
+def test_type_checkers_and_python_import_the_same() -> None:
     tree = ast.parse(Path(hopper.__file__).read_text())
-    [seen] = [
+    [type_checking_block] = [
         node
         for node in tree.body
         if isinstance(node, ast.If)
@@ -82,7 +82,7 @@ def test_what_type_checkers_read_is_what_is_imported() -> None:
     ]
     homes = {
         alias.name: "" if node.module == "hopper" else node.module
-        for node in seen.body
+        for node in type_checking_block.body
         if isinstance(node, ast.ImportFrom)
         and (node.module or "").startswith(("hopper", "cache_server"))
         for alias in node.names
@@ -95,8 +95,8 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         _ = hopper.trian
 
 
-def test_errors_and_train_are_there_before_anything_is_imported() -> None:
-    """Neither torch nor what the configuration is made with, nor what annotations name."""
+def test_errors_and_train_need_no_other_imports() -> None:
+    """Neither torch nor pydantic is loaded, nor any module that only annotations name."""
     script = (
         "import sys\nbefore = set(sys.modules)\nimport hopper\n"
         "hopper.HopperError, hopper.RankSilent, hopper.train.__doc__, dir(hopper)\n"
@@ -108,7 +108,7 @@ def test_errors_and_train_are_there_before_anything_is_imported() -> None:
 
 
 def test_train_stays_a_function_when_its_package_is_imported() -> None:
-    """Python would bind ``hopper.train`` to the package."""
+    """Without the module's care, Python would bind ``hopper.train`` to the package."""
     importlib.import_module("hopper.train.__main__")
     assert inspect.ismodule(sys.modules["hopper.train"])
     assert inspect.isfunction(hopper.train)
@@ -118,7 +118,7 @@ def test_train_stays_a_function_when_its_package_is_imported() -> None:
     assert launch.__name__ == "hopper.train.launch"
 
 
-def test_train_hands_on_all_that_it_takes() -> None:
+def test_hopper_train_has_the_signature_of_its_implementation() -> None:
     assert inspect.signature(hopper.train) == inspect.signature(launch.train)
 
 
@@ -127,15 +127,15 @@ def test_a_configuration_of_another_type_is_refused() -> None:
         hopper.train(3)  # type: ignore[arg-type]
 
 
-def test_a_configuration_may_be_a_path_values_or_checked(tmp_path: Path) -> None:
+def test_a_configuration_may_be_a_path_a_table_or_a_config(tmp_path: Path) -> None:
     values = {"data": {"partitioned": "parts"}, "train": {"epochs": 2}}
     file = tmp_path / "config.toml"
     file.write_text('[data]\npartitioned = "parts"\n[train]\nepochs = 2\n')
-    checked = hopper.make_config(values)
-    for given in (values, file, str(file), checked):
-        assert hopper.config.read_config(given) == checked
+    config = hopper.make_config(values)
+    for source in (values, file, str(file), config):
+        assert hopper.config.read_config(source) == config
         words = ["--train.epochs", "5", "--model.name=gat"]
-        overridden = hopper.config.read_config(given, words)
+        overridden = hopper.config.read_config(source, words)
         assert (overridden.train.epochs, overridden.model.name) == (5, "gat")
 
 
@@ -146,18 +146,18 @@ def test_sections_of_the_configuration_are_public() -> None:
 
 
 def test_the_page_names_the_whole_api() -> None:
-    named = set(re.findall(r"`(?:hopper\.)?(\w+)`", PAGE.read_text()))
-    assert set(hopper.__all__) - named == set()
+    names_on_page = set(re.findall(r"`(?:hopper\.)?(\w+)`", PAGE.read_text()))
+    assert set(hopper.__all__) - names_on_page == set()
     for module, name in re.findall(r"`(hopper(?:\.\w+)*)\.(\w+)`", PAGE.read_text()):
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
 @pytest.fixture(scope="module")
 def mypy_output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What mypy says of a user's scripts, as strict as ``--strict`` makes it.
+    """What mypy prints for a user's scripts, which it checks with the options of ``--strict``.
 
-    Of everything else it is asked what it is asked of this project, and so it reads what it knows
-    of that from the cache of ``mypy``: half a minute's work, where types were checked before.
+    All other modules are checked with the project's settings. So mypy can read them from its cache,
+    which saves half a minute if types were checked before.
     """
     folder = tmp_path_factory.mktemp("typed")
     reveals = "\n".join(f"reveal_type(hopper.{name})" for name in hopper.__all__)
@@ -172,7 +172,7 @@ def mypy_output(tmp_path_factory: pytest.TempPathFactory) -> str:
         f"{settings}\n[[tool.mypy.overrides]]\nmodule = {modules}\n{strict}\n"
     )
     scripts = [str(folder / name) for name in ("names_of_hopper.py", "train_from_python.py")]
-    done = subprocess.run(
+    mypy = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--config-file", str(folder / "strict.toml")),
             *scripts,
@@ -182,22 +182,24 @@ def mypy_output(tmp_path_factory: pytest.TempPathFactory) -> str:
         text=True,
         timeout=280,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert mypy.returncode == 0, mypy.stdout + mypy.stderr
+    return mypy.stdout
 
 
 def test_a_user_s_scripts_pass_mypy_strict(mypy_output: str) -> None:
-    # Among them calls that mypy has to refuse: an ignore that hides no error is one.
+    # The scripts hold calls that mypy must refuse: an ignore without an error is an error itself.
     assert "Success: no issues found in 2 source files" in mypy_output
 
 
 def test_type_checkers_know_every_name(mypy_output: str) -> None:
-    revealed = re.findall(r'Revealed type is "(.*)"', mypy_output)
-    assert len(revealed) == len(hopper.__all__) + 7
-    for name, kind in zip(hopper.__all__, revealed, strict=False):
+    types = re.findall(r'Revealed type is "(.*)"', mypy_output)
+    assert len(types) == len(hopper.__all__) + 7
+    for name, revealed_type in zip(hopper.__all__, types, strict=False):
         is_module = inspect.ismodule(getattr(hopper, name))
-        assert kind.startswith("types.ModuleType" if is_module else ("def ", "Overload")), name
-    assert revealed[len(hopper.__all__) :] == [
+        assert revealed_type.startswith(
+            "types.ModuleType" if is_module else ("def ", "Overload")
+        ), name
+    assert types[len(hopper.__all__) :] == [
         "hopper.train.run_result.RunResult",
         "list[hopper.train.results.EpochRecord]",
         "int",

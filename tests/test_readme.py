@@ -1,4 +1,4 @@
-"""The README points at things that are there."""
+"""Scripts that the README names exist, and results name their origin."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def test_commands_name_scripts_that_exist() -> None:
         assert (ROOT / name).is_file(), name
 
 
-def test_results_say_where_they_come_from() -> None:
+def test_results_name_their_commit_machine_and_versions() -> None:
     folder = ROOT / "benchmarks" / "results"
-    results = [(path, path.read_text()) for path in sorted(folder.rglob("*.json"))]
+    texts = [(path, path.read_text()) for path in sorted(folder.rglob("*.json"))]
     for path in sorted(folder.rglob("*.jsonl")):
-        results += [(path, line) for line in path.read_text().splitlines()]
-    assert results
-    for path, text in results:
-        found = json.loads(text)
-        assert re.fullmatch(r"[0-9a-f]{40}\+?", found["commit"]), path
-        assert found["machine"]["cpu"], path
-        assert found["versions"]["torch"], path
+        texts += [(path, line) for line in path.read_text().splitlines()]
+    assert texts
+    for path, text in texts:
+        result = json.loads(text)
+        assert re.fullmatch(r"[0-9a-f]{40}\+?", result["commit"]), path
+        assert result["machine"]["cpu"], path
+        assert result["versions"]["torch"], path

@@ -1,4 +1,4 @@
-"""What is released is looked at first: metadata, content, and the notes."""
+"""Checks before a release: metadata, contents and notes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Description-Content-Type: text/markdown
 MODULES = {"hopper/__init__.py": '__version__ = "1.2.3"\n', "cache_server/__init__.py": ""}
 
 
-def write(folder: Path, wheel: dict[str, str], sdist: dict[str, str]) -> Path:
+def write_release(folder: Path, wheel: dict[str, str], sdist: dict[str, str]) -> Path:
     with zipfile.ZipFile(folder / "hopper_gnn-1.2.3-py3-none-any.whl", "w") as archive:
         for name, text in wheel.items():
             archive.writestr(name, text)
@@ -49,7 +49,7 @@ def sdist(**changes: str) -> dict[str, str]:
 
 
 def test_a_good_release_has_no_problems(tmp_path: Path) -> None:
-    assert list(find_problems(write(tmp_path, wheel(), sdist()))) == []
+    assert list(find_problems(write_release(tmp_path, wheel(), sdist()))) == []
     assert main([str(tmp_path)]) == 0
 
 
@@ -70,20 +70,22 @@ def test_a_good_release_has_no_problems(tmp_path: Path) -> None:
         ({}, {"PKG-INFO": METADATA.replace("# Hopper\n", "")}, "the description is empty"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_problems_of_a_release_are_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     in_wheel: dict[str, str],
     in_sdist: dict[str, str],
     problem: str,
 ) -> None:
-    write(tmp_path, wheel(**in_wheel), sdist(**in_sdist))
+    write_release(tmp_path, wheel(**in_wheel), sdist(**in_sdist))
     assert main([str(tmp_path)]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert [line for line in told if problem in line]
+    errors = capsys.readouterr().err.splitlines()
+    assert [line for line in errors if problem in line]
 
 
-def test_one_of_each_is_expected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_release_is_one_wheel_and_one_source_archive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(tmp_path)]) == 1
     assert "expected one wheel and one .tar.gz, found 0 and 0" in capsys.readouterr().err
 
@@ -98,7 +100,7 @@ def test_one_of_each_is_expected(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--rehearse"], "## 1.2.3 (unreleased)\n- New.\n", "expected an empty folder, or none"),
     ],
 )
-def test_a_release_begins_with_its_notes(
+def test_a_release_needs_its_notes_first(
     tmp_path: Path, words: list[str], changelog: str, problem: str
 ) -> None:
     (tmp_path / "scripts").mkdir()
@@ -106,16 +108,16 @@ def test_a_release_begins_with_its_notes(
     (tmp_path / "hopper").mkdir()
     (tmp_path / "hopper" / "__init__.py").write_text(MODULES["hopper/__init__.py"])
     (tmp_path / "CHANGELOG.md").write_text(changelog)
-    done = subprocess.run(
+    release = subprocess.run(
         ["bash", "scripts/release.sh", *words, "python", "scripts"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert problem in done.stderr
+    assert release.returncode == 1
+    assert release.stderr.startswith("error: ")
+    assert problem in release.stderr
 
 
 def test_the_version_has_a_section_in_the_changelog() -> None:

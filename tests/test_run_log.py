@@ -1,4 +1,4 @@
-"""Spans and events: what is written, what is summed, and the words of the results schema."""
+"""Spans and events of a run: which lines are written, and which seconds are summed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from hopper.run_log import STAGES, RunLog
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    """All lines but the one that tells when the log was opened."""
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line for line in found if line.get("event") != "opened"]
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All records of a log except those of its openings."""
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in records if line.get("event") != "opened"]
 
 
-def opened(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [line for line in found if line.get("event") == "opened"]
+def read_openings(path: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in records if line.get("event") == "opened"]
 
 
 def test_the_stages_are_those_of_the_results_schema() -> None:
@@ -35,7 +35,7 @@ def test_a_span_has_name_start_and_seconds(tmp_path: Path) -> None:
     with log.stage("gather"):
         pass
     log.close()
-    first, second = lines(path)
+    first, second = read_lines(path)
     assert first.keys() == {"span", "start", "seconds", "cpu", "roots"}
     # Sleeping takes time and no processor.
     assert 0 <= first["cpu"] < first["seconds"]
@@ -44,27 +44,27 @@ def test_a_span_has_name_start_and_seconds(tmp_path: Path) -> None:
     assert 0 <= first["start"] < first["start"] + first["seconds"] <= second["start"]
 
 
-@pytest.mark.parametrize("torn", ['{"span": "gat', "x" * 200_000, ""])
-def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path, torn: str) -> None:
+@pytest.mark.parametrize("torn_line", ['{"span": "gat', "x" * 200_000, ""])
+def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path, torn_line: str) -> None:
     path = tmp_path / "log.jsonl"
-    whole = '{"event": "before"}\n'
-    path.write_text(whole + torn)
+    complete_line = '{"event": "before"}\n'
+    path.write_text(complete_line + torn_line)
     log = RunLog(path, append=True)
     log.event("after")
     log.close()
-    assert [line["event"] for line in lines(path)] == ["before", "after"]
-    assert len(opened(path)) == 1
-    path.write_text(torn)
+    assert [line["event"] for line in read_lines(path)] == ["before", "after"]
+    assert len(read_openings(path)) == 1
+    path.write_text(torn_line)
     RunLog(path, append=True).close()
-    assert lines(path) == []
+    assert read_lines(path) == []
 
 
-def test_fields_found_out_within_the_stage(tmp_path: Path) -> None:
+def test_fields_can_be_added_within_a_stage(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
     with log.stage("gather", rows=2) as fields:
         fields["bytes"] = 640
     log.close()
-    [line] = lines(tmp_path / "log.jsonl")
+    [line] = read_lines(tmp_path / "log.jsonl")
     assert (line["rows"], line["bytes"]) == (2, 640)
 
 
@@ -78,7 +78,7 @@ def test_context_is_carried_until_it_changes(tmp_path: Path) -> None:
     log.within(epoch=2)
     log.event("ended")
     log.close()
-    started, sync, merged, ended = lines(tmp_path / "log.jsonl")
+    started, sync, merged, ended = read_lines(tmp_path / "log.jsonl")
     assert "epoch" not in started
     assert (sync["epoch"], sync["iteration"]) == (1, 4)
     assert (merged["event"], merged["steps"], merged["iteration"]) == ("merged", 2, 4)
@@ -93,10 +93,10 @@ def test_stage_seconds_are_summed_and_taken() -> None:
             time.sleep(0.01)
     with log.stage("wait"):
         pass
-    taken = log.take_stage_seconds()
-    assert tuple(taken) == STAGES
-    assert 0.03 <= taken["compute"] < 3
-    assert taken["sample"] == 0
+    seconds = log.take_stage_seconds()
+    assert tuple(seconds) == STAGES
+    assert 0.03 <= seconds["compute"] < 3
+    assert seconds["sample"] == 0
     assert not any(log.take_stage_seconds().values())
 
 
@@ -105,7 +105,7 @@ def test_a_stage_that_fails_is_logged_and_its_error_kept(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="lost"), log.stage("migrate", model=2):
         raise RuntimeError("lost")
     log.close()
-    [line] = lines(tmp_path / "log.jsonl")
+    [line] = read_lines(tmp_path / "log.jsonl")
     assert (line["span"], line["model"]) == ("migrate", 2)
 
 
@@ -113,7 +113,7 @@ def test_flush_shows_what_was_logged(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
     log.event("started")
     log.flush()
-    assert len(lines(tmp_path / "log.jsonl")) == 1
+    assert len(read_lines(tmp_path / "log.jsonl")) == 1
     log.close()
 
 
@@ -122,7 +122,7 @@ def test_a_new_run_starts_anew_and_a_resumed_one_appends(tmp_path: Path) -> None
         log = RunLog(tmp_path / "log.jsonl", append=append)
         log.event(name)
         log.close()
-    assert [line["event"] for line in lines(tmp_path / "log.jsonl")] == ["started", "resumed"]
+    assert [line["event"] for line in read_lines(tmp_path / "log.jsonl")] == ["started", "resumed"]
 
 
 def test_after_closing_lines_are_dropped_and_seconds_kept(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_after_closing_lines_are_dropped_and_seconds_kept(tmp_path: Path) -> Non
         time.sleep(0.001)
     log.flush()
     log.close()
-    assert lines(tmp_path / "log.jsonl") == []
+    assert read_lines(tmp_path / "log.jsonl") == []
     assert log.take_stage_seconds()["sample"] > 0
 
 
-def test_the_first_line_tells_when_the_log_was_opened(tmp_path: Path) -> None:
+def test_the_first_line_records_the_opening_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     before = time.perf_counter(), time.time()
     log = RunLog(path)
@@ -156,33 +156,33 @@ def test_logs_of_one_machine_name_the_same_clock(tmp_path: Path) -> None:
     for name in ("rank-0", "rank-1"):
         RunLog(tmp_path / name).close()
         time.sleep(0.01)
-    [one], [other] = opened(tmp_path / "rank-0"), opened(tmp_path / "rank-1")
-    assert one["clock"] == other["clock"] != ""
-    assert other["monotonic"] - one["monotonic"] >= 0.01
+    [first], [second] = read_openings(tmp_path / "rank-0"), read_openings(tmp_path / "rank-1")
+    assert first["clock"] == second["clock"] != ""
+    assert second["monotonic"] - first["monotonic"] >= 0.01
 
 
-def test_a_machine_without_a_boot_identifier(
+def test_without_a_boot_identifier_the_clock_has_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hopper.run_log._BOOT_ID", tmp_path / "missing")
     RunLog(tmp_path / "log.jsonl").close()
-    assert opened(tmp_path / "log.jsonl")[0]["clock"] == ""
+    assert read_openings(tmp_path / "log.jsonl")[0]["clock"] == ""
 
 
-def test_fields_are_noted_for_a_while(tmp_path: Path) -> None:
+def test_noted_fields_are_written_within_their_block_only(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
     log.within(epoch=1)
     with log.note_fields(model=2, step=0):
         log.event("inside")
     log.event("outside")
     log.close()
-    inside, outside = lines(tmp_path / "log.jsonl")
+    inside, outside = read_lines(tmp_path / "log.jsonl")
     assert (inside["epoch"], inside["model"], inside["step"]) == (1, 2, 0)
     assert outside.keys() == {"event", "start", "epoch"}
 
 
-def test_a_resumed_log_tells_again_when_it_was_opened(tmp_path: Path) -> None:
+def test_a_resumed_log_records_its_opening_again(tmp_path: Path) -> None:
     for append in (False, True):
         RunLog(tmp_path / "log.jsonl", append=append).close()
-    first, second = opened(tmp_path / "log.jsonl")
+    first, second = read_openings(tmp_path / "log.jsonl")
     assert second["monotonic"] > first["monotonic"]

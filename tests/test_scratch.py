@@ -1,4 +1,4 @@
-"""Folders for a while, and what is left of them when a process is killed."""
+"""Temporary folders, and their removal after a process was killed."""
 
 from __future__ import annotations
 
@@ -21,36 +21,38 @@ with scratch_folder("work-", pathlib.Path(sys.argv[1])) as folder:
 """
 
 
-def test_it_is_there_while_it_is_used_and_gone_afterwards(tmp_path: Path) -> None:
+def test_a_folder_is_removed_after_use(tmp_path: Path) -> None:
     with scratch_folder("work-", tmp_path) as folder:
         (folder / "file").write_text("half")
         assert folder.parent == tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_removes_it(tmp_path: Path) -> None:
+def test_a_folder_is_removed_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="as it is"), scratch_folder("work-", tmp_path):
         raise ValueError("as it is")
     assert not list(tmp_path.iterdir())
 
 
-def test_that_of_a_living_process_stays_and_that_of_a_killed_one_goes(tmp_path: Path) -> None:
+def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(
+    tmp_path: Path,
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
-        theirs = Path(holder.stdout.readline().strip())
-        with scratch_folder("work-", tmp_path) as ours:
-            assert theirs.exists()
-            assert ours != theirs
+        holder_folder = Path(holder.stdout.readline().strip())
+        with scratch_folder("work-", tmp_path) as folder:
+            assert holder_folder.exists()
+            assert folder != holder_folder
         holder.kill()
         assert holder.wait(10) == -signal.SIGKILL
-    assert (theirs / "file").exists(), "a killed process removes nothing"
-    with scratch_folder("work-", tmp_path) as ours:
-        assert list(tmp_path.iterdir()) == [ours]
+    assert (holder_folder / "file").exists(), "a killed process removes nothing"
+    with scratch_folder("work-", tmp_path) as folder:
+        assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_nothing_else_is_removed(tmp_path: Path) -> None:
+def test_only_folders_with_names_of_scratch_folders_are_removed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     parent = tmp_path / "parent"

