@@ -1,5 +1,4 @@
-"""One of two ranks whose memory for plans differs, and who rest longer than their deadline; not a
-test by itself.
+"""A rank of a test: two ranks have different memory for plans, and rest longer than their deadline.
 
 usage: resting_rank.py OUT.json PARTITIONED, with torchrun's environment.
 """
@@ -38,7 +37,7 @@ def main(out: Path, partitioned: Path) -> None:
                 "epochs": EPOCHS,
                 "run_dir": str(out.parent / f"run-{cluster.rank}"),
             },
-            # One has room for all plans of the run, the other for one.
+            # One rank has room for all plans of the run, the other for one.
             "pipeline": {"memory": "1" if cluster.rank else "1G"},
         }
     )

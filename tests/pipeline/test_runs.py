@@ -58,7 +58,7 @@ ITERATIONS = 5
 TIMED = ("hop, adaptive",)
 
 
-def case(
+def make_values(
     partitioned: Path, run_dir: Path, servers: list[str], pipeline: str, **sections: Any
 ) -> dict[str, Any]:
     train = {
@@ -78,13 +78,16 @@ def case(
 
 
 def compare(
-    train_cases: TrainCases, folder: Path, make: Callable[[str, str], dict[str, Any]], kinds: Any
+    train_cases: TrainCases,
+    folder: Path,
+    make_case: Callable[[str, str], dict[str, Any]],
+    kinds: Any,
 ) -> None:
     """Train every kind with every pipeline, and compare them epoch by epoch."""
     names = [(kind, pipeline) for kind in kinds for pipeline in PIPELINES]
-    configs = [make(kind, pipeline) for kind, pipeline in names]
+    configs = [make_case(kind, pipeline) for kind, pipeline in names]
     trained = train_cases(configs, 2, folder / "ranks")
-    found = {}
+    results = {}
     for name, config, result in zip(names, configs, trained, strict=True):
         run_dir = Path(config["train"]["run_dir"])
         epochs = sorted(run_dir.rglob("epochs.jsonl"))
@@ -96,17 +99,17 @@ def compare(
         for line in lines:
             # Rows are compared; what is asked for again, because a server is busy, counts too.
             line.get("bytes", {}).pop("feature", None)
-        found[name] = {"losses": result["losses"]} | {
+        results[name] = {"losses": result["losses"]} | {
             key: [line.get(key) for line in lines] for key in keys
         }
     for kind in kinds:
         for pipeline in PIPELINES:
-            for key, values in found[kind, "off"].items():
-                assert found[kind, pipeline][key] == values, (kind, pipeline, key)
+            for key, values in results[kind, "off"].items():
+                assert results[kind, pipeline][key] == values, (kind, pipeline, key)
 
 
 @pytest.fixture(scope="module")
-def divided(
+def served_graph(
     community_graph: GraphDirectory,
     serve_partitions: Serve,
     tmp_path_factory: pytest.TempPathFactory,
@@ -117,23 +120,23 @@ def divided(
     return partitioned, serve_partitions(partitioned, 2)
 
 
-def test_homogeneous_graphs(
-    divided: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
+def test_pipelines_do_not_change_runs_of_homogeneous_graphs(
+    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    partitioned, servers = divided
+    partitioned, servers = served_graph
 
-    def make(kind: str, pipeline: str) -> dict[str, Any]:
+    def make_case(kind: str, pipeline: str) -> dict[str, Any]:
         model = {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3}
         run_dir = tmp_path / f"{kind}-{pipeline}"
-        return case(partitioned, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
+        return make_values(partitioned, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
 
-    compare(train_cases, tmp_path, make, ONE_TYPE)
+    compare(train_cases, tmp_path, make_case, ONE_TYPE)
 
 
-def test_rows_kept_for_later_change_traffic_alone(
-    divided: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
+def test_kept_rows_change_only_the_traffic(
+    served_graph: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    partitioned, servers = divided
+    partitioned, servers = served_graph
     model = {"name": "sage", "layers": 2, "hidden": 4}
     # Where a run ends early is compared above; this keeps what is sent for an end that differs.
     left_out = ("hop, no pregather", "cooperative, early end", *TIMED)
@@ -142,30 +145,32 @@ def test_rows_kept_for_later_change_traffic_alone(
     for kind in kinds:
         for reach, memory in ((0, "1G"), (4, "1G"), (4, "2K")):
             run_dir = tmp_path / f"{kind}-{reach}-{memory}"
-            values = case(partitioned, run_dir, servers, "as it is", model=model, **ONE_TYPE[kind])
+            values = make_values(
+                partitioned, run_dir, servers, "as it is", model=model, **ONE_TYPE[kind]
+            )
             values["pipeline"] = {"lookahead": reach, "lookahead_memory": memory}
             configs[kind, reach, memory] = values
     results = train_cases(list(configs.values()), 2, tmp_path / "ranks")
-    found = dict(zip(configs, results, strict=True))
+    results_by_config = dict(zip(configs, results, strict=True))
     for kind in kinds:
-        plain, whole, narrow = (found[each] for each in configs if each[0] == kind)
-        for other in (whole, narrow):
-            assert other["losses"] == plain["losses"]
-            assert other["val"] == plain["val"]
+        plain, roomy, narrow = (results_by_config[key] for key in configs if key[0] == kind)
+        for kept in (roomy, narrow):
+            assert kept["losses"] == plain["losses"]
+            assert kept["val"] == plain["val"]
             for key in ("local", "remote"):
-                assert other["rows"][key] == plain["rows"][key]
+                assert kept["rows"][key] == plain["rows"][key]
         if kind.startswith("cooperative"):
-            assert whole["bytes"] | {"feature": 0} == plain["bytes"] | {"feature": 0}
+            assert roomy["bytes"] | {"feature": 0} == plain["bytes"] | {"feature": 0}
             continue
-        sent = [each["bytes"]["feature"] for each in (whole, narrow, plain)]
-        assert sent[0] < sent[1] < sent[2], kind
-        for each in (whole, narrow, plain):
-            assert each["rows"]["remote_unique"] + each["rows"]["cached"] == (
+        feature_bytes = [result["bytes"]["feature"] for result in (roomy, narrow, plain)]
+        assert feature_bytes[0] < feature_bytes[1] < feature_bytes[2], kind
+        for result in (roomy, narrow, plain):
+            assert result["rows"]["remote_unique"] + result["rows"]["cached"] == (
                 plain["rows"]["remote_unique"] + plain["rows"]["cached"]
             )
 
 
-def test_typed_graphs_with_learnable_rows(
+def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
     serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
@@ -173,24 +178,26 @@ def test_typed_graphs_with_learnable_rows(
     partition_graph(graph, places["nodes"], 2, "random")
     partition_by_relation(graph, places["relations"], 2, layers=2)
     servers = serve_partitions(places["nodes"], 2)
-    kinds = {name: (places["nodes"], servers, each) for name, each in TYPED.items()}
+    kinds = {name: (places["nodes"], servers, sections) for name, sections in TYPED.items()}
     kinds["raf"] = (places["relations"], [], {"train": {"engine": "raf"}})
 
-    def make(kind: str, pipeline: str) -> dict[str, Any]:
+    def make_case(kind: str, pipeline: str) -> dict[str, Any]:
         partitioned, addresses, sections = kinds[kind]
         model = {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3}
-        own = sections | {"model": model, "learnable": LEARNABLE}
-        return case(partitioned, tmp_path / f"{kind}-{pipeline}", addresses, pipeline, **own)
+        model_sections = sections | {"model": model, "learnable": LEARNABLE}
+        return make_values(
+            partitioned, tmp_path / f"{kind}-{pipeline}", addresses, pipeline, **model_sections
+        )
 
-    compare(train_cases, tmp_path, make, kinds)
+    compare(train_cases, tmp_path, make_case, kinds)
 
 
 def test_ranks_may_rest_for_longer_than_their_deadline(
-    divided: tuple[Path, list[str]], run_ranks: Callable[..., list[Any]], tmp_path: Path
+    served_graph: tuple[Path, list[str]], run_ranks: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
-    """Also where one has begun to plan what another has no room for."""
+    """One rank has begun a plan that the other has no room for."""
     script = Path(__file__).with_name("resting_rank.py")
-    first, second = run_ranks(script, 2, tmp_path, str(divided[0]))
+    first, second = run_ranks(script, 2, tmp_path, str(served_graph[0]))
     assert first == second
     assert len(first) > 4
 
@@ -236,7 +243,9 @@ def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
     assert len(calls) == 4
 
 
-def test_spans_tell_what_ran_ahead(lone_trainer: Callable[..., Trainer], tmp_path: Path) -> None:
+def test_spans_name_the_threads_of_the_pipeline(
+    lone_trainer: Callable[..., Trainer], tmp_path: Path
+) -> None:
     trainer = lone_trainer()
     trainer.run()
     trainer.engine.state.log.close()
@@ -247,9 +256,11 @@ def test_spans_tell_what_ran_ahead(lone_trainer: Callable[..., Trainer], tmp_pat
     assert ("sample", None) not in kinds
     iterations = trainer.schedule.iterations
     for name, thread in (("sample", "plan"), ("gather", "read")):
-        own = [line for line in spans if (line.get("span"), line.get("thread")) == (name, thread)]
-        assert {(line["epoch"], line["iteration"]) for line in own} == {
-            (epoch, each) for epoch in range(2) for each in range(iterations)
+        stage_spans = [
+            line for line in spans if (line.get("span"), line.get("thread")) == (name, thread)
+        ]
+        assert {(line["epoch"], line["iteration"]) for line in stage_spans} == {
+            (epoch, iteration) for epoch in range(2) for iteration in range(iterations)
         }
 
 
@@ -258,17 +269,17 @@ def test_an_epoch_that_compares_iterations_reads_one_ahead(
     lone_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, compares: bool
 ) -> None:
     trainer = lone_trainer()
-    read, train, begun, ahead = trainer.engine.read, trainer.engine.train, [], []
+    read, train, reads_begun, ahead = trainer.engine.read, trainer.engine.train, [], []
 
     def begin(*arguments: Any) -> Any:
-        begun.append(1)
+        reads_begun.append(1)
         return read(*arguments)
 
     def train_late(*arguments: Any) -> Any:
         # Time enough for whatever may run ahead.
         time.sleep(0.05)
         report = train(*arguments)
-        ahead.append(len(begun) - len(ahead) - 1)
+        ahead.append(len(reads_begun) - len(ahead) - 1)
         return report
 
     monkeypatch.setattr(trainer.engine, "compares_iterations", lambda _epoch: compares)

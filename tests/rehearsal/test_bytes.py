@@ -78,7 +78,7 @@ def test_estimated_bytes_equal_those_of_real_epochs(
     partition_graph(graph, partitioned, SERVERS, "random", topology=topology)
     cases = []
     for name in engines:
-        # What the engine decides by itself, it decides by what it measures.
+        # By itself the engine would decide from measured times.
         options = {"engine_options": {"dependencies": "fetch"}} if name == "neutronstar" else {}
         cases.append(make_values(partitioned, name, ranks, run_dir=str(tmp_path / name), **options))
     servers = serve_partitions(partitioned, SERVERS)

@@ -13,7 +13,7 @@ from hopper.models.losses import check_loss
 from hopper.models.metrics import check_metric
 
 SCORES = torch.tensor([[2.0, 1.0, 5.0, -1.0], [0.0, 3.0, 0.5, 0.25]], dtype=torch.float64)
-# The second of the first link does not count.
+# The second candidate of the first link does not count.
 LABELS = torch.tensor([[1.0, 0.0, -1.0, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 
 
@@ -44,7 +44,7 @@ def test_losses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LINK_LOSSES)
-def test_a_link_that_is_compared_with_nothing_has_a_finite_loss(name: str) -> None:
+def test_a_link_without_negatives_has_a_finite_loss(name: str) -> None:
     scores = torch.tensor([[1.0, 4.0]], requires_grad=True)
     loss = LINK_LOSSES[name](classes=8).root_losses(scores, torch.tensor([[1.0, -1.0]]))
     loss.sum().backward()
