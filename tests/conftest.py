@@ -302,9 +302,9 @@ def free_ports(count: int = 1) -> int:
     above = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         first = above // 2 + secrets.randbelow(above // 2 - count)
-        with ExitStack() as taken, suppress(OSError):
+        with ExitStack() as sockets, suppress(OSError):
             for port in range(first, first + count):
-                taken.enter_context(socket.create_server(("0.0.0.0", port)))
+                sockets.enter_context(socket.create_server(("0.0.0.0", port)))
             return first
 
 

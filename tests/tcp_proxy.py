@@ -18,7 +18,7 @@ class TcpProxy:
     Parameters
     ----------
     address: the server's "host:port".
-    alter: called as (bytes, their place in the stream); returns what the client gets instead. An
+    alter: called as (bytes, their offset in the stream); returns what the client gets instead. An
         OSError cuts the connection.
     pause: seconds after every ``piece`` bytes of what the client gets.
     """
@@ -26,7 +26,7 @@ class TcpProxy:
     def __init__(
         self,
         address: str,
-        alter: Alter = lambda data, _place: data,
+        alter: Alter = lambda data, _offset: data,
         pause: float = 0.0,
         piece: int = PIECE,
     ) -> None:
@@ -71,7 +71,7 @@ class TcpProxy:
             except OSError:
                 return
             self._sockets += [near, far]
-            self._pool.submit(self._pump, near, far, lambda data, _place: data, 0.0, PIECE)
+            self._pool.submit(self._pump, near, far, lambda data, _offset: data, 0.0, PIECE)
             self._pool.submit(self._pump, far, near, self._alter, self._pause, self._piece)
 
     def _pump(
@@ -82,11 +82,11 @@ class TcpProxy:
         pause: float,
         piece: int,
     ) -> None:
-        place = 0
+        offset = 0
         try:
             while data := source.recv(piece):
-                sink.sendall(alter(data, place))
-                place += len(data)
+                sink.sendall(alter(data, offset))
+                offset += len(data)
                 self._ended.wait(pause)
             sink.shutdown(socket.SHUT_WR)
         except OSError:

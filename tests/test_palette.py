@@ -40,7 +40,7 @@ VISIONS = {
 
 def lab(colour: str, vision: str) -> tuple[float, float, float]:
     """The CIELAB values of a colour as a vision sees it, with the white of sRGB."""
-    shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    shares = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
     r, g, b = (
         min(1.0, max(0.0, sum(a * c for a, c in zip(row, linear, strict=True))))
@@ -74,7 +74,7 @@ def test_everything_has_a_colour_of_its_own() -> None:
     assert tuple(CAUSES) == ALL_CAUSES
     assert len(set(ENGINES.values())) == len(ENGINES)
     assert {*SERIES, *ENGINES.values(), *STAGES.values(), *CAUSES.values()} <= set(COLOURS)
-    assert [series(place) for place in (0, 8)] == [hex_of("blue")] * 2
+    assert [series(index) for index in (0, 8)] == [hex_of("blue")] * 2
 
 
 def test_words_on_a_colour_can_be_read() -> None:

@@ -19,9 +19,9 @@ Trace = list[list[int]]
 def read_all(trace: Trace, reach: int, room: int, requests: int = 1) -> tuple[int, KeptRows]:
     """Read a trace as a run does, each iteration in ``requests`` parts.
 
-    Returns how many rows were fetched, and the kept rows.
+    Returns how many rows were fetched, and the cache.
     """
-    kept = KeptRows(COUNT, 3, TABLE.dtype, room)
+    cache = KeptRows(COUNT, 3, TABLE.dtype, room)
     fetched = 0
 
     def fetch(ids: NDArray[np.int64], out: NDArray[np.float32], places: NDArray[np.int64]) -> None:
@@ -32,22 +32,22 @@ def read_all(trace: Trace, reach: int, room: int, requests: int = 1) -> tuple[in
     foreseen = 0
     for turn, ids_read in enumerate(trace):
         while foreseen < min(len(trace), turn + reach + 1):
-            kept.foresee(foreseen, np.unique(np.array(trace[foreseen], np.int64)))
+            cache.foresee(foreseen, np.unique(np.array(trace[foreseen], np.int64)))
             foreseen += 1
         # In any order.
         ids = np.unique(np.array(ids_read, np.int64))[::-1]
-        kept.begin()
+        cache.begin()
         for part in np.array_split(ids, requests):
             out = np.zeros((part.size, 3), TABLE.dtype)
-            look_up(kept, part, out, np.arange(part.size), fetch)
+            look_up(cache, part, out, np.arange(part.size), fetch)
             assert np.array_equal(out, TABLE[part])
-        kept.end()
-        assert kept.kept <= room
+        cache.end()
+        assert cache.kept <= room
         needed_soon = {node for later in trace[turn + 1 : turn + reach + 1] for node in later}
-        kept_nodes = set(np.flatnonzero(kept.find(np.arange(COUNT)) >= 0).tolist())
+        kept_nodes = set(np.flatnonzero(cache.find(np.arange(COUNT)) >= 0).tolist())
         assert kept_nodes <= needed_soon
-        assert len(kept_nodes) == kept.kept
-    return fetched, kept
+        assert len(kept_nodes) == cache.kept
+    return fetched, cache
 
 
 def fewest_fetches(trace: Trace, room: int) -> int:
@@ -72,8 +72,8 @@ traces = st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=
 @settings(deadline=None)
 @given(traces, st.integers(0, 6), st.integers(0, 8))
 def test_rows_are_right_and_only_needed_ones_are_kept(trace: Trace, reach: int, room: int) -> None:
-    fetched, kept = read_all(trace, reach, room, requests=2)
-    assert kept.kept == 0
+    fetched, cache = read_all(trace, reach, room, requests=2)
+    assert cache.kept == 0
     assert fetched <= sum(len(set(iteration)) for iteration in trace)
     if reach == 0 or room == 0:
         assert fetched == sum(len(set(iteration)) for iteration in trace)

@@ -174,12 +174,12 @@ def test_pipelines_do_not_change_runs_of_typed_graphs_with_learnable_rows(
     serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
-    places = {"nodes": tmp_path / "nodes", "relations": tmp_path / "relations"}
-    partition_graph(graph, places["nodes"], 2, "random")
-    partition_by_relation(graph, places["relations"], 2, layers=2)
-    servers = serve_partitions(places["nodes"], 2)
-    kinds = {name: (places["nodes"], servers, sections) for name, sections in TYPED.items()}
-    kinds["raf"] = (places["relations"], [], {"train": {"engine": "raf"}})
+    divisions = {"nodes": tmp_path / "nodes", "relations": tmp_path / "relations"}
+    partition_graph(graph, divisions["nodes"], 2, "random")
+    partition_by_relation(graph, divisions["relations"], 2, layers=2)
+    servers = serve_partitions(divisions["nodes"], 2)
+    kinds = {name: (divisions["nodes"], servers, sections) for name, sections in TYPED.items()}
+    kinds["raf"] = (divisions["relations"], [], {"train": {"engine": "raf"}})
 
     def make_case(kind: str, pipeline: str) -> dict[str, Any]:
         partitioned, addresses, sections = kinds[kind]
