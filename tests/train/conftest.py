@@ -26,7 +26,7 @@ from tests.conftest import own_path
 from tests.forked_python_client import COPY_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-OWN = Path(__file__).resolve().parent
+TRAIN_TESTS = Path(__file__).resolve().parent
 SERVERS = 2
 NODES = {"author": 60, "paper": 90}
 RELATIONS = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
@@ -36,7 +36,7 @@ END_LIMIT = 120.0
 
 @pytest.fixture(scope="module", autouse=True)
 def _starts(request: pytest.FixtureRequest) -> None:
-    """Runs start in a moment, but where a module says ``REAL_STARTS``."""
+    """Start runs quickly with forked interpreters, unless a module sets ``REAL_STARTS``."""
     if not getattr(request.module, "REAL_STARTS", False):
         request.getfixturevalue("forked_starts")
 
@@ -44,7 +44,7 @@ def _starts(request: pytest.FixtureRequest) -> None:
 class Run:
     """A training run in a process of its own, and every process that belongs to it.
 
-    They are found by the run's name, which stands in the paths that their command lines name.
+    The processes are recognised by the run's folder, which their command lines name.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Run:
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "PYTHON": sys.executable,
-            # Where classes of one's own lie.
-            "PYTHONPATH": own_path(OWN),
+            # Where the tests' own plug-in classes are.
+            "PYTHONPATH": own_path(TRAIN_TESTS),
         }
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
@@ -71,16 +71,16 @@ class Run:
 
     @property
     def stdout(self) -> str:
-        """What it has printed."""
+        """What the run has printed to standard output."""
         return self._stdout.read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What it has printed to standard error."""
+        """What the run has printed to standard error."""
         return self._stderr.read_text(errors="replace")
 
     def finish(self, limit: float = END_LIMIT) -> int:
-        """Wait for its end; returns the exit code."""
+        """Wait for the run's end; returns the exit code."""
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -91,7 +91,7 @@ class Run:
         self.await_condition(lambda: len(self.epochs()) >= count, f"{count} epochs")
 
     def await_condition(self, holds: Callable[[], bool], what: str) -> None:
-        """Return once ``holds()``; the run must not end before."""
+        """Return once ``holds()`` is true; the run must not end before."""
         deadline = time.monotonic() + START_LIMIT
         while not holds():
             code = self.process.poll()
@@ -100,63 +100,64 @@ class Run:
             time.sleep(0.03)
 
     def epochs(self) -> list[dict[str, Any]]:
-        """The epochs that are over, as they stand in the file."""
+        """The records of finished epochs, from the file."""
         if not self.epochs_file.exists():
             return []
-        whole = self.epochs_file.read_text().rpartition("\n")[0]
-        return [json.loads(line) for line in whole.splitlines()]
+        complete_lines = self.epochs_file.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in complete_lines.splitlines()]
 
     def losses(self) -> list[list[float]]:
-        """The loss of every iteration, by epoch."""
+        """The losses of all iterations, as a list for each epoch."""
         return [epoch["iteration_losses"] for epoch in self.epochs()]
 
     def checkpoint(self) -> tuple[Path, bytes] | None:
-        """The newest checkpoint of models, as it is now."""
+        """The newest checkpoint of models and its content, or None."""
         while (file := CheckpointFiles(self.run_dir).newest) is not None:
-            # Renamed into place, so whole; gone once there are newer ones.
+            # A checkpoint is renamed into place, so it is complete. Newer ones replace it.
             with suppress(FileNotFoundError):
                 return file, file.read_bytes()
         return None
 
     def go_back_to(self, file: Path, content: bytes) -> None:
-        """Let a checkpoint of models be the only one."""
+        """Make a checkpoint of models the only one."""
         CheckpointFiles(self.run_dir).forget_models()
         file.write_bytes(content)
 
     def summary(self) -> dict[str, Any]:
-        """What the run wrote at its end."""
+        """The summary that the run wrote at its end."""
         return dict(json.loads((self.run_dir / SUMMARY_FILE).read_text()))
 
     def members(self) -> list[psutil.Process]:
-        """Every process of the run that lives, the launching one excepted."""
-        found, own = [], os.fsencode(self.run_dir)
-        # Looked at many times a second, and psutil takes longer. A zombie's command line is empty.
+        """Every living process of the run, except the one that launched it."""
+        members, run_dir = [], os.fsencode(self.run_dir)
+        # Tests call this many times a second, and psutil takes longer. A zombie's command line is
+        # empty.
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != self.process.pid:
                 with suppress(OSError, psutil.NoSuchProcess):
-                    if own in Path("/proc", name, "cmdline").read_bytes():
-                        found.append(psutil.Process(int(name)))
-        return found
+                    if run_dir in Path("/proc", name, "cmdline").read_bytes():
+                        members.append(psutil.Process(int(name)))
+        return members
 
     def ranks(self) -> list[psutil.Process]:
         """The ranks, in order."""
         ranks = {}
-        for each in self.members():
-            # One that ends meanwhile is none.
+        for process in self.members():
+            # A process that ends meanwhile is skipped.
             with suppress(psutil.NoSuchProcess):
-                if "hopper.train" in each.cmdline():
-                    ranks[int(each.environ()["RANK"])] = each
+                if "hopper.train" in process.cmdline():
+                    ranks[int(process.environ()["RANK"])] = process
         return [ranks[rank] for rank in sorted(ranks)]
 
     def server(self, index: int) -> psutil.Process:
         """The feature server with that index."""
-        [found] = [
-            each
-            for each in self.members()
-            if "cache_server" in each.cmdline()
-            and each.cmdline()[each.cmdline().index("--server") + 1] == str(index)
+        [server] = [
+            process
+            for process in self.members()
+            if "cache_server" in process.cmdline()
+            and process.cmdline()[process.cmdline().index("--server") + 1] == str(index)
         ]
-        return found
+        return server
 
     def suspend(self, process: psutil.Process) -> None:
         """Stop a process of the run where it is, and the copy that it stands for."""
@@ -167,7 +168,7 @@ class Run:
     def family(self) -> list[psutil.Process]:
         """The launching process and all that it started, each with the copy that it stands for."""
         family = [psutil.Process(self.process.pid)]
-        # It grows while it is gone through.
+        # The list grows during the loop.
         for process in family:
             # The script's shell sleeps in processes that end meanwhile.
             with suppress(psutil.NoSuchProcess):
@@ -179,11 +180,13 @@ class Run:
         deadline = time.monotonic() + limit
         while left := self.members():
             if time.monotonic() > deadline:
-                pytest.fail(f"left behind: {[(each.pid, each.cmdline()) for each in left]}")
+                pytest.fail(
+                    f"left behind: {[(process.pid, process.cmdline()) for process in left]}"
+                )
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End whatever is left of it."""
+        """Kill the processes that are left of the run."""
         for process in [self.process, *self.members()]:
             try:
                 process.send_signal(signal.SIGKILL)
@@ -193,7 +196,7 @@ class Run:
 
 
 def copies_of(client: psutil.Process) -> list[psutil.Process]:
-    """What forked_python.py runs for a client of its own; empty for any other process."""
+    """The copy of forked_python.py that a client stands for; empty for any other process."""
     with suppress(OSError, psutil.NoSuchProcess):
         name, _, copy = Path(f"/proc/{client.pid}/comm").read_text().strip().partition(" ")
         if f"{name} {{}}" == COPY_NAME:
@@ -257,13 +260,13 @@ class Runs:
         folder: Path = REPOSITORY,
         start_new_session: bool = False,
     ) -> Run:
-        """Start any command that trains into the folder ``name``, in the working ``folder``."""
+        """Start a command that trains into the run folder ``name``; ``folder`` is where it runs."""
         run = Run(command, self._folder / name, self._folder, folder, start_new_session)
         self._started.append(run)
         return run
 
-    def finished(self, name: str, *overrides: str, **train: Any) -> Run:
-        """A ``hopper train`` that has ended well."""
+    def train_to_end(self, name: str, *overrides: str, **train: Any) -> Run:
+        """Run ``hopper train`` and wait for its end; fails unless it exits with 0."""
         run = self.train(name, *overrides, **train)
         code = run.finish()
         assert code == 0, f"ended with {code}: {run.stdout}{run.stderr}"
@@ -271,7 +274,7 @@ class Runs:
         return run
 
     def kill(self) -> None:
-        """End what is left of every run."""
+        """Kill the processes that are left of all runs."""
         for run in self._started:
             run.kill()
 
@@ -296,7 +299,7 @@ def runs(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def before_python(
     forked_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], None]:
-    """Let a line of shell run in each process that is to be Python, before it is."""
+    """Run a line of shell in each process before it becomes Python."""
 
     def begin(line: str) -> None:
         python = tmp_path / "python"
@@ -310,13 +313,13 @@ def before_python(
 
 @pytest.fixture(scope="session")
 def reference(runs: Runs) -> Run:
-    """Three epochs of ``hopper train``, ended well: what other ways to the same run must equal."""
-    return runs.finished("reference")
+    """Three epochs of ``hopper train``. Other ways to the same run must give the same losses."""
+    return runs.train_to_end("reference")
 
 
 @pytest.fixture
 def papers(tmp_path: Path) -> GraphDirectory:
-    """Papers with features, authors without."""
+    """A graph of papers with features and authors without."""
     generator = np.random.default_rng(0)
     schema = GraphSchema(
         name="papers",
@@ -328,7 +331,10 @@ def papers(tmp_path: Path) -> GraphDirectory:
     )
     with GraphWriter(tmp_path / "graph", schema) as writer:
         for relation, count in RELATIONS.items():
-            ends = (generator.integers(0, NODES[each], count) for each in (relation.src, "paper"))
+            ends = (
+                generator.integers(0, NODES[node_type], count)
+                for node_type in (relation.src, "paper")
+            )
             writer.topology(relation, *ends)
         writer.features("paper")[:] = generator.standard_normal((90, 5))
         writer.labels("paper", generator.integers(0, 3, 90))

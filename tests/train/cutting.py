@@ -1,4 +1,4 @@
-"""A callback that cuts the connections of its own rank; no tests of its own."""
+"""A callback that cuts the connections of its own rank. This file has no tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopper.train.callbacks import Callback, Running
 
 
 class Cutting(Callback):
-    """Cuts all connections of a rank but that to the store, in the middle of iterations.
+    """Cuts all connections of a rank within iterations, except the one to the store.
 
     Parameters
     ----------

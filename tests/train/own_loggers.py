@@ -1,4 +1,4 @@
-"""Loggers that tell what they were told, fail, or hold a run up; no tests of their own."""
+"""Loggers for tests: one records its calls and may sleep, another fails. This file has no tests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 
 class Witness:
-    """Writes every call to a file; may sleep in the middle of a run that was not resumed."""
+    """Writes every call to a file. It can sleep after an epoch of a run that was not resumed."""
 
     def __init__(self, *, run_dir: Path, sleep_after: int = -1) -> None:
         self._file = run_dir / "witness.jsonl"
         self._sleep_after = sleep_after
 
-    def _say(self, *told: Any) -> None:
+    def _say(self, *values: Any) -> None:
         with self._file.open("a") as file:
-            file.write(json.dumps([os.environ["RANK"], *told]) + "\n")
+            file.write(json.dumps([os.environ["RANK"], *values]) + "\n")
 
     def start(self, config: Mapping[str, Any]) -> None:
         self._is_resumed = config["train"]["resume"]
@@ -38,7 +38,7 @@ class Witness:
 
 
 class Failing:
-    """Fails when it is told of an epoch, and when it is closed."""
+    """Raises an error at every epoch, at the end and when it is closed."""
 
     def __init__(self, *, run_dir: Path) -> None:
         pass

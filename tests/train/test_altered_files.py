@@ -1,4 +1,4 @@
-"""What was altered on disk is not trained from: it is refused in a line, whatever was altered."""
+"""Altered files of checkpoints and divisions are refused in one line."""
 
 from __future__ import annotations
 
@@ -33,42 +33,49 @@ SERVERS = [0, 1]
 FLIPS = 60
 
 
-def flip_bit(file: Path, place: int) -> None:
+def flip_bit(file: Path, bit: int) -> None:
     content = bytearray(file.read_bytes())
-    content[place // 8] ^= 1 << place % 8
+    content[bit // 8] ^= 1 << bit % 8
     file.write_bytes(content)
 
 
 @pytest.fixture(scope="module")
-def checkpointed(runs: Any) -> Path:
+def checkpointed_run(runs: Any) -> Path:
     """The folder of a finished run with checkpoints."""
-    return Path(runs.finished("checkpointed", epochs=1, checkpoint_every=5).run_dir)
+    return Path(runs.train_to_end("checkpointed", epochs=1, checkpoint_every=5).run_dir)
 
 
 @pytest.mark.parametrize("name", ["checkpoints/step-*", "best.safetensors"])
-def test_no_bit_of_a_checkpoint_may_flip(checkpointed: Path, tmp_path: Path, name: str) -> None:
-    whole = next(checkpointed.glob(name)).read_bytes()
+def test_no_bit_of_a_checkpoint_may_flip(checkpointed_run: Path, tmp_path: Path, name: str) -> None:
+    original = next(checkpointed_run.glob(name)).read_bytes()
     draw = random.Random(3)
     file = tmp_path / "altered"
-    file.write_bytes(whole)
+    file.write_bytes(original)
     check_file(file)
     # The first bits say how long the header is; then header, facts, data, and what pads them.
-    places = [*range(0, 70, 9), *(draw.randrange(8 * len(whole)) for _ in range(FLIPS))]
-    for place in places:
-        file.write_bytes(whole)
-        flip_bit(file, place)
+    bits = [*range(0, 70, 9), *(draw.randrange(8 * len(original)) for _ in range(FLIPS))]
+    for bit in bits:
+        file.write_bytes(original)
+        flip_bit(file, bit)
         with pytest.raises(RequestError, match="altered since it was written"):
             check_file(file)
-    for changed in (whole[:-1], whole + b"\0", whole[: len(whole) // 2], b"", whole[:8]):
-        file.write_bytes(changed)
+    for altered in (
+        original[:-1],
+        original + b"\0",
+        original[: len(original) // 2],
+        b"",
+        original[:8],
+    ):
+        file.write_bytes(altered)
         with pytest.raises(RequestError, match="altered since it was written"):
             check_file(file)
 
 
-def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed: Path) -> None:
-    """It goes on from the one before, and with none left it ends, or begins anew where it may."""
-    folder = checkpointed.with_name("flipped")
-    shutil.copytree(checkpointed, folder)
+def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed_run: Path) -> None:
+    """It resumes from the checkpoint before. If no checkpoint is whole it fails, or begins anew
+    with ``resume = "auto"``."""
+    folder = checkpointed_run.with_name("flipped")
+    shutil.copytree(checkpointed_run, folder)
     files = CheckpointFiles(folder)
     newest, before = (files.model(step) for step in files.steps)
 
@@ -77,33 +84,33 @@ def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed: Path) 
         return runs.train("flipped", "--train.resume", how, epochs=2, checkpoint_every=5)
 
     flip_bit(newest, 8 * newest.stat().st_size - 100)
-    again = resume("true")
-    assert again.finish() == 0, again.stderr
-    assert f"passed over: {newest}: altered since it was written" in again.stderr
+    resumed = resume("true")
+    assert resumed.finish() == 0, resumed.stderr
+    assert f"passed over: {newest}: altered since it was written" in resumed.stderr
     for step in files.steps:
         check_file(files.model(step))
-    whole = again.losses()
+    expected = resumed.losses()
     for step in files.steps:
         truncate(files.model(step))
-    again = resume("true")
-    assert again.finish() == 1
-    assert "checkpoints: no whole checkpoint: " in again.stderr
-    assert "Traceback" not in again.stderr
-    again = resume("auto")
-    assert again.finish() == 0, again.stderr
-    assert "no checkpoint is whole, so training begins anew: " in again.stderr
-    assert again.losses() == whole
+    resumed = resume("true")
+    assert resumed.finish() == 1
+    assert "checkpoints: no whole checkpoint: " in resumed.stderr
+    assert "Traceback" not in resumed.stderr
+    restarted = resume("auto")
+    assert restarted.finish() == 0, restarted.stderr
+    assert "no checkpoint is whole, so training begins anew: " in restarted.stderr
+    assert restarted.losses() == expected
     assert not before.exists()
 
 
 @pytest.fixture
 def copy(partitioned: Path, tmp_path: Path) -> Path:
-    """A partitioned directory that a test may spoil."""
+    """A copy of the partitioned directory, which a test may alter."""
     return Path(shutil.copytree(partitioned, tmp_path / "copy"))
 
 
 def verify(path: Path) -> None:
-    """What a run's start and a run together look at."""
+    """Make the checks of a whole run: those of its start and those of later reads."""
     check_structure(path, SERVERS)
     check_partition(PartitionedGraph.open(path), SERVERS)
     check_rows(path, SERVERS)
@@ -167,7 +174,7 @@ def test_no_file_of_a_division_may_be_altered(partitioned: Path, tmp_path: Path,
     verify(path)
 
 
-def test_what_was_divided_passes(partitioned: Path) -> None:
+def test_an_unaltered_division_passes(partitioned: Path) -> None:
     verify(partitioned)
 
 
@@ -188,14 +195,14 @@ def test_swapped_files_are_found(copy: Path) -> None:
         verify(copy)
 
 
-def test_a_division_without_checksums_is_refused_and_told(copy: Path) -> None:
+def test_a_division_without_checksums_is_refused(copy: Path) -> None:
     (copy / CHECKSUMS_FILE).unlink()
     with pytest.raises(GraphError, match="divided by an older version"):
         verify(copy)
 
 
 @pytest.mark.parametrize("array", ["indptr", "indices", "original_ids", "train"])
-def test_ids_that_lead_nowhere_are_found_where_checksums_fit(copy: Path, array: str) -> None:
+def test_ids_out_of_range_are_found_even_if_checksums_fit(copy: Path, array: str) -> None:
     """Kernels would read beyond the end of an array."""
     [file] = copy.rglob(f"{array}.npy")
     values = np.load(file)
@@ -207,7 +214,7 @@ def test_ids_that_lead_nowhere_are_found_where_checksums_fit(copy: Path, array: 
         verify(copy)
 
 
-def test_the_fingerprint_is_of_the_division_and_not_of_the_moment(
+def test_dividing_again_gives_the_same_fingerprint(
     community_graph: GraphDirectory, tmp_path: Path, partitioned: Path
 ) -> None:
     for name, seed in (("same", 0), ("other", 1)):
@@ -231,9 +238,7 @@ def test_a_run_refuses_altered_structure_before_it_starts(
 
 
 @pytest.mark.parametrize("way", ["quick", "full"])
-def test_a_run_that_reads_altered_features_does_not_end_well(
-    runs: Any, copy: Path, way: str
-) -> None:
+def test_a_run_that_reads_altered_features_fails(runs: Any, copy: Path, way: str) -> None:
     file = next((copy / "server-1" / "features").rglob("*.npy"))
     flip_bit(file, 8 * 2000)
     name = f"altered-{way}"
@@ -254,12 +259,12 @@ def test_a_run_that_reads_altered_features_does_not_end_well(
 def test_servers_of_another_division_are_refused(
     runs: Any, copy: Path, serve_partitions: Callable[[Path, int], list[str]]
 ) -> None:
-    """They would answer: their rows are of the same shape."""
-    own = read_division(copy)
+    """Without the check they would serve wrong rows, because the shapes are the same."""
+    expected = read_division(copy)
     for server in SERVERS:
         set_division(copy / f"server-{server}", "0123456789abcdef" * 2)
     addresses = json.dumps(serve_partitions(copy, 2))
     run = runs.train("elsewhere", "--cluster.servers", addresses, epochs=1)
     assert run.finish() == 1
-    assert f"it serves the division {'0123456789abcdef' * 2}, expected {own}" in run.stderr
+    assert f"it serves the division {'0123456789abcdef' * 2}, expected {expected}" in run.stderr
     assert "Traceback" not in run.stderr

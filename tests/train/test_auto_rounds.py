@@ -1,4 +1,4 @@
-"""The rounds of ``engine = "auto"``, on times that are written down: who leaves when, and why."""
+"""The rounds of ``engine = "auto"`` with given times: which engine leaves when, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Times = dict[str, list[float] | str]
 
 
 class Engine:
-    """What is tried: its times come again and again, behind a warm-up that is not timed."""
+    """A stand-in for an engine. Its times repeat; its warm-up is not timed."""
 
     def __init__(self, name: str, times: Iterator[float]) -> None:
         self.name, self.times, self.is_warm, self.is_closed = name, times, False, False
@@ -29,7 +29,7 @@ class Engine:
 
 
 class Bench:
-    """Stands in for everything below the rounds; times of a word are a refusal in that word."""
+    """Stands in for all that the rounds call. An engine with a text for times refuses with it."""
 
     def __init__(self, times: Times, tables: tuple[str, ...] = ()) -> None:
         self.cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
@@ -37,7 +37,8 @@ class Bench:
         self.engines: list[Engine] = []
         self.tables = tables
         self._times = {
-            name: each if isinstance(each, str) else cycle(each) for name, each in times.items()
+            name: seconds if isinstance(seconds, str) else cycle(seconds)
+            for name, seconds in times.items()
         }
 
     def request(self, name: str) -> Any:
@@ -70,7 +71,7 @@ class Bench:
         )
 
 
-def test_who_is_slower_leaves_as_soon_as_the_rounds_show_it(
+def test_a_slower_engine_leaves_as_soon_as_the_rounds_show_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench({"slow": [3.0, 3.1, 3.2], "even": [1.0, 1.3], "best": [1.1, 1.0]})
@@ -99,7 +100,7 @@ def test_a_trial_ends_once_the_best_is_shown_to_be_faster(monkeypatch: pytest.Mo
     assert "No difference" not in choice.reason
 
 
-def test_all_train_the_same_batch_in_a_round_and_take_turns_in_beginning(
+def test_engines_train_the_same_batch_in_a_round_and_take_turns_to_be_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench({"a": [1.0, 1.1, 0.9], "b": [2.0, 2.2, 1.9]})
@@ -109,7 +110,7 @@ def test_all_train_the_same_batch_in_a_round_and_take_turns_in_beginning(
 
 def test_an_engine_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = Bench({"a": [1.0], "b": "not with this model"}).choose(monkeypatch)
-    assert [each.engine for each in choice.tries] == ["a"]
+    assert [attempt.engine for attempt in choice.tries] == ["a"]
     assert choice.reason == "1 round of an iteration each: a 1 s, 1e-05 MB"
     with pytest.raises(RequestError, match="not with that one either"):
         Bench({"a": "not with this", "b": "not with that one either"}).choose(monkeypatch)
@@ -127,7 +128,7 @@ def test_no_round_begins_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-def test_tables_of_learned_rows_are_let_go_of_after_each_turn(
+def test_engines_with_learnable_rows_are_closed_after_each_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench({"a": [1.0, 1.1, 0.9], "b": [2.0, 2.2, 1.9]}, tables=("paper",))

@@ -1,4 +1,4 @@
-"""The commands around a cache: profiling, planning, training with what was profiled."""
+"""Commands for a cache: profiling, planning, and training with a profile."""
 
 from __future__ import annotations
 
@@ -20,41 +20,43 @@ from hopper.train.warm_cache import check_profile
 
 
 def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Profiled by the command, planned, trained with: sampled once."""
+    """The command makes a profile. Planning and training use it, and do not sample again."""
     config = runs.config("profiled", engine="model_centric")
-    own = [str(config), "--train.seed=9"]
-    assert main(["cache", "plan", "--size", "1K", *own]) == 1
+    config_words = [str(config), "--train.seed=9"]
+    assert main(["cache", "plan", "--size", "1K", *config_words]) == 1
     assert "no such profile; `hopper cache profile` makes one" in capsys.readouterr().err
-    made = subprocess.run(
-        [sys.executable, "-m", "hopper.cli", "cache", "profile", *own],
+    profiling = subprocess.run(
+        [sys.executable, "-m", "hopper.cli", "cache", "profile", *config_words],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    assert "counting" not in made.stderr
-    assert "rank 1," in made.stdout
+    assert profiling.returncode == 0, profiling.stderr
+    assert "counting" not in profiling.stderr
+    assert "rank 1," in profiling.stdout
     picture = Path(str(config)).with_suffix(".png")
-    assert main(["cache", "plan", "--size", "20%", "--out", str(picture), *own]) == 0
-    planned = capsys.readouterr().out
+    assert main(["cache", "plan", "--size", "20%", "--out", str(picture), *config_words]) == 0
+    printed = capsys.readouterr().out
     for policy in ("lru", "hotness", "hotness+penalty", "benefit"):
-        assert policy in planned
+        assert policy in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
-    run = runs.finished(
+    run = runs.train_to_end(
         *("profiled", "--train.seed=9", "--cache.policy=hotness", "--cache.size=20%"),
         engine="model_centric",
     )
     assert "to count visits" not in run.stdout
     assert "cache: " in run.stdout
-    other = runs.finished(
+    sampling_run = runs.train_to_end(
         *("sampled", "--train.seed=10", "--cache.policy=hotness", "--cache.size=20%"),
         engine="model_centric",
     )
-    assert "to count visits" in other.stdout
+    assert "to count visits" in sampling_run.stdout
 
 
-def test_refusals(runs: Any, partitioned: Path, tmp_path: Path) -> None:
-    """Before anything is started, naming the key."""
+def test_bad_settings_of_a_cache_are_refused_before_a_run(
+    runs: Any, partitioned: Path, tmp_path: Path
+) -> None:
+    """The error names the key."""
 
-    def refused(engine: str, **cache: Any) -> str:
+    def error_of(engine: str, **cache: Any) -> str:
         config = make_config(
             {
                 "data": {"partitioned": str(partitioned)},
@@ -67,10 +69,10 @@ def test_refusals(runs: Any, partitioned: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "run").exists()
         return str(error.value)
 
-    told = refused("cooperative", policy="lru", size="1M")
-    assert "cache.policy: cooperative reads no rows of other servers" in told
-    assert "cache.size: expected room for rows, given '0'" in refused("hop", policy="lru")
-    assert "cache.size: expected a number and a unit" in refused("hop", policy="lru", size="huge")
+    message = error_of("cooperative", policy="lru", size="1M")
+    assert "cache.policy: cooperative reads no rows of other servers" in message
+    assert "cache.size: expected room for rows, given '0'" in error_of("hop", policy="lru")
+    assert "cache.size: expected a number and a unit" in error_of("hop", policy="lru", size="huge")
     assert not (partitioned / FOLDER / "nothing").exists()
     graph = PartitionedGraph.open(partitioned)
     config = make_config({"data": {"partitioned": str(partitioned)}, "train": {"engine": "auto"}})

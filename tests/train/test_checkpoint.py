@@ -1,4 +1,4 @@
-"""What a checkpoint must agree with, without starting a run."""
+"""Checkpoints without runs: what they restore, and which runs they refuse."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def identity(graph: PartitionedGraph, ranks: int = 2, **train: Any) -> dict[str,
     return run_identity(config, graph, Cluster(0, ranks, ranks // 2, torch.device("cpu"), 1.0))
 
 
-def trained() -> tuple[PackedModel, Optimizer]:
+def train_one_step() -> tuple[PackedModel, Optimizer]:
     torch.manual_seed(0)
     packed = PackedModel(torch.nn.Linear(3, 2))
     packed.gradients.normal_()
@@ -58,24 +58,24 @@ def trained() -> tuple[PackedModel, Optimizer]:
 def test_what_was_saved_is_restored(
     partitions: dict[str, PartitionedGraph], tmp_path: Path
 ) -> None:
-    packed, optimizer = trained()
-    file, mine = tmp_path / "checkpoint.safetensors", identity(partitions["one"])
+    packed, optimizer = train_one_step()
+    file, saved_identity = tmp_path / "checkpoint.safetensors", identity(partitions["one"])
     progress = Progress(epoch=2, iteration=3, step=11, losses=[0.1 + 0.2], best_score=0.5)
-    save_training(file, mine, training_state(packed.module, optimizer), asdict(progress))
-    other = PackedModel(torch.nn.Linear(3, 2))
-    other_optimizer = Optimizer(other, Adam(other.parameters), learning_rate=0.1)
-    found = load_training(file, mine, training_state(other.module, other_optimizer))
-    assert Progress(**found) == progress
-    for one in (packed, other):
-        one.gradients.fill_(0.3)
+    save_training(file, saved_identity, training_state(packed.module, optimizer), asdict(progress))
+    restored = PackedModel(torch.nn.Linear(3, 2))
+    restored_optimizer = Optimizer(restored, Adam(restored.parameters), learning_rate=0.1)
+    facts = load_training(file, saved_identity, training_state(restored.module, restored_optimizer))
+    assert Progress(**facts) == progress
+    for model in (packed, restored):
+        model.gradients.fill_(0.3)
     optimizer.step()
-    other_optimizer.step()
-    assert torch.equal(packed.parameters, other.parameters)
+    restored_optimizer.step()
+    assert torch.equal(packed.parameters, restored.parameters)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "key"),
     [
         ({"ranks": 4}, "the roots of an iteration"),
         ({"engine": "locality"}, "whether the engine is exact"),
@@ -85,46 +85,46 @@ def test_what_was_saved_is_restored(
 )
 def test_a_checkpoint_of_another_run_is_refused(
     change: dict[str, Any],
-    named: str,
+    key: str,
     partitions: dict[str, PartitionedGraph],
     tmp_path: Path,
 ) -> None:
-    packed, optimizer = trained()
+    packed, optimizer = train_one_step()
     file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
     save_training(file, identity(partitions["one"]), state, asdict(Progress()))
-    with pytest.raises(RequestError, match=f"cannot resume: {named} was"):
+    with pytest.raises(RequestError, match=f"cannot resume: {key} was"):
         load_training(file, identity(partitions["one"], **change), state)
 
 
-def test_a_run_that_is_not_exact_stays_where_it_is(
+def test_a_run_of_an_inexact_engine_resumes_on_the_same_division_only(
     partitions: dict[str, PartitionedGraph], tmp_path: Path
 ) -> None:
-    packed, optimizer = trained()
+    packed, optimizer = train_one_step()
     file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
     for engine in ("locality", "hop"):
-        own = {"engine": engine}
-        save_training(file, identity(partitions["one"], **own), state, asdict(Progress(step=4)))
-        for change, named in (
+        options = {"engine": engine}
+        save_training(file, identity(partitions["one"], **options), state, asdict(Progress(step=4)))
+        for change, key in (
             ({"graph": "other"}, "the division of the graph"),
             ({"ranks": 4, "batch_size": 16}, "train.batch_size"),
         ):
             graph = partitions[change.pop("graph", "one")]
-            elsewhere = identity(graph, **own | change)
+            changed_identity = identity(graph, **options | change)
             if engine == "hop":
-                assert load_training(file, elsewhere, state)["step"] == 4
+                assert load_training(file, changed_identity, state)["step"] == 4
                 continue
-            with pytest.raises(RequestError, match=f"cannot resume: {named} was"):
-                load_training(file, elsewhere, state)
+            with pytest.raises(RequestError, match=f"cannot resume: {key} was"):
+                load_training(file, changed_identity, state)
 
 
-def test_a_key_that_a_checkpoint_does_not_know_yet_had_its_default(
+def test_keys_that_an_old_checkpoint_lacks_have_their_defaults(
     partitions: dict[str, PartitionedGraph], tmp_path: Path
 ) -> None:
-    packed, optimizer = trained()
+    packed, optimizer = train_one_step()
     file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
-    older = identity(partitions["one"])
-    del older["train.clip_norm"]
-    save_training(file, older, state, asdict(Progress(step=4)))
+    older_identity = identity(partitions["one"])
+    del older_identity["train.clip_norm"]
+    save_training(file, older_identity, state, asdict(Progress(step=4)))
     assert load_training(file, identity(partitions["one"]), state)["step"] == 4
     with pytest.raises(RequestError, match=r"train\.clip_norm was 0\.0, now it is 2\.0"):
         load_training(file, identity(partitions["one"], clip_norm=2.0), state)
@@ -136,7 +136,7 @@ def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:
     assert (tmp_path / EPOCHS_FILE).read_text() == '{"epoch": 0}\n{"epoch": 1}\n'
 
 
-def test_tensors_are_what_the_library_reads(
+def test_safetensors_reads_what_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_file, "_VALUES_AT_ONCE", 7)
@@ -151,15 +151,15 @@ def test_tensors_are_what_the_library_reads(
         "none": torch.empty(0, 3),
     }
     save_tensors(tmp_path / "tensors.safetensors", tensors, {"epoch": 3})
-    found = load_file(tmp_path / "tensors.safetensors")
-    assert found.keys() == tensors.keys()
+    loaded = load_file(tmp_path / "tensors.safetensors")
+    assert loaded.keys() == tensors.keys()
     for name, value in tensors.items():
-        assert found[name].dtype == value.dtype
-        assert torch.equal(found[name], value)
-    into = {name: torch.zeros_like(value) for name, value in tensors.items()}
+        assert loaded[name].dtype == value.dtype
+        assert torch.equal(loaded[name], value)
+    restored = {name: torch.zeros_like(value) for name, value in tensors.items()}
     save_training(tmp_path / "state.safetensors", {}, tensors, {"step": 3})
-    assert load_training(tmp_path / "state.safetensors", {}, into) == {"step": 3}
-    assert all(torch.equal(into[name], value) for name, value in tensors.items())
-    into["rows"] = torch.zeros(3, 11)
+    assert load_training(tmp_path / "state.safetensors", {}, restored) == {"step": 3}
+    assert all(torch.equal(restored[name], value) for name, value in tensors.items())
+    restored["rows"] = torch.zeros(3, 11)
     with pytest.raises(RequestError, match=r"rows: expected shape \(3, 11\), found \(11, 3\)"):
-        load_training(tmp_path / "state.safetensors", {}, into)
+        load_training(tmp_path / "state.safetensors", {}, restored)

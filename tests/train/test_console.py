@@ -15,18 +15,18 @@ from hopper.train.console import RunConsole
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a terminal of 80 columns is sent."""
-    sent = io.StringIO()
+    """What the console writes to a terminal of 80 columns."""
+    screen = io.StringIO()
 
     def terminal(**options: Any) -> Console:
-        return Console(file=sent, width=80, force_terminal=True, color_system=None, **options)
+        return Console(file=screen, width=80, force_terminal=True, color_system=None, **options)
 
     monkeypatch.setattr(run_console, "Console", terminal)
-    return sent
+    return screen
 
 
-def shown(console: RunConsole, screen: io.StringIO) -> str:
-    """What the bar shows now."""
+def read_bar(console: RunConsole, screen: io.StringIO) -> str:
+    """Redraw the progress bar, and return its text."""
     assert console._bar is not None
     screen.seek(0)
     screen.truncate()
@@ -37,25 +37,25 @@ def shown(console: RunConsole, screen: io.StringIO) -> str:
 def test_a_loss_is_shown_once_it_is_known(screen: io.StringIO) -> None:
     with RunConsole(True, "accuracy") as console:
         console.start_epoch(3, 0, 100, 4096)
-        assert "loss" not in shown(console, screen)
+        assert "loss" not in read_bar(console, screen)
         console.step(math.nan, 0)
-        assert "loss" not in shown(console, screen)
+        assert "loss" not in read_bar(console, screen)
         console.step(1.25, 10**6)
-        assert "loss 1.2500" in shown(console, screen)
+        assert "loss 1.2500" in read_bar(console, screen)
         # A rank that does not learn of an iteration's loss goes on to show the last one.
         console.step(math.nan, 10**6)
-        text = shown(console, screen)
+        text = read_bar(console, screen)
         assert "loss 1.2500" in text
         assert "nan" not in text
 
 
-def test_all_of_it_fits(screen: io.StringIO) -> None:
+def test_the_bar_fits_into_80_columns(screen: io.StringIO) -> None:
     with RunConsole(True, "balanced_accuracy") as console:
         console._score = "  val balanced_accuracy 0.9876"
         console.start_epoch(123, 5, 12345, 10**6)
         for step in range(3):
             console.step(123.4567, step * 10**9)
-        text = shown(console, screen)
+        text = read_bar(console, screen)
     for part in ("epoch 123", "8/12345", "loss 123.4567", "val balanced_accuracy 0.9876", "left"):
         assert part in text
     assert "…" not in text

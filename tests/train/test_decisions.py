@@ -1,5 +1,4 @@
-"""Merging decided from the times of iterations is recorded, replayed bit for bit, and survives
-resuming."""
+"""Adaptive merging: decisions from the times of iterations are recorded, replayed and resumed."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ from hopper.micrograph.merge_number import MERGE, TRIED, MergeNumber
 from hopper.train.results import EPOCHS_FILE
 from hopper.train.tensor_file import read_facts
 
-# So small batches that two epochs have enough iterations to compare.
+# The batches are so small that two epochs have enough iterations to compare.
 ADAPTIVE = ("--hop.merge=adaptive", "--train.batch_size=2")
 EPOCHS = 4
 
 
 @pytest.fixture(scope="module")
-def decided(runs: Any) -> Any:
+def adaptive_run(runs: Any) -> Any:
     """A run that compared both numbers of steps that it can dissolve."""
-    return runs.finished("decided", *ADAPTIVE, epochs=EPOCHS)
+    return runs.train_to_end("decided", *ADAPTIVE, epochs=EPOCHS)
 
 
 def assert_follows_its_times(epochs: list[dict[str, Any]]) -> None:
@@ -33,8 +32,8 @@ def assert_follows_its_times(epochs: list[dict[str, Any]]) -> None:
         number = number.after(epoch["epoch"], dict(enumerate(seconds, first)))
 
 
-def test_decisions_follow_the_iterations_times(decided: Any) -> None:
-    epochs = decided.epochs()
+def test_decisions_follow_the_iterations_times(adaptive_run: Any) -> None:
+    epochs = adaptive_run.epochs()
     assert len(epochs) == EPOCHS
     # Two epochs have as many pairs as it takes.
     compared = {MERGE: 0, TRIED: 1}
@@ -42,51 +41,57 @@ def test_decisions_follow_the_iterations_times(decided: Any) -> None:
     assert_follows_its_times(epochs)
 
 
-def test_a_replayed_run_equals_the_first(decided: Any, runs: Any) -> None:
-    again = runs.finished("replayed", "--replay", str(decided.run_dir), *ADAPTIVE, epochs=EPOCHS)
-    assert [e["decisions"] for e in again.epochs()] == [e["decisions"] for e in decided.epochs()]
-    assert again.losses() == decided.losses()
+def test_a_replayed_run_equals_the_first(adaptive_run: Any, runs: Any) -> None:
+    replayed = runs.train_to_end(
+        "replayed", "--replay", str(adaptive_run.run_dir), *ADAPTIVE, epochs=EPOCHS
+    )
+    assert [epoch["decisions"] for epoch in replayed.epochs()] == [
+        epoch["decisions"] for epoch in adaptive_run.epochs()
+    ]
+    assert replayed.losses() == adaptive_run.losses()
 
 
-def test_an_older_run_tried_no_other_number(decided: Any, runs: Any) -> None:
-    folder = decided.run_dir.parent / "older"
+def test_a_run_of_an_older_version_is_replayed(adaptive_run: Any, runs: Any) -> None:
+    folder = adaptive_run.run_dir.parent / "older"
     folder.mkdir()
-    lines = [epoch | {"decisions": {MERGE: 1}} for epoch in decided.epochs()]
+    lines = [epoch | {"decisions": {MERGE: 1}} for epoch in adaptive_run.epochs()]
     (folder / EPOCHS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    again = runs.finished("after-an-older", *ADAPTIVE, epochs=2, replay=str(folder))
-    assert [epoch["decisions"] for epoch in again.epochs()] == [{MERGE: 1}] * 2
+    replayed = runs.train_to_end("after-an-older", *ADAPTIVE, epochs=2, replay=str(folder))
+    assert [epoch["decisions"] for epoch in replayed.epochs()] == [{MERGE: 1}] * 2
 
 
-def test_a_run_resumed_within_an_epoch_that_compares_is_replayed(runs: Any) -> None:
+def test_a_run_resumed_in_a_comparing_epoch_can_be_replayed(runs: Any) -> None:
     options = {"epochs": 4, "checkpoint_every": 4}
     run = runs.train("resumed-comparing", *ADAPTIVE, **options)
-    file, kept = run.run_dir, b""
+    file, content = run.run_dir, b""
 
     def is_comparing() -> bool:
-        nonlocal file, kept
-        found = run.checkpoint()
-        if found is None:
+        nonlocal file, content
+        checkpoint = run.checkpoint()
+        if checkpoint is None:
             return False
-        file, kept = found
+        file, content = checkpoint
         copy = run.run_dir.with_name("comparing-copy")
-        copy.write_bytes(kept)
-        place = read_facts(copy)["progress"]
-        return bool(place["epoch"] == 2 and place["iteration"] > 0)
+        copy.write_bytes(content)
+        progress = read_facts(copy)["progress"]
+        return bool(progress["epoch"] == 2 and progress["iteration"] > 0)
 
     run.await_condition(is_comparing, "checkpoint within the third epoch")
     assert run.finish() == 0, run.stderr
-    run.go_back_to(file, kept)
-    resumed = runs.finished("resumed-comparing", *ADAPTIVE, resume=True, **options)
+    run.go_back_to(file, content)
+    resumed = runs.train_to_end("resumed-comparing", *ADAPTIVE, resume=True, **options)
     epochs = resumed.epochs()
     assert epochs[2]["decisions"] == {MERGE: 0, TRIED: 1}
     assert epochs[2]["measured_iterations"] < epochs[2]["iterations"]
     assert_follows_its_times(epochs)
-    again = runs.finished("comparing-again", *ADAPTIVE, epochs=4, replay=str(resumed.run_dir))
-    assert again.losses() == resumed.losses()
+    replayed = runs.train_to_end(
+        "comparing-again", *ADAPTIVE, epochs=4, replay=str(resumed.run_dir)
+    )
+    assert replayed.losses() == resumed.losses()
 
 
-def test_a_run_of_another_engine_cannot_be_replayed(decided: Any, runs: Any) -> None:
-    refused = runs.train("refused", replay=str(decided.run_dir), engine="zero_hop")
+def test_a_run_of_another_engine_cannot_be_replayed(adaptive_run: Any, runs: Any) -> None:
+    refused = runs.train("refused", replay=str(adaptive_run.run_dir), engine="zero_hop")
     assert refused.finish() == 1
     assert "expected epochs of engine zero_hop on 2 ranks, found [('hop', 2)]" in refused.stderr
     assert not (refused.run_dir / EPOCHS_FILE).exists()

@@ -1,4 +1,4 @@
-"""What dies is named, everything else is taken down, and nothing is left behind."""
+"""If a process of a run fails, the error names it and all other processes end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hopper.train.rank_failures import Failure, explain
 
 # Seconds that every wait between the processes may take, and that taking them down may take.
 TIMEOUT, END = 20.0, 20.0
-# The deadline of runs in which something hangs, what docs/howto/resume.md promises beyond
-# it, and what a machine under load may take for starting an interpreter's end and the like.
+# The deadline of runs in which a process hangs, the seconds after it that docs/howto/resume.md
+# allows for, and what a machine under load may take besides.
 DEADLINE, BOUND, SLACK = 5.0, 5.0, 5.0
 HANGS: dict[str, Callable[[Any], Any]] = {
     "rank 0": lambda run: run.ranks()[0],
@@ -25,8 +25,8 @@ HANGS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def begin(runs: Any, name: str, timeout: float) -> Any:
-    """Start a run that would go on for hours; returns it in its second epoch."""
+def start_run(runs: Any, name: str, timeout: float) -> Any:
+    """Start a run of a million epochs; returns it once its second epoch has begun."""
     run = runs.train(
         name,
         *("--cluster.timeout_seconds", str(timeout)),
@@ -42,33 +42,33 @@ def begin(runs: Any, name: str, timeout: float) -> Any:
 @pytest.fixture
 def training(runs: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A run in its second epoch."""
-    run = begin(runs, request.node.name, TIMEOUT)
+    run = start_run(runs, request.node.name, TIMEOUT)
     yield run
     run.kill()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def hung(runs: Any) -> Iterator[dict[str, Future[tuple[str, float]]]]:
-    """The error of each run in which a process hangs, and the seconds until then, by the process.
+def hanging_runs(runs: Any) -> Iterator[dict[str, Future[tuple[str, float]]]]:
+    """The errors of runs in which a process hangs, and the seconds until then, by that process.
 
     Other runs and tests begin while one waits for its deadline.
     """
     with ThreadPoolExecutor(len(HANGS)) as pool:
         ends = {}
         for name, find in HANGS.items():
-            run = begin(runs, f"hung {name}", DEADLINE)
+            run = start_run(runs, f"hung {name}", DEADLINE)
             run.suspend(find(run))
-            ends[name] = pool.submit(time_of_end, run, time.monotonic())
+            ends[name] = pool.submit(error_and_seconds, run, time.monotonic())
         yield ends
 
 
-def time_of_end(run: Any, begun: float) -> tuple[str, float]:
-    """The error that ends a run, and the seconds that have passed since ``begun`` by then."""
-    error = last_words(run)
-    return error, time.monotonic() - begun
+def error_and_seconds(run: Any, start: float) -> tuple[str, float]:
+    """The error that ends a run, and the seconds that have passed since ``start`` by then."""
+    error = wait_for_error(run)
+    return error, time.monotonic() - start
 
 
-def last_words(run: Any, limit: float = TIMEOUT + END) -> str:
+def wait_for_error(run: Any, limit: float = TIMEOUT + END) -> str:
     """The error that ends a run within ``limit`` seconds; fails if anything is left of the run."""
     assert run.finish(limit) == 1
     run.assert_nothing_remains()
@@ -81,13 +81,13 @@ def test_a_killed_rank_is_named(training: Any) -> None:
     victim = training.ranks()[1]
     victim.kill()
     expected = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
-    assert expected in last_words(training)
+    assert expected in wait_for_error(training)
 
 
 def test_a_killed_server_is_named(training: Any) -> None:
     victim = training.server(0)
     victim.kill()
-    error = last_words(training)
+    error = wait_for_error(training)
     assert f"feature server 0 (pid {victim.pid}, 127.0.0.1:" in error
     assert "was killed by SIGKILL; the ranks were ended" in error
 
@@ -95,20 +95,20 @@ def test_a_killed_server_is_named(training: Any) -> None:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_everything(training: Any, name: str) -> None:
     training.process.send_signal(signal.Signals[name])
-    assert f"ended by {name}; ranks and servers were ended" in last_words(training)
+    assert f"ended by {name}; ranks and servers were ended" in wait_for_error(training)
 
 
-def test_of_ranks_that_were_told_to_end_the_first_is_named() -> None:
-    """What torchrun's agent tells of them is a moment in whole seconds."""
-    met = [Failure(rank, 40 + rank, -signal.SIGTERM, "no record", 1e9) for rank in (2, 0, 1)]
-    told = str(explain(met))
-    assert told == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
+def test_of_several_ended_ranks_the_first_is_named() -> None:
+    """Torchrun's agent tells only the second in which a rank ended, so times may be equal."""
+    failures = [Failure(rank, 40 + rank, -signal.SIGTERM, "no record", 1e9) for rank in (2, 0, 1)]
+    message = str(explain(failures))
+    assert message == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
 
 
-def test_a_rank_that_never_comes_is_named(runs: Any, before_python: Callable[[str], None]) -> None:
+def test_a_rank_that_never_starts_is_named(runs: Any, before_python: Callable[[str], None]) -> None:
     before_python('[ "$RANK" != 1 ] || kill -STOP $$')
     run = runs.train("never-comes", "--cluster.start_timeout_seconds", "5", epochs=1_000_000)
-    error = last_words(run)
+    error = wait_for_error(run)
     assert re.fullmatch(
         r"error: rank 0 \(pid \d+\) failed: rank 0, waiting for rank 1: meeting the other ranks "
         r"did not finish within 5 s",
@@ -116,10 +116,10 @@ def test_a_rank_that_never_comes_is_named(runs: Any, before_python: Callable[[st
     )
 
 
-def test_a_rank_that_outlives_a_killed_one_does_not_hide_it(
+def test_a_killed_rank_is_named_even_if_another_ignores_sigterm(
     runs: Any, before_python: Callable[[str], None]
 ) -> None:
-    """Told to end, rank 0 does not react, so the launcher kills it after its deadline."""
+    """Rank 0 ignores SIGTERM, so the launcher kills it after its deadline."""
     before_python(
         '[ "$RANK" != 1 ] || kill -KILL $$; [ -z "$RANK" ] || trap \'\' TERM; '
         '[ -z "$RANK" ] || exec sleep 100'
@@ -127,37 +127,37 @@ def test_a_rank_that_outlives_a_killed_one_does_not_hide_it(
     run = runs.train("outlives", "--cluster.timeout_seconds", "3", epochs=1_000_000)
     assert re.fullmatch(
         r"error: rank 1 \(pid \d+\) was killed by SIGKILL; the other ranks were ended",
-        last_words(run),
+        wait_for_error(run),
     )
 
 
-def test_gradients_that_float16_cannot_hold_end_the_run(runs: Any) -> None:
+def test_gradients_too_large_for_float16_end_the_run(runs: Any) -> None:
     run = runs.train(
         *("overflow", "--train.autocast=float16", "--train.learning_rate=1e30"),
         epochs=50,
         evaluate_every=0,
     )
-    error = last_words(run)
+    error = wait_for_error(run)
     assert "train.autocast: gradients left what float16 can hold (epoch 0, iteration 1)" in error
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_rank_that_hangs_ends_the_run_at_its_deadline(
-    hung: dict[str, Future[tuple[str, float]]], index: int
+    hanging_runs: dict[str, Future[tuple[str, float]]], index: int
 ) -> None:
-    """A stopped process is alive, says nothing and does not react: only the deadline tells."""
-    error, took = hung[f"rank {index}"].result()
+    """A stopped process is alive and does not react, so only the deadline finds it."""
+    error, seconds = hanging_runs[f"rank {index}"].result()
     assert re.fullmatch(
         rf"error: rank {1 - index} \(pid \d+\) failed: rank {1 - index}, waiting for rank {index}: "
         rf".* did not finish within {DEADLINE:g} s",
         error,
     )
-    assert took < DEADLINE + BOUND + SLACK
+    assert seconds < DEADLINE + BOUND + SLACK
 
 
 def test_a_server_that_hangs_ends_the_run_at_its_deadline(
-    hung: dict[str, Future[tuple[str, float]]],
+    hanging_runs: dict[str, Future[tuple[str, float]]],
 ) -> None:
-    error, took = hung["server 1"].result()
+    error, seconds = hanging_runs["server 1"].result()
     assert re.match(r"error: rank 0 \(pid \d+\) failed: feature server 1 at 127.0.0.1:\d+: ", error)
-    assert took < DEADLINE + BOUND + SLACK
+    assert seconds < DEADLINE + BOUND + SLACK

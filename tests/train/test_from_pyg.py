@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "start" / "from-pyg.md"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With ``data.pt``: two communities, whose features tell them apart."""
+    """A folder with ``config.toml`` and ``data.pt``: two communities with different features."""
     generator = torch.Generator().manual_seed(0)
     community = torch.arange(60) % 2
     edges = torch.randint(0, 60, (2, 600), generator=generator)
@@ -48,14 +48,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return [code for kind, code in found if kind == language]
+def read_code(language: str) -> list[str]:
+    code_blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [code for block_language, code in code_blocks if block_language == language]
 
 
 def test_the_code_runs_as_it_stands(folder: Path, runs: Any) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
-    [code] = blocks("python")
+    [code] = read_code("python")
     assert len(code.strip().splitlines()) <= 15
     (folder / "script.py").write_text(code)
     run = runs.start([sys.executable, "script.py"], "run", folder=folder)
@@ -64,16 +64,16 @@ def test_the_code_runs_as_it_stands(folder: Path, runs: Any) -> None:
 
 
 def test_the_commands_run_as_they_stand(folder: Path, runs: Any) -> None:
-    commands = blocks("")[0].strip().splitlines()
+    commands = read_code("")[0].strip().splitlines()
     assert len(commands) == 4
     for number, command in enumerate(commands):
         words = shlex.split(command)
         assert words[0] == "hopper"
         run = runs.start([*runs.hopper, *words[1:]], f"step {number}", folder=folder)
         assert run.finish() == 0, run.stdout + run.stderr
-    found = hopper.Predictions.open(folder / "labels")
-    np.testing.assert_array_equal(found.ids, np.arange(60))
-    assert set(found.values) <= {0, 1}
+    predictions = hopper.Predictions.open(folder / "labels")
+    np.testing.assert_array_equal(predictions.ids, np.arange(60))
+    assert set(predictions.values) <= {0, 1}
 
 
 def test_a_model_of_pyg_convolutions_trains(folder: Path, runs: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_model_of_pyg_convolutions_trains(folder: Path, runs: Any) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_edges_for_other_libraries(partitioned: Path) -> None:
+def test_blocks_convert_to_pyg_and_dgl(partitioned: Path) -> None:
     config = hopper.make_config(
         {
             "data": {"partitioned": str(partitioned)},
@@ -113,13 +113,13 @@ def test_edges_for_other_libraries(partitioned: Path) -> None:
     [block] = sampler.sample(np.array([0, 5, 9]), 0, 0).blocks()
     index = block.to_pyg()
     assert index.shape == (2, block.num_edges)
-    rows = torch.randn(block.num_src, 2)
-    expected = torch.zeros(3, 2).index_add(0, index[1], rows[index[0]])
-    for place in range(3):
-        own = block.indices[block.indptr[place] : block.indptr[place + 1]]
-        torch.testing.assert_close(expected[place], rows[own].sum(0))
+    features = torch.randn(block.num_src, 2)
+    expected = torch.zeros(3, 2).index_add(0, index[1], features[index[0]])
+    for row in range(3):
+        sources = block.indices[block.indptr[row] : block.indptr[row + 1]]
+        torch.testing.assert_close(expected[row], features[sources].sum(0))
     dgl = pytest.importorskip("dgl", reason="DGL is not installed")
-    made = block.to_dgl()
-    made.srcdata["h"] = rows
-    made.update_all(dgl.function.copy_u("h", "m"), dgl.function.sum("m", "h"))
-    torch.testing.assert_close(made.dstdata["h"], expected)
+    dgl_block = block.to_dgl()
+    dgl_block.srcdata["h"] = features
+    dgl_block.update_all(dgl.function.copy_u("h", "m"), dgl.function.sum("m", "h"))
+    torch.testing.assert_close(dgl_block.dstdata["h"], expected)

@@ -1,7 +1,7 @@
-"""The manifest for Kubernetes: what it holds, and that its commands make a run.
+"""The manifest for Kubernetes: its objects, and that its commands train a run.
 
-Its processes are started here with the manifest's own words; only places are others: folders, names
-and ports of pods.
+The tests start its processes with the manifest's own command lines. Only folders, host names and
+ports are replaced by those of this machine.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Objects = dict[tuple[str, str], Any]
 
 @pytest.fixture(scope="module")
 def objects() -> Objects:
-    """What the manifest makes, by kind and name."""
-    found = list(yaml.safe_load_all(MANIFEST.read_text()))
-    by_name = {(each["kind"], each["metadata"]["name"]): each for each in found}
-    assert len(by_name) == len(found)
+    """The objects of the manifest, by kind and name."""
+    documents = list(yaml.safe_load_all(MANIFEST.read_text()))
+    by_name = {(document["kind"], document["metadata"]["name"]): document for document in documents}
+    assert len(by_name) == len(documents)
     return by_name
 
 
@@ -62,11 +62,11 @@ def test_nothing_has_more_rights_than_it_needs(objects: Objects) -> None:
         assert {"cpu", "memory"} <= set(container["resources"]["requests"])
 
 
-def test_names_lead_to_what_is_there(objects: Objects) -> None:
+def test_every_name_refers_to_an_object_of_the_manifest(objects: Objects) -> None:
     for template in pods(objects):
-        mounted = {each["name"] for each in template["spec"]["containers"][0]["volumeMounts"]}
+        mounted = {mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]}
         volumes = template["spec"]["volumes"]
-        assert mounted == {each["name"] for each in volumes}
+        assert mounted == {volume["name"] for volume in volumes}
         for volume in volumes:
             for key, kind, name in (
                 ("secret", "Secret", "secretName"),
@@ -89,33 +89,35 @@ def test_names_lead_to_what_is_there(objects: Objects) -> None:
     assert job["template"]["spec"]["subdomain"] == "hopper-ranks"
 
 
-def test_what_has_to_be_changed_is_explained() -> None:
+def test_values_that_users_must_change_are_explained() -> None:
     text = (REPOSITORY / "docs" / "howto" / "launch.md").read_text()
     section = text.partition("## Kubernetes")[2].partition("\n## ")[0]
     explained = set(re.findall(r"`([^`]+)`", section.replace("```", "")))
-    marked = [line for line in MANIFEST.read_text().splitlines() if "# CHANGE" in line]
-    codes = [line.partition("# CHANGE")[0] for line in marked]
-    words = [set(re.findall(r"[\w./-]{4,}", code)) for code in codes if code.strip()]
-    assert len(words) > 10
-    assert [each for each in words if not each & explained] == []
+    marked_lines = [line for line in MANIFEST.read_text().splitlines() if "# CHANGE" in line]
+    settings = [line.partition("# CHANGE")[0] for line in marked_lines]
+    words_of_lines = [
+        set(re.findall(r"[\w./-]{4,}", setting)) for setting in settings if setting.strip()
+    ]
+    assert len(words_of_lines) > 10
+    assert [line_words for line_words in words_of_lines if not line_words & explained] == []
 
 
 @pytest.fixture
-def here(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
-    """Puts places of this machine in place of a pod's."""
+def localize(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
+    """Replaces folders, names and ports of a pod by those of this machine."""
     issue(tmp_path, "own")
     security = tmp_path / "security"
     security.mkdir()
-    for theirs, own in (
+    for name, issued_name in (
         ("ca.pem", "own-ca.pem"),
         ("tls.pem", "own-certificate.pem"),
         ("tls.key", "own-key.pem"),
     ):
-        shutil.copy(tmp_path / own, security / theirs)
+        shutil.copy(tmp_path / issued_name, security / name)
     (security / "token").write_text("nobody-else-knows-this-0123456789")
     first = free_ports(SERVERS + 1)
     meeting, *ports = (str(port) for port in range(first, first + SERVERS + 1))
-    places = {
+    replacements = {
         "/security/": f"{security}/",
         "/data/parts": str(tmp_path / "kubernetes-parts"),
         "hopper-ranks-0.hopper-ranks": "127.0.0.1",
@@ -123,11 +125,11 @@ def here(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
     }
     (tmp_path / "kubernetes-parts").symlink_to(partitioned)
     for index, port in enumerate(ports):
-        places[f"hopper-server-{index}.hopper-servers:20000"] = f"localhost:{port}"
+        replacements[f"hopper-server-{index}.hopper-servers:20000"] = f"localhost:{port}"
 
     def replace(word: str, index: int) -> str:
-        for theirs, own in places.items():
-            word = word.replace(theirs, own)
+        for old, new in replacements.items():
+            word = word.replace(old, new)
         word = word.replace("$(SERVER)", str(index)).replace("$(JOB_COMPLETION_INDEX)", str(index))
         return word.replace(":20000", f":{ports[index]}").replace("0.0.0.0", "127.0.0.1")
 
@@ -135,18 +137,18 @@ def here(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
 
 
 @pytest.fixture
-def start(here: Any) -> Iterator[Any]:
+def start(localize: Any) -> Iterator[Any]:
     """Starts a container's command as a process of this machine."""
     running: list[subprocess.Popen[str]] = []
 
     def begin(words: list[str], index: int, config: Path | None = None) -> subprocess.Popen[str]:
-        own = [here(word, index) for word in words]
-        assert own[0] == "python"
-        own = [str(config) if word == "/config/config.toml" else word for word in own]
+        command = [localize(word, index) for word in words]
+        assert command[0] == "python"
+        command = [str(config) if word == "/config/config.toml" else word for word in command]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         running.append(
             subprocess.Popen(
-                [sys.executable, *own[1:]],
+                [sys.executable, *command[1:]],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -164,29 +166,29 @@ def start(here: Any) -> Iterator[Any]:
         process.stdout.close()
 
 
-def command(template: Any) -> list[str]:
+def command_of(template: Any) -> list[str]:
     [container] = template["spec"]["containers"]
     return [*container["command"], *container["args"]]
 
 
-def test_its_commands_are_the_same_run(
+def test_its_commands_train_the_same_run(
     objects: Objects, start: Any, runs: Any, reference: Any
 ) -> None:
     server, ranks = pods(objects)
     config = runs.config("on-kubernetes")
-    servers = [start(command(server), index) for index in range(SERVERS)]
-    trainers = [start(command(ranks), index, config) for index in range(SERVERS)]
+    servers = [start(command_of(server), index) for index in range(SERVERS)]
+    trainers = [start(command_of(ranks), index, config) for index in range(SERVERS)]
     for trainer in trainers:
         printed, _ = trainer.communicate(timeout=200.0)
         assert trainer.returncode == 0, printed
     probe = server["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
-    asked = start(probe, 0)
-    assert asked.wait(60.0) == 0
+    ready_probe = start(probe, 0)
+    assert ready_probe.wait(60.0) == 0
     servers[0].terminate()
     servers[0].wait(60.0)
-    told, _ = (again := start(probe, 0)).communicate(timeout=60.0)
-    assert again.returncode == 1
-    assert told.startswith("error: localhost:")
+    printed, _ = (failed_probe := start(probe, 0)).communicate(timeout=60.0)
+    assert failed_probe.returncode == 1
+    assert printed.startswith("error: localhost:")
     run_dir = config.with_suffix("")
     lines = (run_dir / EPOCHS_FILE).read_text().splitlines()
     losses = [json.loads(line)["iteration_losses"] for line in lines]

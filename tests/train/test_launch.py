@@ -1,4 +1,4 @@
-"""``hopper train``, ``torchrun -m hopper.train`` and the script that spells them out."""
+"""``hopper train``, ``torchrun -m hopper.train`` and the script that starts each process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LIMIT = 120.0
 ITERATIONS = 11
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, cwd=REPOSITORY)
 
 
-def hopper(*words: str) -> subprocess.CompletedProcess[str]:
-    return command(sys.executable, "-m", "hopper.cli", *words)
+def run_hopper(*words: str) -> subprocess.CompletedProcess[str]:
+    return run_command(sys.executable, "-m", "hopper.cli", *words)
 
 
 def test_a_run_writes_its_results(reference: Any) -> None:
@@ -48,9 +48,9 @@ def test_a_run_writes_its_results(reference: Any) -> None:
     assert summary["scores"]["test"]["accuracy"] > 0.5
 
 
-def test_training_nodes_are_scored_where_that_is_asked_for(reference: Any, runs: Any) -> None:
+def test_training_nodes_are_scored_with_score_training(reference: Any, runs: Any) -> None:
     """Scoring them changes nothing of the run."""
-    epochs = runs.finished("scores-training", score_training=True, evaluate_every=3).epochs()
+    epochs = runs.train_to_end("scores-training", score_training=True, evaluate_every=3).epochs()
     assert [epoch["iteration_losses"] for epoch in epochs] == reference.losses()
     assert [epoch["train"] is None for epoch in epochs] == [True, True, False]
     assert epochs[2]["val"] == reference.epochs()[2]["val"]
@@ -70,10 +70,10 @@ def test_every_rank_writes_spans(reference: Any) -> None:
     for rank in range(2):
         lines = (reference.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
         spans = [json.loads(line) for line in lines]
-        computed = {
+        computed_iterations = {
             (span["epoch"], span["iteration"]) for span in spans if span.get("span") == "compute"
         }
-        assert computed == {(epoch, i) for epoch in range(3) for i in range(ITERATIONS)}
+        assert computed_iterations == {(epoch, i) for epoch in range(3) for i in range(ITERATIONS)}
         assert all(span["seconds"] >= 0 for span in spans if "span" in span)
 
 
@@ -87,8 +87,8 @@ def test_a_run_prints_a_line_per_epoch(reference: Any) -> None:
     assert "\x1b" not in reference.stdout
 
 
-def test_the_script_of_the_parts_runs_the_same_run(reference: Any, runs: Any) -> None:
-    """Same seed twice, by another way: losses and model are equal bit for bit."""
+def test_the_launch_script_trains_the_same_run(reference: Any, runs: Any) -> None:
+    """With the same seed, losses and model have the same bits."""
     config = runs.config("by-script")
     script = REPOSITORY / "scripts" / "launch_local.sh"
     run = runs.start([str(script), str(config), "--train.seed", "0"], "by-script")
@@ -102,9 +102,9 @@ def test_the_script_of_the_parts_runs_the_same_run(reference: Any, runs: Any) ->
 def test_a_finished_run_is_not_overwritten(reference: Any, runs: Any) -> None:
     before = reference.epochs_file.read_bytes()
     config = runs.config("reference")
-    again = hopper("train", str(config))
-    assert again.returncode == 1
-    assert f"train.run_dir: {reference.run_dir} holds a finished run" in again.stderr
+    second_run = run_hopper("train", str(config))
+    assert second_run.returncode == 1
+    assert f"train.run_dir: {reference.run_dir} holds a finished run" in second_run.stderr
     assert reference.epochs_file.read_bytes() == before
 
 
@@ -141,9 +141,9 @@ def test_a_bad_configuration_is_refused_before_anything_starts(
 ) -> None:
     config = runs.config("refused", run_dir=str(tmp_path / "run"))
     assert main(["train", str(config), *shlex.split(overrides)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert message in told
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert message in printed
     assert not (tmp_path / "run").exists()
 
 
@@ -154,19 +154,21 @@ def test_words_that_are_no_overrides_are_refused(capsys: pytest.CaptureFixture[s
     ):
         with pytest.raises(SystemExit, match="2"):
             main(words)
-    told = capsys.readouterr().err
-    assert "unrecognized arguments: epochs 3" in told
-    assert "--data.place=3: this command reads no configuration" in told
+    printed = capsys.readouterr().err
+    assert "unrecognized arguments: epochs 3" in printed
+    assert "--data.place=3: this command reads no configuration" in printed
 
 
-def test_overrides_stand_anywhere(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overrides_may_stand_before_the_configuration(
+    runs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = str(runs.config("anywhere"))
     assert main(["schedule", "--train.batch_size", "3", config, "--dissolve", "1"]) == 0
     assert "1 of 2 time steps" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_missing_configuration_is_refused() -> None:
-    refused = hopper("train", "/nowhere/config.toml")
+    refused = run_hopper("train", "/nowhere/config.toml")
     assert refused.returncode == 1
     assert "/nowhere/config.toml: cannot read the configuration" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -174,7 +176,7 @@ def test_a_missing_configuration_is_refused() -> None:
 
 def test_a_wrong_number_of_ranks_is_refused(runs: Any) -> None:
     config = runs.config("lonely")
-    refused = command(
+    refused = run_command(
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"),
         *("-m", "hopper.train", str(config)),
     )
@@ -184,16 +186,16 @@ def test_a_wrong_number_of_ranks_is_refused(runs: Any) -> None:
     )
 
 
-def test_a_rank_without_a_configuration_says_how_it_is_used() -> None:
-    misused = command(sys.executable, "-m", "hopper.train")
+def test_a_rank_without_a_configuration_prints_its_usage() -> None:
+    misused = run_command(sys.executable, "-m", "hopper.train")
     assert misused.returncode == 2
     assert misused.stderr.startswith("usage: torchrun")
 
 
 def test_serve_is_the_feature_server(partitioned: Path) -> None:
-    shown = hopper("serve", "--help")
-    assert shown.returncode == 0
-    assert "--port-file" in shown.stdout
-    refused = hopper("serve", str(partitioned), "--server", "2", "--listen", "127.0.0.1:0")
+    help_run = run_hopper("serve", "--help")
+    assert help_run.returncode == 0
+    assert "--port-file" in help_run.stdout
+    refused = run_hopper("serve", str(partitioned), "--server", "2", "--listen", "127.0.0.1:0")
     assert refused.returncode == 2
     assert "server-2" in refused.stderr

@@ -1,4 +1,4 @@
-"""Servers and ranks on a Ray cluster of this machine: the same run, and the same end."""
+"""Servers and ranks on a Ray cluster of this machine train the same run."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def launch(runs: Any, name: str, *overrides: str, **train: Any) -> Any:
     return runs.start(command, name, start_new_session=True)
 
 
-def assert_nothing_of_it_remains(run: Any) -> None:
-    """Neither of the run nor of Ray."""
+def assert_nothing_remains(run: Any) -> None:
+    """Fail if a process of the run or of Ray is left."""
     run.assert_nothing_remains(limit=5.0)
-    left = []
+    commands = []
     for process in psutil.process_iter():
         try:
             if process.environ().get("RAY_LAUNCHED_BY") == run.run_dir.name:
-                left.append(process.cmdline())
+                commands.append(process.cmdline())
         except psutil.Error:
             continue
-    assert left == []
+    assert commands == []
 
 
 @pytest.fixture(autouse=True)
-def _marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's processes inherit the environment: this is what they are found by."""
+def _mark_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a variable that Ray's processes inherit, by which the test finds them."""
     monkeypatch.setenv("RAY_LAUNCHED_BY", request.node.name)
 
 
-def test_a_run_that_loses_a_rank_names_it_and_ends_as_if_nothing_had_happened(
+def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     reference: Any, runs: Any, request: pytest.FixtureRequest
 ) -> None:
     run = launch(runs, request.node.name, "--restarts", "1", checkpoint_every=4)
@@ -48,9 +48,9 @@ def test_a_run_that_loses_a_rank_names_it_and_ends_as_if_nothing_had_happened(
     victim = run.ranks()[1]
     victim.kill()
     assert run.finish() == 0, run.stdout + run.stderr
-    assert_nothing_of_it_remains(run)
-    told = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
-    assert f"machine 1 (127.0.0.1): {told}; restart 1 of 1, from step-" in run.stderr
+    assert_nothing_remains(run)
+    failure = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
+    assert f"machine 1 (127.0.0.1): {failure}; restart 1 of 1, from step-" in run.stderr
     assert run.losses() == reference.losses()
     assert run.stdout.splitlines()[1:] != []
     assert "1 node(s) for 2 servers; some share one" in run.stderr

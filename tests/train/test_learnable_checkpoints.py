@@ -1,4 +1,4 @@
-"""Rows saved as changes, and restored from any of the checkpoints that are kept."""
+"""Learnable rows are saved as changes, and restored from any checkpoint that is kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDENTITY = {"seed": 1}
 CLUSTER = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
 
 
-def make(storage: RowStorage, optimizer: str = "adam") -> LearnableRows:
+def make_rows(storage: RowStorage, optimizer: str = "adam") -> LearnableRows:
     book = PartitionBook(1, {name: [0, count] for name, count in COUNTS.items()})
     learning = Learning(DIM, torch.float64, 1, optimizer, 0.1, keeps=True)
     return LearnableRows(
@@ -46,7 +46,7 @@ def make(storage: RowStorage, optimizer: str = "adam") -> LearnableRows:
     )
 
 
-def files(run_dir: Path, rows: LearnableRows) -> LearnableCheckpoints:
+def make_checkpoints(run_dir: Path, rows: LearnableRows) -> LearnableCheckpoints:
     return LearnableCheckpoints(CheckpointFiles(run_dir), CLUSTER, rows, IDENTITY, keep=2)
 
 
@@ -54,7 +54,7 @@ def state_of(rows: LearnableRows, with_kept: bool) -> dict[str, Tensor]:
     return {key: value for table in rows for key, value in table.state(with_kept).items()}
 
 
-def train(rows: LearnableRows, generator: np.random.Generator) -> None:
+def train_once(rows: LearnableRows, generator: np.random.Generator) -> None:
     wanted = {
         name: [generator.choice(count, int(generator.integers(0, 6)), replace=False)]
         for name, count in COUNTS.items()
@@ -66,79 +66,82 @@ def train(rows: LearnableRows, generator: np.random.Generator) -> None:
     fetched.step()
 
 
-def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def copy_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in state.items()}
 
 
-def same(rows: LearnableRows, expected: Mapping[str, Tensor]) -> bool:
-    found = state_of(rows, "kept.author" in expected)
-    return found.keys() == expected.keys() and all(
-        torch.equal(found[name], value) for name, value in expected.items()
+def have_state(rows: LearnableRows, expected: Mapping[str, Tensor]) -> bool:
+    state = state_of(rows, "kept.author" in expected)
+    return state.keys() == expected.keys() and all(
+        torch.equal(state[name], value) for name, value in expected.items()
     )
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("kind", ["memory", "mmap", "held", "held, recent"])
-def test_any_of_the_last_two_can_be_gone_on_from(kind: str, optimizer: str, tmp_path: Path) -> None:
-    """Killed at random moments, also between the rows' file and the checkpoint that names it."""
+def test_training_resumes_from_either_of_two_kept_checkpoints(
+    kind: str, optimizer: str, tmp_path: Path
+) -> None:
+    """Training is interrupted at random steps, also between saving the rows and the checkpoint that
+    names their file."""
     generator = np.random.default_rng(5)
 
-    def started() -> tuple[LearnableRows, LearnableCheckpoints]:
+    def start() -> tuple[LearnableRows, LearnableCheckpoints]:
         storage: RowStorage = MemoryStorage(torch.device("cpu"))
         if kind != "memory":
             storage = MappedStorage(tmp_path / "rows")
-        rows = make(storage, optimizer)
+        rows = make_rows(storage, optimizer)
         for table in rows:
             if kind.startswith("held"):
                 table.hold(8, np.arange(4, 12) if kind == "held" else None)
-        return rows, files(tmp_path / "run", rows)
+        return rows, make_checkpoints(tmp_path / "run", rows)
 
     (tmp_path / "run").mkdir()
-    rows, checkpoints = started()
+    rows, checkpoints = start()
     saved: dict[int, dict[str, Tensor]] = {}
     sizes, step, best = [], 0, False
-    for moment in range(60):
-        train(rows, generator)
-        if moment % 7 == 5:
+    for turn in range(60):
+        train_once(rows, generator)
+        if turn % 7 == 5:
             for table in rows:
                 table.keep()
             best = True
-        if moment % 2:
+        if turn % 2:
             continue
         step += 1
         checkpoints.collect(step, best)()
-        saved[step] = copied(state_of(rows, best))
+        saved[step] = copy_state(state_of(rows, best))
         newest = CheckpointFiles(tmp_path / "run").learnable(0, step)
         sizes.append(newest.stat().st_size)
         if generator.random() < 0.4:
-            named = step - int(step > 1 and generator.random() < 0.5)
-            rows, checkpoints = started()
-            checkpoints.load(named, "kept.author" in saved[named])
-            assert same(rows, saved[named])
-            step, best = named, "kept.author" in saved[named]
+            resumed_step = step - int(step > 1 and generator.random() < 0.5)
+            rows, checkpoints = start()
+            checkpoints.load(resumed_step, "kept.author" in saved[resumed_step])
+            assert have_state(rows, saved[resumed_step])
+            step, best = resumed_step, "kept.author" in saved[resumed_step]
         if generator.random() < 0.1 and best:
             for table in rows:
                 table.go_back()
             assert torch.equal(rows["author"].records.rows, state_of(rows, True)["kept.author"])
-    whole = sum(value.numel() * value.element_size() for value in saved[1].values())
-    assert sizes[0] > whole
+    full_size = sum(value.numel() * value.element_size() for value in saved[1].values())
+    assert sizes[0] > full_size
     # Few rows change in a step; now and then all are written.
-    assert sum(size > whole for size in sizes) < len(sizes) / 2
-    assert sum(size > whole for size in sizes) > 2
-    assert min(sizes) < whole / 3
+    assert sum(size > full_size for size in sizes) < len(sizes) / 2
+    assert sum(size > full_size for size in sizes) > 2
+    assert min(sizes) < full_size / 3
 
 
-def test_what_is_missing_or_of_another_run_is_told(tmp_path: Path) -> None:
-    rows = make(MemoryStorage(torch.device("cpu")))
-    checkpoints = files(tmp_path, rows)
+def test_missing_files_and_those_of_another_model_are_refused(tmp_path: Path) -> None:
+    rows = make_rows(MemoryStorage(torch.device("cpu")))
+    checkpoints = make_checkpoints(tmp_path, rows)
     for step in (1, 2, 3):
-        train(rows, np.random.default_rng(step))
+        train_once(rows, np.random.default_rng(step))
         checkpoints.collect(step, False)()
-    other = make(MemoryStorage(torch.device("cpu")), "sgd")
+    sgd_rows = make_rows(MemoryStorage(torch.device("cpu")), "sgd")
     with pytest.raises(RequestError, match="of another model"):
-        files(tmp_path, other).load(3, False)
+        make_checkpoints(tmp_path, sgd_rows).load(3, False)
     CheckpointFiles(tmp_path).learnable(0, 1).unlink()
     with pytest.raises(RequestError, match=r"rank-0-step-1\.safetensors: no such file"):
-        files(tmp_path, make(MemoryStorage(torch.device("cpu")))).load(3, False)
-    files(tmp_path, rows).forget_all()
+        make_checkpoints(tmp_path, make_rows(MemoryStorage(torch.device("cpu")))).load(3, False)
+    make_checkpoints(tmp_path, rows).forget_all()
     assert list((tmp_path / "checkpoints").iterdir()) == []

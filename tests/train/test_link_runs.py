@@ -44,7 +44,7 @@ def parts(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> di
     return {servers: folder / str(servers) for servers in (1, 2)}
 
 
-def settings(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
+def make_values(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
     return {
         "data": {"partitioned": str(parts)},
         "model": {"name": "sage", "layers": 2, "hidden": 16},
@@ -63,48 +63,52 @@ def settings(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained(parts: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
-    return hopper.train(settings(parts[2], tmp_path_factory.mktemp("links") / "run"))
+def trained_run(
+    parts: dict[int, Path], tmp_path_factory: pytest.TempPathFactory
+) -> hopper.RunResult:
+    return hopper.train(make_values(parts[2], tmp_path_factory.mktemp("links") / "run"))
 
 
 def ranks_of(graph: GraphDirectory, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """By brute force: the rank of every test link for each of its ends."""
+    """The rank of every test link for each of its ends, by scoring all candidates."""
     links = {name: graph.links(name) for name in graph.schema.splits}
     known = {
         pair
-        for each in links.values()
-        for pair in zip(each.src.tolist(), each.dst.tolist(), strict=True)
+        for split_links in links.values()
+        for pair in zip(split_links.src.tolist(), split_links.dst.tolist(), strict=True)
     }
-    found = []
+    ranks = []
     for side in (1, 0):
         for pair in zip(links["test"].src.tolist(), links["test"].dst.tolist(), strict=True):
             fixed = pair[1 - side]
             scores = (rows * rows[fixed] * weights).sum(1)
-            own = scores[pair[side]]
+            own_score = scores[pair[side]]
             others = [
                 node
                 for node in range(len(rows))
                 if ((fixed, node) if side else (node, fixed)) not in known
             ]
-            higher, same = (scores[others] > own).sum(), (scores[others] == own).sum()
-            found.append(1 + higher + same / 2)
-    return np.array(found)
+            higher, equal = (scores[others] > own_score).sum(), (scores[others] == own_score).sum()
+            ranks.append(1 + higher + equal / 2)
+    return np.array(ranks)
 
 
-def test_scores_are_those_of_all_rows(trained: hopper.RunResult, graph: GraphDirectory) -> None:
+def test_scores_equal_those_of_predicted_rows(
+    trained_run: hopper.RunResult, graph: GraphDirectory
+) -> None:
     with pytest.raises(hopper.RequestError, match="--what labels: the run predicts links"):
-        hopper.predict(trained.run_dir)
-    rows = hopper.predict(trained.run_dir, what="embeddings")
+        hopper.predict(trained_run.run_dir)
+    rows = hopper.predict(trained_run.run_dir, what="embeddings")
     np.testing.assert_array_equal(rows.ids, np.arange(300))
-    decoder = hopper.load_model(trained.run_dir).link_decoder
+    decoder = hopper.load_model(trained_run.run_dir).link_decoder
     weights = decoder.relations[0].detach().numpy()
     ranks = ranks_of(graph, rows.values.astype(np.float64), weights.astype(np.float64))
-    summary = json.loads((Path(trained.run_dir) / "summary.json").read_text())
+    summary = json.loads((Path(trained_run.run_dir) / "summary.json").read_text())
     assert summary["scores"]["test"]["mrr"] == pytest.approx(float((1 / ranks).mean()), rel=1e-3)
     assert summary["scores"]["test"]["hits@10"] == pytest.approx(
         float((ranks <= 10).mean()), abs=0.01
     )
-    # Twice a random order, at least.
+    # At least twice as good as a random order.
     chance = summary["baselines"]["test"]["mrr"]
     assert chance == pytest.approx(float((1 / np.arange(1, 301)).mean()))
     assert summary["scores"]["test"]["mrr"] > 2 * chance
@@ -117,7 +121,7 @@ def test_links_are_ranked_among_nodes_of_a_file(
     for split in ("val", "test"):
         files[split] = str(tmp_path / f"{split}.npy")
         np.save(files[split], generator.integers(0, 300, (graph.schema.splits[split], 2, 20)))
-    values = settings(parts[2], tmp_path / "run", epochs=1, dtype="float64")
+    values = make_values(parts[2], tmp_path / "run", epochs=1, dtype="float64")
     values["task"]["fixed_negatives"] = files
     hopper.train(values)
     rows = hopper.predict(tmp_path / "run", what="embeddings").values
@@ -126,9 +130,13 @@ def test_links_are_ranked_among_nodes_of_a_file(
     for side, (known, true) in enumerate(((links.src, links.dst), (links.dst, links.src))):
         for link in range(links.count):
             scores = (rows[others[link, side]] * rows[known[link]] * weights).sum(1)
-            own = (rows[true[link]] * rows[known[link]] * weights).sum()
+            own_score = (rows[true[link]] * rows[known[link]] * weights).sum()
             counts = others[link, side] != true[link]
-            ranks.append(1 + (counts & (scores > own)).sum() + (counts & (scores == own)).sum() / 2)
+            ranks.append(
+                1
+                + (counts & (scores > own_score)).sum()
+                + (counts & (scores == own_score)).sum() / 2
+            )
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     expected = float((1 / np.array(ranks)).mean())
     assert summary["scores"]["test"]["mrr"] == pytest.approx(expected, rel=1e-6)
@@ -136,28 +144,33 @@ def test_links_are_ranked_among_nodes_of_a_file(
     assert summary["baselines"]["test"]["mrr"] == pytest.approx(chance)
 
 
-def test_one_server_finds_the_same(
-    trained: hopper.RunResult, parts: dict[int, Path], tmp_path: Path
+def test_one_server_and_two_learn_the_same(
+    trained_run: hopper.RunResult, parts: dict[int, Path], tmp_path: Path
 ) -> None:
-    """As many links an iteration: the same losses and scores but for rounding."""
+    """With as many links an iteration, losses and scores agree up to rounding."""
     options = {"batch_size": 256, "engine": "model_centric"}
-    alone = hopper.train(settings(parts[1], tmp_path / "run", **options))
-    ours, theirs = (
+    on_one_server = hopper.train(make_values(parts[1], tmp_path / "run", **options))
+    epochs_on_two, epochs_on_one = (
         [json.loads(line) for line in (Path(run.run_dir) / "epochs.jsonl").read_text().splitlines()]
-        for run in (trained, alone)
+        for run in (trained_run, on_one_server)
     )
-    for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine["iteration_losses"], other["iteration_losses"], rtol=1e-3)
-        assert mine["val"] == pytest.approx(other["val"], rel=0.02)
+    for epoch, expected in zip(epochs_on_two, epochs_on_one, strict=True):
+        np.testing.assert_allclose(
+            epoch["iteration_losses"], expected["iteration_losses"], rtol=1e-3
+        )
+        assert epoch["val"] == pytest.approx(expected["val"], rel=0.02)
 
 
 def test_a_repeated_run_is_the_same(
-    trained: hopper.RunResult, parts: dict[int, Path], tmp_path: Path
+    trained_run: hopper.RunResult, parts: dict[int, Path], tmp_path: Path
 ) -> None:
-    """Bit for bit, without the pipeline too."""
-    again = settings(parts[2], tmp_path / "run", epochs=1)
-    hopper.train(again | {"pipeline": {"depth": 0}})
-    lines = (Path(trained.run_dir) / "epochs.jsonl").read_text().splitlines()
-    again = (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()
-    assert json.loads(lines[0])["iteration_losses"] == json.loads(again[0])["iteration_losses"]
-    assert json.loads(lines[0])["val"] == json.loads(again[0])["val"]
+    """The bits are equal, even without the pipeline."""
+    values = make_values(parts[2], tmp_path / "run", epochs=1)
+    hopper.train(values | {"pipeline": {"depth": 0}})
+    lines = (Path(trained_run.run_dir) / "epochs.jsonl").read_text().splitlines()
+    repeated_lines = (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()
+    assert (
+        json.loads(lines[0])["iteration_losses"]
+        == json.loads(repeated_lines[0])["iteration_losses"]
+    )
+    assert json.loads(lines[0])["val"] == json.loads(repeated_lines[0])["val"]

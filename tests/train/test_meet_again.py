@@ -1,4 +1,4 @@
-"""Ranks whose connections are cut meet again, and train on as if nothing had happened."""
+"""Ranks whose connections are cut connect again, and train the same model as without cuts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import free_ports
 from tests.train.conftest import Runs
 
 BEST = "best.safetensors"
-# Epoch and iteration: in the middle, the last one of papers, and the first.
+# Epoch and iteration: within an epoch, the last one of an epoch of papers, and a first one.
 MOMENTS = ([0, 3], [1, 4], [2, 0])
 ON_DISK = (
     *("--model.name=rgcn", "--learnable.storage=mmap"),
@@ -26,33 +26,35 @@ ON_DISK = (
 )
 
 
-def cutting(rank: int, moments: Sequence[Sequence[int]] = MOMENTS) -> dict[str, Any]:
-    """What lets a rank cut its connections."""
+def cutting_callback(rank: int, moments: Sequence[Sequence[int]] = MOMENTS) -> dict[str, Any]:
+    """Settings of a callback that cuts a rank's connections at some moments."""
     options = {"rank": rank, "moments": list(moments)}
     return {"callbacks": ["cutting:Cutting"], "callbacks_options": [options]}
 
 
-def assert_as_if_nothing_happened(run: Any, whole: Any) -> None:
+def assert_same_training(run: Any, uncut: Any) -> None:
     assert run.finish() == 0, run.stderr
-    assert run.losses() == whole.losses()
-    assert [epoch["val"] for epoch in run.epochs()] == [epoch["val"] for epoch in whole.epochs()]
-    assert (run.run_dir / BEST).read_bytes() == (whole.run_dir / BEST).read_bytes()
+    assert run.losses() == uncut.losses()
+    assert [epoch["val"] for epoch in run.epochs()] == [epoch["val"] for epoch in uncut.epochs()]
+    assert (run.run_dir / BEST).read_bytes() == (uncut.run_dir / BEST).read_bytes()
     run.assert_nothing_remains()
 
 
 def test_no_iteration_is_lost(runs: Any, reference: Any) -> None:
-    run = runs.train("cut", checkpoint_every=7, **cutting(1))
-    assert_as_if_nothing_happened(run, reference)
-    told = [line for line in run.stderr.splitlines() if "meet again" in line]
-    assert [line[-19:] for line in told] == [f"reconnection {count} of 3" for count in (1, 2, 3)]
+    run = runs.train("cut", checkpoint_every=7, **cutting_callback(1))
+    assert_same_training(run, reference)
+    messages = [line for line in run.stderr.splitlines() if "meet again" in line]
+    assert [line[-19:] for line in messages] == [
+        f"reconnection {count} of 3" for count in (1, 2, 3)
+    ]
     # The fourth iteration is finished by all ranks or by none.
-    assert re.search("after iteration [34]:", told[0])
+    assert re.search("after iteration [34]:", messages[0])
 
 
 @pytest.mark.parametrize(
     ("engine", "words"), [("zero_hop", ON_DISK), ("raf", ("--model.name=rgcn",))]
 )
-def test_learnable_rows_go_back_to_the_same_iteration(
+def test_learnable_rows_are_restored_to_the_same_iteration(
     papers: GraphDirectory, tmp_path: Path, engine: str, words: tuple[str, ...]
 ) -> None:
     if engine == "raf":
@@ -62,9 +64,9 @@ def test_learnable_rows_go_back_to_the_same_iteration(
     runs = Runs(tmp_path / "parts", tmp_path)
     try:
         options: dict[str, Any] = {"engine": engine, "epochs": 3}
-        run = runs.train("cut", *words, **options, checkpoint_every=3, **cutting(0))
-        whole = runs.finished("never cut", *words, **options)
-        assert_as_if_nothing_happened(run, whole)
+        run = runs.train("cut", *words, **options, checkpoint_every=3, **cutting_callback(0))
+        uncut = runs.train_to_end("never cut", *words, **options)
+        assert_same_training(run, uncut)
         assert "reconnection 3 of 3" in run.stderr
     finally:
         runs.kill()
@@ -78,22 +80,22 @@ def test_ranks_meet_again_at_a_store_that_one_of_them_holds(
     forked_python: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As with torchrun on several machines; the launcher of one machine holds the store itself."""
+    """With torchrun on several machines a rank holds the store, otherwise the launcher does."""
     monkeypatch.setenv("PYTHON_EXEC", str(forked_python))
     meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
-    config = runs.config("cut under torchrun", **cutting(1, MOMENTS[:1]))
+    config = runs.config("cut under torchrun", **cutting_callback(1, MOMENTS[:1]))
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static", *meeting),
         *("--nproc-per-node", "2", "-m", "hopper.train", str(config)),
         *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
     ]
     run = runs.start(command, "cut under torchrun")
-    assert_as_if_nothing_happened(run, reference)
+    assert_same_training(run, reference)
     assert "reconnection 1 of 3" in run.stderr
 
 
-def test_one_more_break_than_allowed_ends_the_run_by_name(runs: Any) -> None:
-    run = runs.train("cut too often", "--cluster.reconnects=1", **cutting(0))
+def test_more_cuts_than_reconnects_end_the_run(runs: Any) -> None:
+    run = runs.train("cut too often", "--cluster.reconnects=1", **cutting_callback(0))
     assert run.finish() == 1
     assert "reconnection 1 of 1" in run.stderr
     assert "lost another rank: " in run.stderr.splitlines()[-1]

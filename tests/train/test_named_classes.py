@@ -1,4 +1,4 @@
-"""A user's own tables, whose nodes and classes have names: they come back with predictions."""
+"""Nodes and classes of a user's tables have names. Predictions show these names."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ COLOURS = ("blue", "green", "red")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
-    """Colours of towns, each near others of its colour."""
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
+    """A run that predicts colours of towns; a town is near others of its colour."""
     folder, generator = tmp_path_factory.mktemp("towns"), np.random.default_rng(2)
-    colour = generator.integers(0, 3, 90)
+    colours = generator.integers(0, 3, 90)
     (folder / "tables").mkdir()
     with (folder / "tables" / "nodes.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["id", "label", "coast", "height"])
         for town in range(90):
-            coast = COLOURS[colour[town]] if generator.random() < 0.7 else "none"
+            coast = COLOURS[colours[town]] if generator.random() < 0.7 else "none"
             height = "" if town == 3 else round(float(generator.random()), 3)
-            writer.writerow([f"town {town}", COLOURS[colour[town]], coast, height])
+            writer.writerow([f"town {town}", COLOURS[colours[town]], coast, height])
     with (folder / "tables" / "edges.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["src", "dst"])
         for town in range(90):
-            same = np.flatnonzero(colour == colour[town])
-            for other in generator.choice(same, 4):
-                writer.writerow([f"town {other}", f"town {town}"])
+            same_colour = np.flatnonzero(colours == colours[town])
+            for neighbour in generator.choice(same_colour, 4):
+                writer.writerow([f"town {neighbour}", f"town {town}"])
     options = ImportOptions(split=RandomSplit(0.6, 0.2), missing="mean")
     import_graph("csv", str(folder / "tables"), folder / "graph", options)
     partition_graph(GraphDirectory.open(folder / "graph"), folder / "parts", 2, "random")
@@ -61,45 +61,51 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
     )
 
 
-def test_classes_are_called_as_in_training(trained: hopper.RunResult, tmp_path: Path) -> None:
-    """Whatever the graph that is predicted calls them."""
-    folder = Path(trained.run_dir).parent
+def test_predictions_use_the_class_names_of_training(
+    trained_run: hopper.RunResult, tmp_path: Path
+) -> None:
+    """The graph that is predicted may have other class names."""
+    folder = Path(trained_run.run_dir).parent
     shutil.copytree(folder / "parts", tmp_path / "parts")
     (tmp_path / "parts" / "names" / "labels" / "node.txt").write_text("rot\ngelb\nblau\n")
     words = ["--data.partitioned", str(tmp_path / "parts"), "--data.verify", "off"]
-    found = hopper.predict(trained.run_dir, tmp_path / "out", format="npy", overrides=words)
-    assert found.label_names == COLOURS
+    predictions = hopper.predict(
+        trained_run.run_dir, tmp_path / "out", format="npy", overrides=words
+    )
+    assert predictions.label_names == COLOURS
 
 
-@pytest.mark.parametrize("kind", ["parquet", "npy"])
-def test_names_come_back(kind: str, trained: hopper.RunResult, tmp_path: Path) -> None:
-    if kind == "parquet":
+@pytest.mark.parametrize("file_format", ["parquet", "npy"])
+def test_predictions_show_names_of_nodes_and_classes(
+    file_format: str, trained_run: hopper.RunResult, tmp_path: Path
+) -> None:
+    if file_format == "parquet":
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    found = hopper.predict(trained.run_dir, out=tmp_path / "out", format=kind)
-    assert found.label_names == COLOURS
-    labels = GraphDirectory.open(Path(trained.run_dir).parent / "graph").labels("node")
-    assert (found.values == labels[found.ids]).mean() > 0.9
-    assert found.names is not None
-    assert found.names.tolist() == [f"town {each}" for each in found.ids]
-    if kind == "npy":
+    predictions = hopper.predict(trained_run.run_dir, out=tmp_path / "out", format=file_format)
+    assert predictions.label_names == COLOURS
+    labels = GraphDirectory.open(Path(trained_run.run_dir).parent / "graph").labels("node")
+    assert (predictions.values == labels[predictions.ids]).mean() > 0.9
+    assert predictions.names is not None
+    assert predictions.names.tolist() == [f"town {node}" for node in predictions.ids]
+    if file_format == "npy":
         return
     import pandas
 
     table = pandas.read_parquet(tmp_path / "out")
     assert list(table.columns) == ["id", "labels", "name", "label_name"]
-    assert table["label_name"].tolist() == [COLOURS[each] for each in table["labels"]]
-    logits = hopper.predict(trained.run_dir, what="logits")
+    assert table["label_name"].tolist() == [COLOURS[label] for label in table["labels"]]
+    logits = hopper.predict(trained_run.run_dir, what="logits")
     assert logits.label_names == ()
     assert logits.names is not None
 
 
-def test_norms_of_gradients_are_told(trained: hopper.RunResult) -> None:
-    run = Path(trained.run_dir)
+def test_norms_of_gradients_are_recorded(trained_run: hopper.RunResult) -> None:
+    run = Path(trained_run.run_dir)
     epochs = [json.loads(line) for line in (run / "epochs.jsonl").read_text().splitlines()]
     (recorded,) = read_recorded(run / "gradients")
-    squares = sum(float(each.square().sum()) for each in recorded.gradients.values())
+    squares = sum(float(gradient.square().sum()) for gradient in recorded.gradients.values())
     assert epochs[0]["gradient_norms"][1] == pytest.approx(squares**0.5, rel=1e-12)
-    assert all(len(each["gradient_norms"]) == each["iterations"] == 2 for each in epochs)
+    assert all(len(epoch["gradient_norms"]) == epoch["iterations"] == 2 for epoch in epochs)
 
 
 def test_names_are_lines_of_a_file(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-"""A run on one machine is closed to the network, and nothing of it outlives what started it.
+"""A run on one machine is closed to the network, and no process of it outlives its launcher.
 
-What is looked at is the running system: the sockets of its processes, and what they and the
-libraries below them unpickle.
+The tests inspect the running processes: their sockets, and what they and their libraries unpickle.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def note(event, arguments):
         files, frame = [], sys._getframe()
         while frame := frame.f_back:
             files.append(frame.f_code.co_filename)
-        # What numba makes and keeps itself, beside a module's own bytecode.
+        # Leave out the kernels that numba caches itself.
         if not any("/numba/core/" in file for file in files):
             with open(LOG, "a") as log:
                 print(sys.argv, arguments, files, file=log)
@@ -47,13 +46,13 @@ sys.addaudithook(note)
 
 
 def is_loopback(address: str) -> bool:
-    found = ipaddress.ip_address(address)
+    ip = ipaddress.ip_address(address)
     # gloo's sockets are of IPv6, bound to an address of IPv4.
-    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
-def commands(runs: Any, name: str, **train: Any) -> dict[str, list[str]]:
-    """The two ways to a run on this machine."""
+def launch_commands(runs: Any, name: str, **train: Any) -> dict[str, list[str]]:
+    """The two commands that start a run on this machine."""
     config = str(runs.config(name, **train))
     script = str(REPOSITORY / "scripts" / "launch_local.sh")
     return {
@@ -65,7 +64,7 @@ def commands(runs: Any, name: str, **train: Any) -> dict[str, list[str]]:
 @pytest.mark.parametrize("way", ["hopper", "script"])
 def test_nothing_of_a_run_can_be_reached_from_another_host(runs: Any, way: str) -> None:
     name = f"reach-{way}"
-    command = commands(runs, name, epochs=1_000_000, evaluate_every=0)[way]
+    command = launch_commands(runs, name, epochs=1_000_000, evaluate_every=0)[way]
     run = runs.start(command, name)
     run.await_epochs(1)
     processes = run.family()
@@ -74,9 +73,11 @@ def test_nothing_of_a_run_can_be_reached_from_another_host(runs: Any, way: str) 
     for process in processes:
         # The script's shell looks at its children between short sleeps, which are processes too.
         with suppress(psutil.NoSuchProcess):
-            sockets = process.net_connections("inet")
-            own = (each for each in sockets if each.status == psutil.CONN_LISTEN)
-            listening.update((process.pid, each.laddr) for each in own)
+            connections = process.net_connections("inet")
+            listeners = (
+                connection for connection in connections if connection.status == psutil.CONN_LISTEN
+            )
+            listening.update((process.pid, connection.laddr) for connection in listeners)
     # Two feature servers, the store, and what two ranks reach each other by.
     assert len({pid for pid, _ in listening}) >= 5
     outside = [(pid, address) for pid, address in listening if not is_loopback(address.ip)]
@@ -88,10 +89,10 @@ def test_nothing_of_a_run_can_be_reached_from_another_host(runs: Any, way: str) 
 
 @pytest.mark.usefixtures("real_starts")
 @pytest.mark.parametrize("way", ["hopper", "script"])
-def test_nothing_that_a_run_reads_or_is_started_in_becomes_code(
+def test_a_run_unpickles_nothing_and_imports_nothing_from_its_folder(
     runs: Any, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Launcher, torchrun's agent, feature servers and ranks, from start to end."""
+    """Launcher, torchrun's agent, servers and ranks are audited from start to end."""
     audit, folder = tmp_path / "audit", tmp_path / "folder"
     audit.mkdir()
     folder.mkdir()
@@ -100,7 +101,7 @@ def test_nothing_that_a_run_reads_or_is_started_in_becomes_code(
     before = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(audit), before))))
     monkeypatch.setenv("UNPICKLED", str(log))
-    # The check itself: it sees what is unpickled.
+    # The audit itself works: it sees what is unpickled.
     subprocess.run(
         [sys.executable, "-c", "import pickle; pickle.loads(pickle.dumps(print))"], check=True
     )
@@ -110,7 +111,7 @@ def test_nothing_that_a_run_reads_or_is_started_in_becomes_code(
     for module in ("grpc", "torch", "hopper", "cache_server"):
         (folder / f"{module}.py").write_text("raise SystemExit('imported from the folder')")
     name = f"becomes-code-{way}"
-    command = commands(runs, name, epochs=1)[way]
+    command = launch_commands(runs, name, epochs=1)[way]
     if way == "hopper":
         command = [str(Path(sys.executable).with_name("hopper")), *command[3:]]
     run = runs.start(command, name, folder=folder)
@@ -127,29 +128,29 @@ def test_nothing_that_a_run_reads_or_is_started_in_becomes_code(
     ],
 )
 def test_a_child_whose_parent_has_ended_ends_at_once(words: list[str]) -> None:
-    """It is told who its parent is; by the time that it could ask, that may be another."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    """A child is given the id of its parent. If the parent has ended, the child must not run on."""
+    parent = subprocess.Popen([sys.executable, "-c", ""])
+    parent.wait()
     if "cache_server" in words:
-        words = [*words, "--die-with-parent", str(gone.pid)]
-    done = subprocess.run(
+        words = [*words, "--die-with-parent", str(parent.pid)]
+    child = subprocess.run(
         [sys.executable, *words],
         capture_output=True,
         text=True,
         timeout=LIMIT,
-        env=os.environ | {"HOPPER_DIE_WITH_PARENT": str(gone.pid)},
+        env=os.environ | {"HOPPER_DIE_WITH_PARENT": str(parent.pid)},
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr == f"error: process {gone.pid}, which started this one, has ended\n"
+    assert child.returncode == 1
+    assert child.stderr == f"error: process {parent.pid}, which started this one, has ended\n"
 
 
 @pytest.mark.usefixtures("real_starts")
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
-    """Killed while its servers and ranks start."""
+    """It is killed while its servers and ranks start."""
     name = f"orphans-{seconds}"
-    command = commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
+    command = launch_commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
     run = runs.start(command, name)
     run.await_condition(lambda: bool(run.members()), "a feature server")
     time.sleep(seconds)
@@ -158,8 +159,8 @@ def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
     run.assert_nothing_remains(limit=10.0)
 
 
-# Of a run that is interrupted; before the first the interpreter has not begun with it. At the later
-# ones servers and ranks are in sessions of their own, which a terminal's Ctrl-C does not reach.
+# When a run is interrupted. At the later moments servers and ranks are in sessions of their own,
+# which Ctrl-C in a terminal does not reach.
 MOMENTS: dict[str, Callable[[Any], bool]] = {
     "importing": lambda run: b"libtorch" in Path(f"/proc/{run.process.pid}/maps").read_bytes(),
     "starting servers": lambda run: bool(run.members()),
@@ -169,14 +170,14 @@ MOMENTS: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_ctrl_c_is_answered_in_a_line(
+def test_ctrl_c_ends_a_run_with_one_line(
     runs: Any, moment: str, request: pytest.FixtureRequest
 ) -> None:
-    """A terminal sends it to all processes in the foreground."""
+    """A terminal sends the signal to all processes in the foreground."""
     if moment in ("importing", "starting servers"):
         request.getfixturevalue("real_starts")
     name = f"ctrl-c-{moment.replace(' ', '-')}"
-    command = commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
+    command = launch_commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
     run = runs.start(command, name, start_new_session=True)
     run.await_condition(lambda: MOMENTS[moment](run), moment)
     os.killpg(run.process.pid, signal.SIGINT)
@@ -185,7 +186,7 @@ def test_ctrl_c_is_answered_in_a_line(
     assert run.stderr in ("interrupted\n", "error: ended by SIGINT; ranks and servers were ended\n")
 
 
-def test_a_launcher_that_is_told_to_end_ends_after_its_servers(runs: Any) -> None:
+def test_sigterm_during_the_start_ends_servers_and_launcher(runs: Any) -> None:
     name = "told-to-end-at-start"
     run = runs.train(name, epochs=1_000_000, evaluate_every=0)
     run.await_condition(lambda: MOMENTS["starting servers"](run), "a server")

@@ -1,7 +1,7 @@
-"""Whole runs with a class of one's own wherever a configuration names one.
+"""Whole runs with a plug-in class wherever a configuration can name one.
 
-A run that reads features from files, and one that reads them from a database, is ended by a signal
-and resumed, are the same run, bit for bit.
+One run reads features from files. Another reads them from a database, is ended by a signal and is
+resumed. Both compute the same bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hopper.partition import partition_graph
 from ..conftest import make_community_graph
 
 EPOCHS = 4
-OWN: dict[str, Any] = {
+PLUG_INS: dict[str, Any] = {
     "engine": "zero_hop",
     "batch_size": 2,
     "epochs": EPOCHS,
@@ -39,52 +39,54 @@ LOGGERS = ["csv_logger:CsvLogger", "own_loggers:Failing", "own_loggers:Witness"]
 METHOD = "range_partitioner:RangePartitioner"
 
 
-def calls(run: Any) -> list[list[Any]]:
+def read_calls(run: Any) -> list[list[Any]]:
     return [json.loads(line) for line in (run.run_dir / "witness.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def whole(
+def plugged_run(
     community_graph: GraphDirectory, runs: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Any:
     parts = tmp_path_factory.mktemp("own") / "parts"
     partition_graph(community_graph, parts, 2, METHOD)
-    return runs.finished(*("own-whole", "--data.partitioned", str(parts)), **OWN, loggers=LOGGERS)
+    return runs.train_to_end(
+        *("own-whole", "--data.partitioned", str(parts)), **PLUG_INS, loggers=LOGGERS
+    )
 
 
-def test_the_run_learns_and_says_by_what_it_is_scored(whole: Any) -> None:
-    epochs, summary = whole.epochs(), whole.summary()
+def test_the_run_learns_and_names_its_metric(plugged_run: Any) -> None:
+    epochs, summary = plugged_run.epochs(), plugged_run.summary()
     assert epochs[-1]["loss"] < 0.7 * epochs[0]["loss"]
     assert summary["metric"] == "macro_f1"
     assert summary["scores"]["test"]["macro_f1"] > 0.5
-    assert "val macro_f1 " in whole.stdout
+    assert "val macro_f1 " in plugged_run.stdout
 
 
-def test_loggers_are_told_of_everything_on_rank_0(whole: Any) -> None:
-    val = [epoch["val"] for epoch in whole.epochs()]
-    assert calls(whole) == [
+def test_loggers_are_called_on_rank_0_alone(plugged_run: Any) -> None:
+    val = [epoch["val"] for epoch in plugged_run.epochs()]
+    assert read_calls(plugged_run) == [
         ["0", "start", "zero_hop", False],
         *(["0", "epoch", epoch, score] for epoch, score in enumerate(val)),
-        ["0", "finish", whole.summary()["scores"]["test"]["macro_f1"]],
+        ["0", "finish", plugged_run.summary()["scores"]["test"]["macro_f1"]],
         ["0", "close"],
     ]
-    with (whole.run_dir / "epochs.csv").open(newline="") as file:
+    with (plugged_run.run_dir / "epochs.csv").open(newline="") as file:
         head, *lines, last = csv.reader(file)
     assert head[:3] == ["epoch", "loss", "val"]
-    assert [float(line[1]) for line in lines] == [epoch["loss"] for epoch in whole.epochs()]
-    assert last == ["test", "", str(whole.summary()["scores"]["test"]["macro_f1"])]
+    assert [float(line[1]) for line in lines] == [epoch["loss"] for epoch in plugged_run.epochs()]
+    assert last == ["test", "", str(plugged_run.summary()["scores"]["test"]["macro_f1"])]
 
 
-def test_a_logger_that_fails_is_named_once_and_ends_nothing(whole: Any) -> None:
-    told = [line for line in whole.stdout.splitlines() if "own_loggers:Failing" in line]
-    assert told == [
+def test_a_failing_logger_is_reported_once_and_the_run_goes_on(plugged_run: Any) -> None:
+    messages = [line for line in plugged_run.stdout.splitlines() if "own_loggers:Failing" in line]
+    assert messages == [
         "logger own_loggers:Failing: epoch() failed (ConnectionError: nobody listens); the run "
         "goes on without it"
     ]
 
 
-def test_a_run_from_a_database_that_was_interrupted_is_the_same_run(
-    whole: Any, community_graph: GraphDirectory, runs: Any, tmp_path: Path
+def test_an_interrupted_run_from_a_database_computes_the_same_bits(
+    plugged_run: Any, community_graph: GraphDirectory, runs: Any, tmp_path: Path
 ) -> None:
     graph = make_community_graph(tmp_path / "graph", nodes=300, with_features=False)
     assert not graph.schema.node_types["item"].feature_dim
@@ -97,37 +99,39 @@ def test_a_run_from_a_database_that_was_interrupted_is_the_same_run(
         *("--data.features_options", options),
     )
     logging = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"sleep_after": 1}]}
-    run = runs.train("own-interrupted", *data, **OWN, **logging)
+    run = runs.train("own-interrupted", *data, **PLUG_INS, **logging)
     run.await_condition(
-        lambda: (run.run_dir / "witness.jsonl").exists() and len(calls(run)) == 3, "two epochs"
+        lambda: (run.run_dir / "witness.jsonl").exists() and len(read_calls(run)) == 3, "two epochs"
     )
     run.process.send_signal(signal.SIGTERM)
     assert run.finish(60) == 1
     run.assert_nothing_remains()
-    assert calls(run)[-1] == ["0", "close"], "closed though its rank was told to end"
+    assert read_calls(run)[-1] == ["0", "close"], "the logger is closed even if its rank is ended"
     assert "ended by SIGTERM" in run.stderr
 
-    resumed = runs.finished("own-interrupted", *data, **OWN, **logging, resume=True)
-    assert calls(resumed)[4] == ["0", "start", "zero_hop", True]
-    assert resumed.losses() == whole.losses()
-    assert [epoch["val"] for epoch in resumed.epochs()] == [e["val"] for e in whole.epochs()]
-    assert [epoch["rows"] for epoch in resumed.epochs()][-1] == whole.epochs()[-1]["rows"]
+    resumed = runs.train_to_end("own-interrupted", *data, **PLUG_INS, **logging, resume=True)
+    assert read_calls(resumed)[4] == ["0", "start", "zero_hop", True]
+    assert resumed.losses() == plugged_run.losses()
+    assert [epoch["val"] for epoch in resumed.epochs()] == [
+        epoch["val"] for epoch in plugged_run.epochs()
+    ]
+    assert [epoch["rows"] for epoch in resumed.epochs()][-1] == plugged_run.epochs()[-1]["rows"]
     best = "best.safetensors"
-    assert (resumed.run_dir / best).read_bytes() == (whole.run_dir / best).read_bytes()
+    assert (resumed.run_dir / best).read_bytes() == (plugged_run.run_dir / best).read_bytes()
 
 
-def test_a_callback_ends_a_run_on_all_ranks_and_keeps_parameters_as_they_were(runs: Any) -> None:
+def test_a_callback_ends_a_run_on_all_ranks_and_freezes_parameters(runs: Any) -> None:
     options = {"loss": 1e9, "frozen": ["layers.0"], "epochs": 1}
-    called = {"callbacks": ["early_enough:EarlyEnough"], "callbacks_options": [options]}
-    run = runs.finished("called", **called, epochs=3, record_gradients=[0, 1])
+    callbacks = {"callbacks": ["early_enough:EarlyEnough"], "callbacks_options": [options]}
+    run = runs.train_to_end("called", **callbacks, epochs=3, record_gradients=[0, 1])
     assert len(run.epochs()) == 1
     assert "a callback ended the training after epoch 0" in run.stdout
     first, second = read_recorded(run.run_dir / "gradients")
     frozen = [name for name in first.parameters if name.startswith("layers.0")]
     assert frozen
-    for name, before in first.parameters.items():
-        assert before.equal(second.parameters[name]) == (name in frozen), name
-    plain = runs.finished("not-called", epochs=1, record_gradients=[0])
+    for name, value in first.parameters.items():
+        assert value.equal(second.parameters[name]) == (name in frozen), name
+    plain = runs.train_to_end("not-called", epochs=1, record_gradients=[0])
     (gradient,) = read_recorded(plain.run_dir / "gradients")
-    for name, own in gradient.gradients.items():
-        assert own.equal(first.gradients[name]), name
+    for name, expected in gradient.gradients.items():
+        assert expected.equal(first.gradients[name]), name

@@ -1,4 +1,4 @@
-"""Ranks that do not end."""
+"""A rank that hangs after its work."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ if os.environ["RANK"] == "1":
 def test_a_rank_that_stops_after_its_work_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other has ended well, and nobody waits for this one but the launcher."""
+    """The other rank has ended, so only the launcher waits for this one."""
     (tmp_path / "stopping.py").write_text(RANK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    begun = time.monotonic()
-    told = rf"^rank 1 \(pid \d+\): ending after the other ranks did not finish within {LIMIT:g} s$"
-    with signals_as_exceptions(), pytest.raises(DeadlineExceeded, match=told):
+    start = time.monotonic()
+    message = (
+        rf"^rank 1 \(pid \d+\): ending after the other ranks did not finish within {LIMIT:g} s$"
+    )
+    with signals_as_exceptions(), pytest.raises(DeadlineExceeded, match=message):
         run_ranks(tmp_path / "config.json", 2, Machine(), "stopping", end_limit=LIMIT)
-    assert time.monotonic() - begun < LIMIT + SLACK
+    assert time.monotonic() - start < LIMIT + SLACK

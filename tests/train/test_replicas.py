@@ -1,4 +1,4 @@
-"""A feature server that is lost costs time only where another one serves the same."""
+"""A run survives the loss of feature servers that have a replica."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cache_server.conftest import Servers
 from tests.conftest import PYTHON
 
 
-def test_a_lost_server_costs_time_only(
+def test_a_run_with_lost_servers_has_the_same_losses(
     reference: Any,
     runs: Any,
     partitioned: Path,
@@ -22,18 +22,18 @@ def test_a_lost_server_costs_time_only(
 ) -> None:
     servers = Servers(tmp_path)
     with monkeypatch.context() as patch:
-        # These are killed themselves, not what stands for them.
+        # These processes are killed, so they are no clients of forked copies.
         patch.setattr(sys, "executable", PYTHON)
         pairs = [[servers.start(partitioned, server) for _ in range(2)] for server in range(2)]
-    addresses = json.dumps([[each.address for each in pair] for pair in pairs])
+    addresses = json.dumps([[server.address for server in pair] for pair in pairs])
     run = runs.train("replicas", "--cluster.servers", addresses)
     run.await_epochs(1)
-    lost = [pair[number] for number, pair in enumerate(pairs)]
-    for each in lost:
-        each.process.kill()
-        each.process.wait(10)
-    # They do not end as those that are told to.
-    servers.forget(lost)
+    lost_servers = [pair[number] for number, pair in enumerate(pairs)]
+    for server in lost_servers:
+        server.process.kill()
+        server.process.wait(10)
+    # They do not end with the exit code of servers that are asked to.
+    servers.forget(lost_servers)
     assert run.finish() == 0, run.stdout + run.stderr
     run.assert_nothing_remains()
     servers.stop()

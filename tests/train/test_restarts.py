@@ -1,4 +1,4 @@
-"""Runs that a launcher starts again by itself go on where they were, bit for bit."""
+"""Runs that a launcher restarts resume where they were, and compute the same bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOSE_RANK_1 = '[ "$RANK" != 1 ] || [ -e {file} ] || {{ echo $$ > {file}; kill -K
 
 
 @pytest.mark.parametrize("rendezvous", ["loopback", "static"])
-def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
+def test_a_run_that_torchrun_restarts_computes_the_same_bits(
     runs: Any,
     reference: Any,
     partitioned: Path,
@@ -27,8 +27,8 @@ def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
     tmp_path: Path,
     rendezvous: str,
 ) -> None:
-    """One rank is killed in each of two attempts: the first before there is a checkpoint, so that
-    ``train.resume = "auto"`` starts once and goes on once."""
+    """One rank is killed in each of two attempts. The first dies before there is a checkpoint, so
+    ``train.resume = "auto"`` begins anew once and resumes once."""
     before_python(LOSE_RANK_1.format(file=tmp_path / "lost"))
     name = f"restarted-{rendezvous}"
     config = runs.config(name, checkpoint_every=4, resume="auto")
@@ -53,31 +53,31 @@ def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
     assert '"resumed"' in (run.run_dir / "spans" / "rank-0.jsonl").read_text()
 
 
-def test_hopper_train_starts_again_what_it_loses(
+def test_hopper_train_restarts_after_losing_a_rank_and_a_server(
     runs: Any, reference: Any, before_python: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """A rank before there is a checkpoint, then a feature server: the losses and the model are
-    those of a run that lost nothing, and each loss is told."""
+    """The run loses a rank before there is a checkpoint, then a feature server. It reports both.
+    Losses and model are those of an undisturbed run."""
     before_python(LOSE_RANK_1.format(file=tmp_path / "lost"))
     run = runs.train("lost twice", "--restarts", "2", checkpoint_every=4)
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint of a second start")
     run.server(1).kill()
     assert run.finish() == 0, run.stderr
-    told = [line for line in run.stderr.splitlines() if "restart" in line]
-    assert len(told) == 2
-    assert told[0].endswith("restart 1 of 2, from the beginning")
-    lost = int((tmp_path / "lost").read_text())
-    assert f"rank 1 (pid {lost}) was killed by SIGKILL" in told[0]
-    assert "feature server 1" in told[1]
-    assert "restart 2 of 2, from step-" in told[1]
+    messages = [line for line in run.stderr.splitlines() if "restart" in line]
+    assert len(messages) == 2
+    assert messages[0].endswith("restart 1 of 2, from the beginning")
+    pid = int((tmp_path / "lost").read_text())
+    assert f"rank 1 (pid {pid}) was killed by SIGKILL" in messages[0]
+    assert "feature server 1" in messages[1]
+    assert "restart 2 of 2, from step-" in messages[1]
     assert run.losses() == reference.losses()
     best = "best.safetensors"
     assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
     run.assert_nothing_remains()
 
 
-def test_what_would_come_again_is_not_tried_again(runs: Any) -> None:
-    """A run that is told to end ends; one that loses more than it may says what it lost last."""
+def test_a_run_ended_by_a_signal_is_not_restarted(runs: Any) -> None:
+    """SIGTERM ends the launcher, even if restarts are left."""
     run = runs.train("told to end", "--restarts", "9", checkpoint_every=4, epochs=500)
     run.await_epochs(1)
     run.process.send_signal(signal.SIGTERM)

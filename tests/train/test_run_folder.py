@@ -1,4 +1,4 @@
-"""A run's folder belongs to one run, and one that cannot be used is refused in a line."""
+"""A run folder belongs to one run. A folder that cannot be used is refused in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import PYTHON
 IS_ROOT = os.geteuid() == 0
 
 
-# The launcher is told by its number, so it is no copy; what it starts may be.
+# The refusal names the launcher's process id, so the launcher is no forked copy.
 REAL_LAUNCHER = """
 import sys
 from hopper.cli import main
@@ -31,7 +31,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def test_a_second_run_is_kept_out_of_a_run_that_trains(
+def test_a_folder_in_use_is_refused_to_a_second_run(
     runs: Any, forked_python: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endless = runs.config("shared", epochs=1_000_000, evaluate_every=0, checkpoint_every=1)
@@ -48,7 +48,7 @@ def test_a_second_run_is_kept_out_of_a_run_that_trains(
     first.await_epochs(len(first.epochs()) + 2)
     first.process.terminate()
     assert first.finish() == 1
-    # Nothing was mixed in, and the folder is free for the run itself.
+    # The second run wrote nothing, and the folder is free after the first one.
     epochs = first.epochs()
     assert [epoch["epoch"] for epoch in epochs] == list(range(len(epochs)))
     with lock_run_folder(first.run_dir, "launcher"):
@@ -56,10 +56,15 @@ def test_a_second_run_is_kept_out_of_a_run_that_trains(
 
 
 @pytest.mark.parametrize("holder", ["launcher", "rank-0"])
-def test_a_launcher_is_kept_out_by_either_lock(tmp_path: Path, holder: Holder) -> None:
-    """By another launcher, and by ranks that torchrun started."""
-    held = lock_run_folder(tmp_path, holder)
-    with held, pytest.raises(RequestError, match=f"in use by another run .process {os.getpid()}"):
+def test_a_launcher_respects_locks_of_launchers_and_of_ranks(
+    tmp_path: Path, holder: Holder
+) -> None:
+    """Ranks that torchrun started have no launcher, so rank 0 holds the lock."""
+    run_lock = lock_run_folder(tmp_path, holder)
+    with (
+        run_lock,
+        pytest.raises(RequestError, match=f"in use by another run .process {os.getpid()}"),
+    ):
         lock_run_folder(tmp_path, "launcher").__enter__()
     with lock_run_folder(tmp_path, "launcher"), lock_run_folder(tmp_path, "rank-0"):
         pass
@@ -106,7 +111,7 @@ def test_a_folder_that_cannot_be_used_is_refused(
         assert error.count("\n") == 1
 
 
-def test_a_disk_that_fills_up_is_told_in_a_line(runs: Any, small_disk: Path) -> None:
+def test_a_disk_that_fills_up_ends_the_run_with_one_line(runs: Any, small_disk: Path) -> None:
     config = runs.config("full", epochs=1_000_000, evaluate_every=0, checkpoint_every=3)
     folder = small_disk / "run"
     run = runs.start([sys.executable, "-m", "hopper.cli", "train", str(config),
@@ -117,24 +122,24 @@ def test_a_disk_that_fills_up_is_told_in_a_line(runs: Any, small_disk: Path) -> 
     assert "Traceback" not in run.stderr
     assert lines[-1].startswith("error: rank ")
     assert lines[-1].endswith(": No space left on device")
-    # What was whole before still is, and nothing half-written lies beside it.
+    # Earlier files are intact, and no half-written file is left.
     assert not list(folder.rglob("*.unfinished"))
     json.loads((folder / "config.json").read_text())
     for line in (folder / "epochs.jsonl").read_text().rpartition("\n")[0].splitlines():
         json.loads(line)
 
 
-def test_what_a_killed_process_left_half_written_is_removed(runs: Any) -> None:
-    left = Path(json.loads(runs.config("left").read_text())["train"]["run_dir"])
-    (left / "checkpoints").mkdir(parents=True)
+def test_half_written_files_of_a_killed_run_are_removed(runs: Any) -> None:
+    run_dir = Path(json.loads(runs.config("left").read_text())["train"]["run_dir"])
+    (run_dir / "checkpoints").mkdir(parents=True)
     for name in ("checkpoints/step-3.safetensors.unfinished", "summary.json.unfinished"):
-        (left / name).touch()
-    runs.finished("left")
-    assert not list(left.rglob("*.unfinished"))
+        (run_dir / name).touch()
+    runs.train_to_end("left")
+    assert not list(run_dir.rglob("*.unfinished"))
 
 
 @pytest.mark.parametrize("free", [0, 16384])
-def test_a_disk_that_is_full_at_the_start_is_told_in_a_line(
+def test_a_disk_that_is_full_at_the_start_is_reported_in_one_line(
     runs: Any, small_disk: Path, free: int
 ) -> None:
     config = runs.config("full-start")

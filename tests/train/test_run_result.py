@@ -1,4 +1,4 @@
-"""``hopper.train`` is the run of the command line, and its result loads what was trained."""
+"""``hopper.train`` trains the run of the command line, and its result loads the model."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def accuracy(
     model: torch.nn.Module,
     config: hopper.Config,
     graph: hopper.GraphDirectory,
-    parts: hopper.PartitionedGraph,
+    partitioned: hopper.PartitionedGraph,
 ) -> float:
-    """Of a model on the test split, from all neighbours of its nodes."""
-    whole = hopper.make_config(config.model_dump(), ["--sampler.fanouts=[-1, -1]"])
-    sampler = hopper.make_sampler(hopper.Request(whole, parts))
+    """The accuracy of a model on the test split, with all neighbours of its nodes."""
+    full_fanout_config = hopper.make_config(config.model_dump(), ["--sampler.fanouts=[-1, -1]"])
+    sampler = hopper.make_sampler(hopper.Request(full_fanout_config, partitioned))
     nodes = graph.split("test")
-    subgraph = sampler.sample(parts.global_ids("item")[nodes], 0, 0)
-    rows = graph.features("item")[parts.original_ids("item")[subgraph.nodes["item"]]]
+    subgraph = sampler.sample(partitioned.global_ids("item")[nodes], 0, 0)
+    rows = graph.features("item")[partitioned.original_ids("item")[subgraph.nodes["item"]]]
     with torch.no_grad():
         logits = model(subgraph.blocks(), torch.from_numpy(rows))
     return float((logits.argmax(-1).numpy() == graph.labels("item")[nodes]).mean())
 
 
 @pytest.fixture
-def opened(reference: Any) -> hopper.RunResult:
+def reference_result(reference: Any) -> hopper.RunResult:
     return hopper.RunResult.open(reference.run_dir)
 
 
 def test_training_from_python_is_the_same_run(reference: Any, runs: Any, tmp_path: Path) -> None:
-    """Same seed twice: the losses are equal bit for bit."""
+    """With the same seed, the losses have the same bits."""
     config = runs.config("from-python")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -63,29 +63,42 @@ def test_training_from_python_is_the_same_run(reference: Any, runs: Any, tmp_pat
     assert run.losses() == reference.losses()
 
 
-def test_a_result_tells_what_the_run_wrote(opened: hopper.RunResult, reference: Any) -> None:
-    assert [vars(epoch) for epoch in opened.epochs] == reference.epochs()
-    assert opened.epochs[0].bytes["feature"] > 0
+def test_a_result_shows_what_the_run_wrote(
+    reference_result: hopper.RunResult, reference: Any
+) -> None:
+    assert [vars(epoch) for epoch in reference_result.epochs] == reference.epochs()
+    assert reference_result.epochs[0].bytes["feature"] > 0
     summary = reference.summary()
     splits = summary["scores"]
-    assert opened.metrics == {
+    assert reference_result.metrics == {
         "accuracy": {split: scores["accuracy"] for split, scores in splits.items()}
     }
-    assert (opened.engine, opened.is_exact, opened.ranks) == ("hop", True, 2)
-    assert opened.best_epoch == summary["best_epoch"]
-    assert opened.config.model.hidden == 8
-    assert [file.name for file in opened.span_files] == ["rank-0.jsonl", "rank-1.jsonl"]
-    assert opened.epochs_file.is_file()
-    assert opened.checkpoint_file is None
-    assert (opened.trials, opened.ranking, opened.load_learnable_rows()) == ([], [], {})
+    assert (reference_result.engine, reference_result.is_exact, reference_result.ranks) == (
+        "hop",
+        True,
+        2,
+    )
+    assert reference_result.best_epoch == summary["best_epoch"]
+    assert reference_result.config.model.hidden == 8
+    assert [file.name for file in reference_result.span_files] == ["rank-0.jsonl", "rank-1.jsonl"]
+    assert reference_result.epochs_file.is_file()
+    assert reference_result.checkpoint_file is None
+    assert (
+        reference_result.trials,
+        reference_result.ranking,
+        reference_result.load_learnable_rows(),
+    ) == ([], [], {})
 
 
 def test_the_loaded_model_is_the_one_that_was_scored(
-    opened: hopper.RunResult, community_graph: GraphDirectory, partitioned: Path, tmp_path: Path
+    reference_result: hopper.RunResult,
+    community_graph: GraphDirectory,
+    partitioned: Path,
+    tmp_path: Path,
 ) -> None:
-    """From a copy of the folder whose configuration names a graph that is not there."""
+    """It is loaded from a copy of the run folder, whose graph no longer exists."""
     folder = tmp_path / "elsewhere"
-    shutil.copytree(opened.run_dir, folder)
+    shutil.copytree(reference_result.run_dir, folder)
     values = json.loads((folder / "config.json").read_text())
     values["data"]["partitioned"] = "gone"
     (folder / "config.json").write_text(json.dumps(values))
@@ -93,9 +106,9 @@ def test_the_loaded_model_is_the_one_that_was_scored(
 
     model = moved.load_model()
     assert not model.training
-    parts = hopper.PartitionedGraph.open(partitioned)
-    found = accuracy(model, moved.config, community_graph, parts)
-    assert found == pytest.approx(opened.metrics["accuracy"]["test"], abs=1e-12)
+    graph = hopper.PartitionedGraph.open(partitioned)
+    score = accuracy(model, moved.config, community_graph, graph)
+    assert score == pytest.approx(reference_result.metrics["accuracy"]["test"], abs=1e-12)
 
 
 def test_a_score_of_an_older_version_has_the_name_of_its_metric(tmp_path: Path) -> None:
@@ -109,9 +122,9 @@ def test_a_score_of_an_older_version_has_the_name_of_its_metric(tmp_path: Path) 
         _ = old.baselines
 
 
-def test_an_altered_model_is_not_loaded(opened: hopper.RunResult, tmp_path: Path) -> None:
+def test_an_altered_model_is_not_loaded(reference_result: hopper.RunResult, tmp_path: Path) -> None:
     folder = tmp_path / "altered"
-    shutil.copytree(opened.run_dir, folder)
+    shutil.copytree(reference_result.run_dir, folder)
     content = bytearray((folder / "best.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "best.safetensors").write_bytes(content)
@@ -124,10 +137,10 @@ def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
         hopper.RunResult.open(tmp_path)
 
 
-def test_a_model_that_was_never_scored_is_loaded_as_it_was_at_the_end(
+def test_without_evaluation_the_last_model_is_loaded(
     runs: Any, partitioned: Path, serve_partitions: Callable[[Path, int], list[str]]
 ) -> None:
-    """Of ranks that torchrun started: no launcher wrote their configuration."""
+    """Torchrun started the ranks, so no launcher wrote their configuration."""
     name = "never-scored"
     config = runs.config(name, evaluate_every=0, epochs=1, checkpoint_every=9)
     run = runs.start(

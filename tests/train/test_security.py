@@ -1,4 +1,4 @@
-"""A run whose feature servers and ranks know each other by certificates and a token."""
+"""Runs whose feature servers and ranks use certificates and a token."""
 
 from __future__ import annotations
 
@@ -17,40 +17,46 @@ TOKEN = "nobody-else-knows-this-0123456789"
 
 
 @pytest.fixture
-def secured(tmp_path: Path) -> dict[str, str]:
-    """Keys of ``[cluster]``."""
+def cluster_keys(tmp_path: Path) -> dict[str, str]:
+    """Keys of ``[cluster]`` that name certificates and a token."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
-    files = {f"tls_{each}": f"own-{each}.pem" for each in ("ca", "certificate", "key")}
+    files = {f"tls_{name}": f"own-{name}.pem" for name in ("ca", "certificate", "key")}
     return {key: str(tmp_path / file) for key, file in (files | {"token_file": "token"}).items()}
 
 
-def test_a_secured_run_is_the_same_run(reference: Any, runs: Any, secured: dict[str, str]) -> None:
-    words = [word for key, value in secured.items() for word in (f"--cluster.{key}", value)]
+def test_a_secured_run_trains_the_same_and_keeps_its_token_secret(
+    reference: Any, runs: Any, cluster_keys: dict[str, str]
+) -> None:
+    words = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
     run = runs.train("secured", *words)
     run.await_epochs(1)
-    told = [" ".join([*each.cmdline(), *each.environ().values()]) for each in run.members()]
-    assert len(told) >= 4
+    visible_texts = [
+        " ".join([*process.cmdline(), *process.environ().values()]) for process in run.members()
+    ]
+    assert len(visible_texts) >= 4
     assert run.finish() == 0, run.stdout + run.stderr
     run.assert_nothing_remains()
     assert run.losses() == reference.losses()
-    assert not any(TOKEN in each for each in told)
-    files = [each for each in run.run_dir.rglob("*") if each.is_file()]
+    assert not any(TOKEN in text for text in visible_texts)
+    files = [path for path in run.run_dir.rglob("*") if path.is_file()]
     assert files
-    assert not any(TOKEN.encode() in each.read_bytes() for each in files)
+    assert not any(TOKEN.encode() in file.read_bytes() for file in files)
     assert TOKEN not in run.stdout + run.stderr
 
 
-def test_nothing_starts_with_files_that_cannot_be_used(runs: Any, secured: dict[str, str]) -> None:
-    Path(secured["tls_key"]).write_text("")
-    words = [word for key, value in secured.items() for word in (f"--cluster.{key}", value)]
+def test_nothing_starts_with_files_that_cannot_be_used(
+    runs: Any, cluster_keys: dict[str, str]
+) -> None:
+    Path(cluster_keys["tls_key"]).write_text("")
+    words = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
     run = runs.train("unusable", *words)
     assert run.finish() == 1
     assert run.stderr.startswith("error: cluster.tls_certificate, tls_key: ")
     assert run.stderr.count("\n") == 1
 
 
-def test_servers_elsewhere_want_certificates() -> None:
+def test_servers_on_other_machines_need_certificates() -> None:
     values: dict[str, Any] = {"data": {"partitioned": "parts"}}
     cluster = {"servers": ["127.0.0.1:1", "192.0.2.7:1"]}
     with pytest.raises(ConfigError, match=r"^cluster\.insecure: talking to 192\.0\.2\.7:1"):
@@ -59,15 +65,21 @@ def test_servers_elsewhere_want_certificates() -> None:
 
 
 @pytest.mark.parametrize(("address", "is_open"), [("8.8.8.8", True), ("10.0.0.8", False)])
-def test_ranks_do_not_talk_in_public(
+def test_ranks_on_a_public_address_are_refused(
     monkeypatch: pytest.MonkeyPatch, address: str, is_open: bool
 ) -> None:
-    class Found:
+    class InterfaceAddress:
         def __init__(self, address: str) -> None:
             self.address = address
 
-    found = {"eth0": [Found(address), Found("fe80::1%eth0"), Found("02:42:ac:11:00:02")]}
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+    interfaces = {
+        "eth0": [
+            InterfaceAddress(address),
+            InterfaceAddress("fe80::1%eth0"),
+            InterfaceAddress("02:42:ac:11:00:02"),
+        ]
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     values: dict[str, Any] = {"data": {"partitioned": "parts"}}

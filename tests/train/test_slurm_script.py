@@ -1,4 +1,4 @@
-"""The Slurm script, with stand-ins for Slurm's commands that take this machine for two nodes."""
+"""The Slurm script, with stand-ins for Slurm's commands that present this machine as two nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import free_ports
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "scripts" / "launch_slurm.sbatch"
 
-# As srun does: the command once per node; the first bad exit ends the others.
+# Like srun, it runs the command once per node, and the first bad exit ends the others.
 SRUN = """#!/usr/bin/env bash
 while [[ $1 == --* ]]; do shift; done
 pids=()
@@ -49,7 +49,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_PORT", str(first + 1))
 
 
-def test_the_job_is_the_same_run(reference: Any, runs: Any, slurm: None) -> None:
+def test_the_job_trains_the_same_run(reference: Any, runs: Any, slurm: None) -> None:
     config = runs.config("by-slurm")
     run = runs.start(["bash", str(SCRIPT), str(config), "--cluster.insecure", "true"], "by-slurm")
     assert run.finish() == 0, run.stdout + run.stderr

@@ -1,4 +1,4 @@
-"""``hopper sweep``: lists become trials in a documented order, and what cannot be is refused."""
+"""``hopper sweep``: lists become trials in a documented order; wrong sweeps are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopper.train.sweep import make_sweep
 DATA = {"data": {"partitioned": "parts"}}
 
 
-def refused(**sections: Any) -> str:
+def error_of(**sections: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         trial_configs(make_sweep(DATA | sections), 2)
     return str(caught.value)
@@ -35,27 +35,27 @@ def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest() -> None:
     ]
     assert (config.train.engine, config.hop.replicas) == ("hop", "independent")
     assert (config.model.hidden, config.train.learning_rate) == (16, 0.03)
-    assert values["model"]["hidden"] == [16, 8], "what was given is left as it was"
+    assert values["model"]["hidden"] == [16, 8], "the caller's values are unchanged"
 
 
 def test_decoders_are_compared() -> None:
     config = make_sweep(DATA | {"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}})
     keys = ("task.decoder", "task.dim")
     expected = [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)]
-    assert config.hop.trials == [dict(zip(keys, each, strict=True)) for each in expected]
+    assert config.hop.trials == [dict(zip(keys, values, strict=True)) for values in expected]
     assert trial_configs(config, 2)[2].config.task.decoder == "mlp"
 
 
 def test_a_list_of_seeds_shares_the_draws_of_the_first() -> None:
     config = make_sweep(DATA | {"train": {"seed": [7, 8]}})
     assert config.hop.trials == [{"train.model_seed": 7}, {"train.model_seed": 8}]
-    alone = [each.config.train for each in trial_configs(config, 2)]
+    alone = [trial.config.train for trial in trial_configs(config, 2)]
     assert [(train.seed, train.own_seed) for train in alone] == [(7, 7), (7, 8)]
 
 
 def test_a_list_of_seeds_without_sharing_has_own_draws() -> None:
     config = make_sweep(DATA | {"train": {"seed": [7, 8]}, "hop": {"share_sampling": False}})
-    alone = [each.config.train for each in trial_configs(config, 2)]
+    alone = [trial.config.train for trial in trial_configs(config, 2)]
     assert [(train.seed, train.own_seed) for train in alone] == [(7, 7), (8, 8)]
 
 
@@ -96,8 +96,8 @@ def test_models_of_several_kinds_keep_layers_and_fanouts() -> None:
         ({"hop": 3, "model": {"hidden": [1, 2]}}, "hop: "),
     ],
 )
-def test_what_cannot_be_swept_is_refused_by_name(sections: dict[str, Any], message: str) -> None:
-    assert message in refused(**sections)
+def test_wrong_sweeps_are_refused_with_the_key(sections: dict[str, Any], message: str) -> None:
+    assert message in error_of(**sections)
 
 
 def test_trials_need_independent_replicas() -> None:

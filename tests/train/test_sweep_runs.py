@@ -1,4 +1,4 @@
-"""``hopper sweep`` on two servers: what it prints and writes; killed and resumed bit for bit."""
+"""``hopper sweep`` on two servers: what it prints and writes, and that resuming changes nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import hopper
 from hopper.train.run_files import best_first
 
 LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
-EVERY = 4
+CHECKPOINT_EVERY = 4
 
 
-def sweep(runs: Any, name: str, **train: Any) -> Any:
+def start_sweep(runs: Any, name: str, **train: Any) -> Any:
     config = runs.config(name, **train)
     return runs.start([sys.executable, "-m", "hopper.cli", "sweep", str(config), *LISTS], name)
 
 
-def finished(runs: Any, name: str, **train: Any) -> Any:
-    run = sweep(runs, name, **train)
+def sweep_to_end(runs: Any, name: str, **train: Any) -> Any:
+    run = start_sweep(runs, name, **train)
     code = run.finish()
     assert code == 0, f"ended with {code}: {run.stdout}{run.stderr}"
     run.assert_nothing_remains()
@@ -37,49 +37,51 @@ def trial_epochs(run: Any, trial: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def places(file: Path) -> list[dict[str, Any]]:
+def read_progress(file: Path) -> list[dict[str, Any]]:
     with safe_open(str(file), framework="numpy") as checkpoint:
         return list(json.loads(checkpoint.metadata()["facts"])["progress"])
 
 
 @pytest.fixture(scope="module")
-def swept(runs: Any) -> Any:
-    return finished(runs, "swept")
+def sweep_run(runs: Any) -> Any:
+    return sweep_to_end(runs, "swept")
 
 
-def test_a_sweep_writes_a_folder_per_trial_and_a_summary(swept: Any) -> None:
-    summary, epochs = swept.summary(), swept.epochs()
+def test_a_sweep_writes_a_folder_per_trial_and_a_summary(sweep_run: Any) -> None:
+    summary, epochs = sweep_run.summary(), sweep_run.epochs()
     assert summary["epochs"] == epochs
-    assert [each["overrides"] for each in summary["trials"]] == [
+    assert [trial["overrides"] for trial in summary["trials"]] == [
         {"model.hidden": hidden} for hidden in (4, 8, 6)
     ]
-    scores = {each["trial"]: each["scores"]["val"]["accuracy"] for each in summary["trials"]}
+    scores = {trial["trial"]: trial["scores"]["val"]["accuracy"] for trial in summary["trials"]}
     assert summary["ranking"] == best_first(scores, higher_is_better=True)
     assert summary["scores"] == summary["trials"][summary["ranking"][0]]["scores"]
     for trial in range(3):
-        own = trial_epochs(swept, trial)
-        folder = swept.run_dir / f"trial-{trial}"
-        assert json.loads((folder / "summary.json").read_text())["epochs"] == own
-        assert [each["epoch"] for each in own] == [0, 1, 2]
-        assert scores[trial] == max(each["val"] for each in own)
+        records = trial_epochs(sweep_run, trial)
+        folder = sweep_run.run_dir / f"trial-{trial}"
+        assert json.loads((folder / "summary.json").read_text())["epochs"] == records
+        assert [record["epoch"] for record in records] == [0, 1, 2]
+        assert scores[trial] == max(record["val"] for record in records)
         assert load_file(folder / "best.safetensors")
-    curves = [[each["loss"] for each in trial_epochs(swept, trial)] for trial in range(3)]
+    curves = [[record["loss"] for record in trial_epochs(sweep_run, trial)] for trial in range(3)]
     for epoch, *own_losses in zip(epochs, *curves, strict=True):
         assert epoch["loss"] == pytest.approx(sum(own_losses) / 3)
         assert epoch["bytes"]["model"] > 0 == epoch["bytes"]["gradient"]
-        assert epoch["val"] == max(trial_epochs(swept, t)[epoch["epoch"]]["val"] for t in range(3))
+        assert epoch["val"] == max(
+            trial_epochs(sweep_run, t)[epoch["epoch"]]["val"] for t in range(3)
+        )
 
 
-def test_the_result_of_a_sweep_loads_every_trial(swept: Any) -> None:
-    result, summary = hopper.RunResult.open(swept.run_dir), swept.summary()
-    assert [vars(epoch) for epoch in result.epochs] == swept.epochs()
+def test_the_result_of_a_sweep_loads_every_trial(sweep_run: Any) -> None:
+    result, summary = hopper.RunResult.open(sweep_run.run_dir), sweep_run.summary()
+    assert [vars(epoch) for epoch in result.epochs] == sweep_run.epochs()
     assert result.ranking == summary["ranking"]
     for index, (trial, hidden) in enumerate(zip(result.trials, (4, 8, 6), strict=True)):
         assert trial.overrides == {"model.hidden": hidden}
         for split, scores in summary["trials"][index]["scores"].items():
             assert trial.metrics["accuracy"][split] == scores["accuracy"]
         assert trial.best_epoch == summary["trials"][index]["best_epoch"]
-        assert [vars(epoch) for epoch in trial.epochs] == trial_epochs(swept, index)
+        assert [vars(epoch) for epoch in trial.epochs] == trial_epochs(sweep_run, index)
         model = trial.load_model()
         stored = load_file(trial.model_file)
         assert {n: list(v.shape) for n, v in model.state_dict().items()} == {
@@ -93,21 +95,23 @@ def test_the_result_of_a_sweep_loads_every_trial(swept: Any) -> None:
         assert torch.equal(value, expected[name])
 
 
-def test_a_sweep_prints_its_trials_before_and_ranked_after(swept: Any) -> None:
-    before, _, after = swept.stdout.partition("engine hop, independent replicas: 3 trials, 2 ranks")
+def test_a_sweep_prints_its_trials_first_and_their_ranking_last(sweep_run: Any) -> None:
+    before, _, after = sweep_run.stdout.partition(
+        "engine hop, independent replicas: 3 trials, 2 ranks"
+    )
     assert "hidden" in before
     assert after.index("results in") < after.index("by validation score")
     rows = [line.split("│")[1:3] for line in after.splitlines() if line.startswith("│")]
     hidden = ("4", "8", "6")
-    ranking = swept.summary()["ranking"]
+    ranking = sweep_run.summary()["ranking"]
     assert [[cell.strip() for cell in row] for row in rows] == [
         [str(trial), hidden[trial]] for trial in ranking
     ]
 
 
-def test_every_rank_says_which_model_it_trained_when(swept: Any) -> None:
+def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:
     for rank in range(2):
-        lines = (swept.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
+        lines = (sweep_run.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
         spans = [json.loads(line) for line in lines]
         visits = {
             (span["model"], span["step"])
@@ -117,38 +121,40 @@ def test_every_rank_says_which_model_it_trained_when(swept: Any) -> None:
         assert visits == {(trial, (rank - trial) % 2) for trial in range(3)}
 
 
-def test_a_killed_sweep_goes_on_bit_for_bit(runs: Any) -> None:
-    run = sweep(runs, "sweep-killed", epochs=10_000, checkpoint_every=EVERY)
+def test_a_killed_sweep_resumes_with_the_same_bits(runs: Any) -> None:
+    run = start_sweep(runs, "sweep-killed", epochs=10_000, checkpoint_every=CHECKPOINT_EVERY)
     copy, file = run.run_dir.with_name("sweep-checkpoint"), run.run_dir
 
     def in_an_epoch() -> bool:
         nonlocal file
-        found = run.checkpoint()
-        if found is None:
+        checkpoint = run.checkpoint()
+        if checkpoint is None:
             return False
-        file = found[0]
-        copy.write_bytes(found[1])
-        return places(copy)[0]["epoch"] >= 1 and places(copy)[0]["iteration"] > 0
+        file = checkpoint[0]
+        copy.write_bytes(checkpoint[1])
+        return read_progress(copy)[0]["epoch"] >= 1 and read_progress(copy)[0]["iteration"] > 0
 
     run.await_condition(in_an_epoch, "checkpoint within an epoch")
     run.process.kill()
     run.process.wait()
     run.assert_nothing_remains(limit=20.0)
     run.go_back_to(file, copy.read_bytes())
-    epochs = places(copy)[0]["epoch"] + 2
+    epochs = read_progress(copy)[0]["epoch"] + 2
 
-    resumed = finished(runs, "sweep-killed", epochs=epochs, checkpoint_every=EVERY, resume=True)
-    whole = finished(runs, "sweep-whole", epochs=epochs)
+    resumed = sweep_to_end(
+        runs, "sweep-killed", epochs=epochs, checkpoint_every=CHECKPOINT_EVERY, resume=True
+    )
+    uninterrupted = sweep_to_end(runs, "sweep-whole", epochs=epochs)
     for trial in range(3):
-        assert trial_epochs(resumed, trial) == trial_epochs(whole, trial)
-        assert len(trial_epochs(whole, trial)) == epochs
+        assert trial_epochs(resumed, trial) == trial_epochs(uninterrupted, trial)
+        assert len(trial_epochs(uninterrupted, trial)) == epochs
         best = f"trial-{trial}/best.safetensors"
-        assert (resumed.run_dir / best).read_bytes() == (whole.run_dir / best).read_bytes()
-    assert resumed.summary()["trials"] == whole.summary()["trials"]
-    assert resumed.losses() == whole.losses()
+        assert (resumed.run_dir / best).read_bytes() == (uninterrupted.run_dir / best).read_bytes()
+    assert resumed.summary()["trials"] == uninterrupted.summary()["trials"]
+    assert resumed.losses() == uninterrupted.losses()
 
 
-def test_a_list_that_cannot_be_swept_starts_nothing(runs: Any, tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_swept_is_refused_before_the_start(runs: Any, tmp_path: Path) -> None:
     refused = runs.start(
         [
             *(sys.executable, "-m", "hopper.cli", "sweep"),

@@ -1,4 +1,4 @@
-"""OpenMP's settings of ranks: threads that wait give way only where cores are shared."""
+"""Settings of OpenMP for ranks: waiting threads sleep only if there are too few cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopper.train.rank_processes import thread_settings
         (9, 0, {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
     ],
 )
-def test_they_follow_the_cores(
+def test_settings_follow_from_the_number_of_cores(
     ranks: int, threads: int, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
@@ -27,7 +27,7 @@ def test_they_follow_the_cores(
     assert thread_settings(ranks, threads) == expected
 
 
-def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")

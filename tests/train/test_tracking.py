@@ -1,4 +1,4 @@
-"""Numbers of a run as experiment trackers have them."""
+"""The numbers of a run that trackers of experiments get."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hopper.train.loggers import check_loggers
 from hopper.train.tracking import TRACKERS, Tracker, numbers_of
 
 
-def told(reference: Any, tracker: Tracker) -> None:
-    """All that a finished run would have told it."""
+def report_run(reference: Any, tracker: Tracker) -> None:
+    """Make the calls that a tracker gets from a finished run."""
     config = hopper.RunResult.open(reference.run_dir).config
     tracker.start(config.model_dump(mode="json"))
     for record in reference.epochs():
@@ -24,14 +24,14 @@ def told(reference: Any, tracker: Tracker) -> None:
 
 def test_numbers_of_an_epoch(reference: Any) -> None:
     record = reference.epochs()[1]
-    found = numbers_of(record)
-    assert found["loss"] == record["loss"]
-    assert found["val/accuracy"] == record["val"]
-    assert found["bytes/feature"] == record["bytes"]["feature"]
-    assert found["iterations_per_second"] > 0
+    numbers = numbers_of(record)
+    assert numbers["loss"] == record["loss"]
+    assert numbers["val/accuracy"] == record["val"]
+    assert numbers["bytes/feature"] == record["bytes"]["feature"]
+    assert numbers["iterations_per_second"] > 0
     assert record["roots"] == 83
-    assert found["roots_per_second"] == pytest.approx(83 / record["seconds"])
-    assert "gradient_norm" not in found
+    assert numbers["roots_per_second"] == pytest.approx(83 / record["seconds"])
+    assert "gradient_norm" not in numbers
     assert numbers_of(record | {"gradient_norms": [1.0, 3.0]})["gradient_norm"] == 2.0
 
 
@@ -39,7 +39,7 @@ def test_tensorboard(reference: Any, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    told(reference, TRACKERS["tensorboard"](run_dir=tmp_path))
+    report_run(reference, TRACKERS["tensorboard"](run_dir=tmp_path))
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     losses = [event.value for event in events.Scalars("loss")]
     assert losses == pytest.approx([record["loss"] for record in reference.epochs()])
@@ -51,20 +51,20 @@ def test_mlflow(reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'runs.db'}")
-    told(reference, TRACKERS["mlflow"](run_dir=tmp_path, experiment="own"))
+    report_run(reference, TRACKERS["mlflow"](run_dir=tmp_path, experiment="own"))
     [run] = mlflow.search_runs(experiment_names=["own"], output_format="list")
     assert run.data.params["model.hidden"] == "8"
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
-    assert [each.value for each in history] == [each["loss"] for each in reference.epochs()]
+    assert [record.value for record in history] == [record["loss"] for record in reference.epochs()]
 
 
 def test_weights_and_biases(reference: Any, tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
-    told(reference, TRACKERS["wandb"](run_dir=tmp_path))
+    report_run(reference, TRACKERS["wandb"](run_dir=tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
-def test_a_tracker_that_is_not_there_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_uninstalled_trackers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     values: dict[str, Any] = {"data": {"partitioned": "p"}, "train": {"loggers": ["notepad"]}}
     with pytest.raises(hopper.ConfigError, match="loggers: expected tensorboard, mlflow, wandb or"):
         hopper.make_config(values)
