@@ -1,4 +1,4 @@
-"""``hopper --help``, ``--version`` and what they import: little, so that they are quick."""
+"""``hopper --help`` and ``--version`` import little, so that they are quick."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ for words in sys.argv[1:]:
 """
 
 
-def loaded(heavy: str, *commands: str) -> list[str]:
-    """What of some modules a fresh process has imported after each of some commands."""
+def find_imports(heavy: str, *commands: str) -> list[str]:
+    """Return a line for each command: the command, and those of the heavy modules that a fresh
+    process has imported after it."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED, heavy, *commands],
         capture_output=True,
@@ -42,21 +43,21 @@ def loaded(heavy: str, *commands: str) -> list[str]:
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
-def test_it_imports_next_to_nothing(word: str) -> None:
-    assert loaded("torch,numba,numpy,pydantic,rich,grpc", word) == [word]
+def test_help_and_version_import_next_to_nothing(word: str) -> None:
+    assert find_imports("torch,numba,numpy,pydantic,rich,grpc", word) == [word]
 
 
 def test_help_of_commands_imports_neither_torch_nor_numba() -> None:
     commands = [f"{name} --help" for name in COMMANDS]
     commands += ["dataset import --help", "bench ab --help", "cache plan --help"]
-    assert loaded("torch,numba", *commands) == commands
+    assert find_imports("torch,numba", *commands) == commands
 
 
 def test_versions_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     python = ".".join(map(str, sys.version_info[:3]))
-    torch, numpy = (re.escape(metadata.version(each)) for each in ("torch", "numpy"))
+    torch, numpy = (re.escape(metadata.version(package)) for package in ("torch", "numpy"))
     line = (
         rf"hopper {re.escape(hopper.__version__)}, Python {python}, torch {torch}, numpy {numpy}\n"
     )
@@ -64,12 +65,12 @@ def test_versions_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_commands_are_listed_whichever_is_asked_for() -> None:
-    whole = build_parser().format_help()
-    assert build_parser([]).format_help() == whole
-    assert build_parser(["plan", "--help"]).format_help() == whole
+    full_help = build_parser().format_help()
+    assert build_parser([]).format_help() == full_help
+    assert build_parser(["plan", "--help"]).format_help() == full_help
     for name, text in COMMANDS.items():
-        assert name in whole
-        assert " ".join(text.split()) in " ".join(whole.split())
+        assert name in full_help
+        assert " ".join(text.split()) in " ".join(full_help.split())
 
 
 def test_every_module_with_a_command_is_listed() -> None:
@@ -80,10 +81,10 @@ def test_every_module_with_a_command_is_listed() -> None:
     assert modules == set(COMMANDS)
 
 
-def test_a_command_has_the_same_options_where_it_alone_is_made() -> None:
+def test_a_parser_of_one_command_has_the_same_options() -> None:
     words = ["schedule", "c.toml", "--dissolve", "1"]
     assert build_parser(words).parse_args(words) == build_parser().parse_args(words)
 
 
-def test_kinds_of_imports_are_those_that_there_are() -> None:
+def test_the_command_knows_every_kind_of_import() -> None:
     assert dataset.KINDS == KINDS

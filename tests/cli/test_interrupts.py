@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ended(folder: Path, *words: str) -> tuple[int, str, str]:
+def run_script(folder: Path, *words: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-c", *words],
         cwd=folder,
@@ -87,12 +87,14 @@ def ended(folder: Path, *words: str) -> tuple[int, str, str]:
         ("hopper.bench.ab", "bench ab c.toml --engines hop --out o"),
     ],
 )
-def test_one_line(folder: Path, module: str, command: str) -> None:
+def test_an_interrupted_command_prints_one_line_and_writes_nothing(
+    folder: Path, module: str, command: str
+) -> None:
     before = sorted(folder.iterdir())
-    code, _, told = ended(folder, AT_IMPORT, module, *command.split())
-    assert (code, told) == (130, "interrupted\n")
+    code, _, printed_errors = run_script(folder, AT_IMPORT, module, *command.split())
+    assert (code, printed_errors) == (130, "interrupted\n")
     assert sorted(folder.iterdir()) == before
 
 
-def test_one_that_python_drops_is_sent_again(folder: Path) -> None:
-    assert ended(folder, DROPPED) == (130, "", "interrupted\n")
+def test_an_interrupt_that_python_drops_is_sent_again(folder: Path) -> None:
+    assert run_script(folder, DROPPED) == (130, "", "interrupted\n")

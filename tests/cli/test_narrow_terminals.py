@@ -1,4 +1,4 @@
-"""What is printed on 80 columns holds all that is printed on a wide terminal."""
+"""What is printed on 80 columns has all words that are printed on a wide terminal."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ TYPES = ["paper", "author", "institution", "field_of_study", "conference", "publ
 
 
 def words(text: str) -> list[str]:
-    """What is printed, without the lines of tables."""
+    """Return the words of what was printed, without the lines of tables."""
     return BOX.sub(" ", text).split()
 
 
-def printed(table: Table, width: int) -> str:
+def print_to_text(table: Table, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
     print_table(console, table)
     assert isinstance(console.file, io.StringIO)
@@ -55,13 +55,13 @@ def wide_table() -> Table:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
 def test_nothing_is_cut_off_and_no_word_is_broken(width: int) -> None:
-    text = printed(wide_table(), width)
-    whole = printed(wide_table(), 1000)
+    text = print_to_text(wide_table(), width)
+    wide_text = print_to_text(wide_table(), 1000)
     if width == 20:
         # Narrower than the longest word, which is broken.
-        assert {*BOX.sub("", text)} == {*BOX.sub("", whole)}
+        assert {*BOX.sub("", text)} == {*BOX.sub("", wide_text)}
     else:
-        assert set(words(text)) == set(words(whole))
+        assert set(words(text)) == set(words(wide_text))
         assert max(map(len, text.splitlines())) <= width
 
 
@@ -72,7 +72,7 @@ def test_a_table_wraps_before_it_is_turned_to_rows() -> None:
     # Numbers keep their width, and words share what is left.
     assert widths[2:] == [13] * 4
     assert fit_columns(Console(width=80), wide_table()) is None
-    assert printed(wide_table(), 80).count("author/writes_1/paper") == 1
+    assert print_to_text(wide_table(), 80).count("author/writes_1/paper") == 1
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "partition graph --servers 3 --method meta --out OUT",
     ],
 )
-def test_commands_on_typed_graphs(
+def test_commands_on_typed_graphs_print_every_word_on_80_columns(
     typed: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -118,13 +118,13 @@ def test_commands_on_typed_graphs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graph").symlink_to(typed / "graph")
-    told = []
+    outputs = []
     for columns in ("80", "1000"):
         monkeypatch.setenv("COLUMNS", columns)
         assert main(command.replace("OUT", f"out{columns}").split()) == 0
-        told.append(capsys.readouterr().out.replace(f"out{columns}", "out"))
-    assert "…" not in told[0]
-    assert set(words(told[1])) <= set(words(told[0]))
+        outputs.append(capsys.readouterr().out.replace(f"out{columns}", "out"))
+    assert "…" not in outputs[0]
+    assert set(words(outputs[1])) <= set(words(outputs[0]))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_commands_on_typed_graphs(
         "plan CONFIG --engines hop,zero_hop,cooperative --iterations 1 --latency 100",
     ],
 )
-def test_commands_on_a_configuration(
+def test_commands_on_a_configuration_print_every_word_on_80_columns(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -145,20 +145,20 @@ def test_commands_on_a_configuration(
     partition_graph(GraphDirectory.open(graph.path), tmp_path / "parts", servers, "random")
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('[data]\npartitioned = "parts"\n[train]\nbatch_size = 6\n')
-    told = []
+    outputs = []
     for columns in ("80", "1000"):
         monkeypatch.setenv("COLUMNS", columns)
         assert main(command.replace("CONFIG", "c.toml").split()) == 0
-        told.append(capsys.readouterr().out)
-    assert "…" not in told[0]
+        outputs.append(capsys.readouterr().out)
+    assert "…" not in outputs[0]
     if command.startswith("schedule"):
-        assert set(words(told[1])) <= set(words(told[0]))
+        assert set(words(outputs[1])) <= set(words(outputs[0]))
     else:
         # Seconds are measured, so figures differ; headings and stages do not.
-        assert {each for each in words(told[1]) if each.isalpha()} <= set(words(told[0]))
+        assert {word for word in words(outputs[1]) if word.isalpha()} <= set(words(outputs[0]))
 
 
-def test_tables_of_profiles_sweeps_and_findings() -> None:
+def test_tables_of_profiles_sweeps_and_findings_fit_80_columns() -> None:
     ids = np.arange(123_456)
     profile = TypeProfile(4096, 9_876_543_210, ids, np.full(ids.size, 7), 1.25e-7)
     names = {f"{name}_with_a_long_name_of_its_own": profile for name in TYPES}
@@ -175,7 +175,7 @@ def test_tables_of_profiles_sweeps_and_findings() -> None:
         lambda: _profile_table("rank 0", CacheProfile({}, 3, names)),
         lambda: ranking_table(summary),
     ):
-        assert set(words(printed(make(), 1000))) <= set(words(printed(make(), 80)))
+        assert set(words(print_to_text(make(), 1000))) <= set(words(print_to_text(make(), 80)))
     console = Console(file=io.StringIO(), width=80)
     console.print(findings_table([finding]))
     assert isinstance(console.file, io.StringIO)

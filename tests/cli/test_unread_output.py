@@ -1,4 +1,4 @@
-"""Commands whose output nobody reads to its end."""
+"""A command ends quietly when its reader goes before the output's end."""
 
 from __future__ import annotations
 

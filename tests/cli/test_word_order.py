@@ -1,4 +1,4 @@
-"""Options, overrides and what a command works on may stand in any order."""
+"""Options, overrides and positional arguments may stand in any order."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ SAMPLES: dict[Any, str] = {whole: "1", seed: "1", float: "1.5", Path: "x", None:
 OVERRIDES = (["--train.epochs", "3"], ["--train.epochs=3"])
 
 
-def leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Commands without commands of their own."""
-    below = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    if not below:
+def iterate_leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and the parser of each command that has no commands below it."""
+    subcommands = [
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    ]
+    if not subcommands:
         yield name, parser
-    for action in below:
-        for word, each in action.choices.items():
-            yield from leaves(each, f"{name} {word}".strip())
+    for action in subcommands:
+        for word, subparser in action.choices.items():
+            yield from iterate_leaves(subparser, f"{name} {word}".strip())
 
 
 # Plug-ins of a checkout parse their own words.
 LEAVES = {
     name: parser
-    for name, parser in leaves(build_parser())
-    if not {"words"} & {each.dest for each in parser._actions}
+    for name, parser in iterate_leaves(build_parser())
+    if not {"words"} & {action.dest for action in parser._actions}
 }
 WITH_CONFIGURATION = {
     name: parser
     for name, parser in LEAVES.items()
-    if any(each.metavar == "CONFIG.toml" for each in parser._actions)
+    if any(action.metavar == "CONFIG.toml" for action in parser._actions)
 }
 
 
@@ -50,7 +52,7 @@ def value_for(action: argparse.Action) -> list[str]:
 
 
 def split_words(parser: Any) -> tuple[list[str], list[str], list[list[str]]]:
-    """Words for the positions, for required options, and for each of the other options."""
+    """Return words for the positions, for required options, and for each of the other options."""
     places, required, optional = [], [], []
     for action in parser._actions:
         if not action.option_strings:
@@ -64,9 +66,9 @@ def split_words(parser: Any) -> tuple[list[str], list[str], list[list[str]]]:
     return places, required, optional
 
 
-def parsed(name: str, words: list[str]) -> argparse.Namespace:
-    given = [*name.split(), *words]
-    return build_parser(given).parse_args(given)
+def parse(name: str, words: list[str]) -> argparse.Namespace:
+    arguments = [*name.split(), *words]
+    return build_parser(arguments).parse_args(arguments)
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -75,9 +77,9 @@ def test_options_stand_before_or_after(name: str) -> None:
     if name == "config":
         required = ["--schema"]
     for option in (*optional, list(chain(*optional))):
-        behind = parsed(name, [*places, *required, *option])
-        assert parsed(name, [*option, *required, *places]) == behind
-        assert parsed(name, [*option, *places, *required]) == behind
+        behind = parse(name, [*places, *required, *option])
+        assert parse(name, [*option, *required, *places]) == behind
+        assert parse(name, [*option, *places, *required]) == behind
 
 
 @pytest.mark.parametrize("name", WITH_CONFIGURATION)
@@ -85,11 +87,11 @@ def test_overrides_stand_before_or_after(name: str) -> None:
     places, required, optional = split_words(WITH_CONFIGURATION[name])
     options = [*required, *chain(*optional)]
     for override in OVERRIDES:
-        behind = parsed(name, [*places, *options, *override])
+        behind = parse(name, [*places, *options, *override])
         assert behind.overrides == override
         assert behind.config == places[0]
-        assert parsed(name, [*override, *places, *options]) == behind
-        assert parsed(name, [*options, *override, *places]) == behind
+        assert parse(name, [*override, *places, *options]) == behind
+        assert parse(name, [*options, *override, *places]) == behind
 
 
 def test_commands_that_take_a_configuration_are_all_here() -> None:
@@ -100,10 +102,12 @@ def test_commands_that_take_a_configuration_are_all_here() -> None:
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_a_rank_takes_them_in_any_order(tmp_path: Path, override: list[str]) -> None:
+def test_a_rank_takes_configuration_and_overrides_in_any_order(
+    tmp_path: Path, override: list[str]
+) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[data]\npartitioned = "parts"\n')
-    found: list[int] = []
+    epochs: list[int] = []
     for words in ([str(config), *override], [*override, str(config)]):
-        assert rank_main.main(words, lambda given: found.append(given.train.epochs)) == 0
-    assert found == [3, 3]
+        assert rank_main.main(words, lambda loaded: epochs.append(loaded.train.epochs)) == 0
+    assert epochs == [3, 3]

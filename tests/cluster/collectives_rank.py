@@ -1,4 +1,4 @@
-"""One rank of four on two servers: every collective once; not a test by itself.
+"""Run one rank of four on two servers, which calls every collective once; a test starts it.
 
 usage: collectives_rank.py OUT.json, with torchrun's environment.
 """
@@ -24,18 +24,20 @@ AWAIT_SECONDS = 60
 
 def main(out: Path) -> None:
     cluster = Cluster.join(2, torch.device("cpu"), timeout=2, start_timeout=120)
-    rank, found = cluster.rank, {}
-    found["server"] = cluster.server
+    rank, results = cluster.rank, {}
+    results["server"] = cluster.server
     cluster.traffic.take()
 
     total = torch.full((1000,), float(rank))
     cluster.all_reduce(total, "gradient", "adding")
-    found["sum"] = total.unique().tolist()
+    results["sum"] = total.unique().tolist()
     total = torch.full((1000,), float(rank))
     cluster.all_reduce(total, "gradient", "adding", apart=400)
-    found["apart"] = [part.unique().tolist() for part in (total[:600], total[600:])]
+    results["apart"] = [part.unique().tolist() for part in (total[:600], total[600:])]
 
-    found["gathered"] = cluster.all_gather(torch.tensor([rank * 10]), "control", "telling").tolist()
+    results["gathered"] = cluster.all_gather(
+        torch.tensor([rank * 10]), "control", "telling"
+    ).tolist()
 
     # Rank r sends r rows to every rank but r + 1, to which it sends none.
     parts = [
@@ -44,8 +46,8 @@ def main(out: Path) -> None:
     ]
     counts = [0 if rank == (source + 1) % 4 else source for source in range(4)]
     received = cluster.exchange(parts, counts, "partial", "exchanging")
-    found["received"] = [part[:, 0].tolist() for part in received]
-    found["bytes"] = cluster.traffic.take()
+    results["received"] = [part[:, 0].tolist() for part in received]
+    results["bytes"] = cluster.traffic.take()
 
     # Arrays of sizes that only the sender knows: rank r sends rank t r + t numbers in one group,
     # and t in another.
@@ -54,11 +56,11 @@ def main(out: Path) -> None:
         for sizes in (range(rank, rank + 4), range(4))
     ]
     arrived = exchange_arrays(cluster, groups, "topology", "telling")
-    found["arrays"] = [[part.tolist() for part in group] for group in arrived]
-    found["array type"] = arrived[0][0].dtype.name
-    found["array bytes"] = cluster.traffic.take()
+    results["arrays"] = [[part.tolist() for part in group] for group in arrived]
+    results["array type"] = arrived[0][0].dtype.name
+    results["array bytes"] = cluster.traffic.take()
     assert exchange_arrays(cluster, [], "topology", "telling nothing") == []
-    found["bytes of nothing"] = cluster.traffic.take()
+    results["bytes of nothing"] = cluster.traffic.take()
 
     # Rank 3 does not come before the others have named it.
     if rank == 3:
@@ -67,10 +69,10 @@ def main(out: Path) -> None:
         try:
             cluster.arrive("meeting late")
         except DeadlineExceeded as error:
-            found["late"] = str(error)
+            results["late"] = str(error)
         except Exception as error:
-            found["late"] = f"{type(error).__name__}: {error}"
-    out.write_text(json.dumps(found))
+            results["late"] = f"{type(error).__name__}: {error}"
+    out.write_text(json.dumps(results))
     # Without torchrun's agent rank 0 holds the store, which the others ask who is missing.
     if rank == 0:
         await_ranks(out, (1, 2))

@@ -1,4 +1,4 @@
-"""Collectives, what they count, and who is named when one does not come."""
+"""Collectives give the right numbers, count their bytes, and name a rank that does not come."""
 
 from __future__ import annotations
 
@@ -24,52 +24,54 @@ def ranks(
     return run_ranks(RANK_SCRIPT, 4, tmp_path_factory.mktemp("ranks"))
 
 
-def test_collectives(ranks: list[dict[str, Any]]) -> None:
-    for rank, found in enumerate(ranks):
-        assert found["server"] == rank // 2
-        assert found["sum"] == [6.0]
+def test_collectives_give_every_rank_the_right_numbers(ranks: list[dict[str, Any]]) -> None:
+    for rank, results in enumerate(ranks):
+        assert results["server"] == rank // 2
+        assert results["sum"] == [6.0]
         # The last 400 numbers were added up on each server alone.
-        assert found["apart"] == [[6.0], [1.0] if rank < 2 else [5.0]]
-        assert found["gathered"] == [[0], [10], [20], [30]]
-        assert found["received"] == [
+        assert results["apart"] == [[6.0], [1.0] if rank < 2 else [5.0]]
+        assert results["gathered"] == [[0], [10], [20], [30]]
+        assert results["received"] == [
             [] if rank == (source + 1) % 4 else [10 * source + rank] * source for source in range(4)
         ]
 
 
 def test_only_bytes_that_leave_the_server_are_counted(ranks: list[dict[str, Any]]) -> None:
-    for rank, found in enumerate(ranks):
+    for rank, results in enumerate(ranks):
         # Ranks of a server add up, and ranks 0 and 2 tell each other: the numbers of all, and those
         # of which 400 were the server's alone.
-        assert found["bytes"]["gradient"] == (4000 + 2400 if rank in (0, 2) else 0)
+        assert results["bytes"]["gradient"] == (4000 + 2400 if rank in (0, 2) else 0)
         # In the ring 0 -> 1 -> 2 -> 3 -> 0, ranks 1 and 3 send to the other server.
         leaves = rank in (1, 3)
-        assert found["bytes"]["control"] == (3 * 8 if leaves else 0)
+        assert results["bytes"]["control"] == (3 * 8 if leaves else 0)
         away = [to for to in range(4) if to // 2 != rank // 2 and to != (rank + 1) % 4]
-        assert found["bytes"]["partial"] == rank * 2 * 8 * len(away)
+        assert results["bytes"]["partial"] == rank * 2 * 8 * len(away)
 
 
-def test_arrays_of_sizes_that_are_told(ranks: list[dict[str, Any]]) -> None:
-    for rank, found in enumerate(ranks):
-        assert found["arrays"] == [
+def test_arrays_are_exchanged_whose_sizes_the_sender_tells(ranks: list[dict[str, Any]]) -> None:
+    for rank, results in enumerate(ranks):
+        assert results["arrays"] == [
             [[10 * source + rank] * (source + rank) for source in range(4)],
             [[10 * source + rank] * rank for source in range(4)],
         ]
-        assert found["array type"] == "int32"
+        assert results["array type"] == "int32"
         away = [to for to in range(4) if to // 2 != rank // 2]
         expected = {"topology": sum(4 * (rank + 2 * to) for to in away), "control": 2 * 2 * 4}
-        assert {cause: count for cause, count in found["array bytes"].items() if count} == expected
-        assert not any(found["bytes of nothing"].values())
+        assert {
+            cause: count for cause, count in results["array bytes"].items() if count
+        } == expected
+        assert not any(results["bytes of nothing"].values())
 
 
-def test_a_lone_rank_tells_itself() -> None:
+def test_a_lone_rank_receives_its_own_arrays_and_sends_nothing() -> None:
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     groups = [[np.array([3, 1])], [np.empty(0, np.int64)]]
-    found = exchange_arrays(cluster, groups, "control", "telling")
-    assert [[part.tolist() for part in group] for group in found] == [[[3, 1]], [[]]]
+    arrays = exchange_arrays(cluster, groups, "control", "telling")
+    assert [[part.tolist() for part in group] for group in arrays] == [[[3, 1]], [[]]]
     assert not any(cluster.traffic.take().values())
 
 
-def test_who_is_late_is_named(ranks: list[dict[str, Any]]) -> None:
+def test_a_rank_that_is_late_is_named(ranks: list[dict[str, Any]]) -> None:
     for rank in range(3):
         assert ranks[rank]["late"] == (
             f"rank {rank}, waiting for rank 3: meeting late did not finish within 2 s"
@@ -89,7 +91,7 @@ def test_a_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_may_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take turns at what there is."""
+    """They are dealt to the GPUs in turn."""
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)

@@ -1,4 +1,4 @@
-"""The documentation's pages as tests read them: headings, links and snippets."""
+"""Tests read headings, links and snippets of the documentation's pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Snippet:
 
 
 def read_snippets(page: Path) -> Iterator[Snippet]:
-    """The fenced blocks of a page, without their indentation."""
+    """Yield the fenced blocks of a page, without their indentation."""
     begun: tuple[int, str, str] | None = None
     block: list[str] = []
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
@@ -35,7 +35,9 @@ def read_snippets(page: Path) -> Iterator[Snippet]:
             begun, block = (number, fence[1], fence[2].strip()), []
         elif begun is not None and fence and not fence[2]:
             indent = len(begun[1])
-            yield Snippet(page, begun[0], begun[2], "\n".join(each[indent:] for each in block))
+            yield Snippet(
+                page, begun[0], begun[2], "\n".join(code_line[indent:] for code_line in block)
+            )
             begun = None
         elif begun is not None:
             block.append(line)
@@ -44,7 +46,7 @@ def read_snippets(page: Path) -> Iterator[Snippet]:
 
 @cache
 def anchors_of(page: Path) -> frozenset[str]:
-    """The anchors that GitHub, and the site, give to a page's headings."""
+    """Return the anchors that GitHub and the site give to a page's headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     anchors: set[str] = set()
     for title in re.findall(r"^#{1,4} (.*)$", text, re.M):

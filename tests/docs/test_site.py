@@ -28,7 +28,7 @@ SUFFIXES = {".py", ".sh", ".sbatch", ".yaml", ".proto"}
 
 @dataclass
 class Page(HTMLParser):
-    """Anchors and links of a page of HTML."""
+    """The anchors and links of a page of HTML."""
 
     anchors: set[str] = field(default_factory=set)
     links: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, forked_python: Path) -> Path:
-    """The built site."""
+    """The folder of the built site."""
     folder = tmp_path_factory.mktemp("site")
     script = folder / "build.py"
     script.write_text(BUILD)
@@ -105,8 +105,8 @@ def _is_documented(name: str, anchors: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_the_sources_lead_somewhere(page: Path) -> None:
-    """As GitHub shows them."""
+def test_links_of_pages_lead_somewhere_on_github(page: Path) -> None:
+    """GitHub shows the Markdown files themselves, so their links have to lead to files."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for place, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
         if "://" in place:
@@ -117,8 +117,8 @@ def test_links_of_the_sources_lead_somewhere(page: Path) -> None:
             assert anchor in anchors_of(goal), f"{place}#{anchor}"
 
 
-def test_pages_that_the_code_names_are_there() -> None:
-    files = [file for each in FOLDERS for file in (ROOT / each).rglob("*")]
+def test_pages_that_the_code_names_exist() -> None:
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*")]
     named = 0
     for file in (file for file in files if file.suffix in SUFFIXES and file.is_file()):
         if file.name in ("test_check_numbers.py",):  # It makes pages of its own.

@@ -27,24 +27,28 @@ COMPLETION: dict[str, Any] = {"data": {"partitioned": "parts"}}
 
 
 def of_language(*languages: str) -> list[Any]:
-    """Snippets in one of some languages, as parameters with a name each."""
-    return [pytest.param(each, id=str(each)) for each in SNIPPETS if each.language in languages]
+    """Return the snippets in one of some languages, as named parameters."""
+    return [
+        pytest.param(snippet, id=str(snippet))
+        for snippet in SNIPPETS
+        if snippet.language in languages
+    ]
 
 
 def commands_of(snippet: Snippet) -> Iterator[list[str]]:
-    """The words of each command of ``hopper`` in a snippet."""
+    """Yield the words of each command of ``hopper`` in a snippet."""
     text = re.sub(r"\\\n\s*", " ", snippet.text)
     for line in text.splitlines():
         for command in re.split(r"&&|\|\|?|;", line):
             # Where a page explains a command beside it, spaces stand between the two.
-            told = re.split(r"\s{3,}(?!-)| #|>", command.strip())[0]
-            match = re.match(r"(?:\$ )?(?:\w+=\S+ )*(?:sudo )?hopper (.*)", told)
-            if match and "..." not in told and "[" not in told.replace("'[", ""):
+            shown = re.split(r"\s{3,}(?!-)| #|>", command.strip())[0]
+            match = re.match(r"(?:\$ )?(?:\w+=\S+ )*(?:sudo )?hopper (.*)", shown)
+            if match and "..." not in shown and "[" not in shown.replace("'[", ""):
                 yield shlex.split(match[1])
 
 
 def with_commands() -> list[Any]:
-    """Each command of each block that a shell would read, as parameters."""
+    """Return each command of each block that a shell would read, as named parameters."""
     return [
         pytest.param(words, id=f"{snippet}-{place}")
         for snippet in SNIPPETS
@@ -67,7 +71,7 @@ def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture
 
 
 def test_commands_are_found() -> None:
-    """The pages have many; a test without any would say nothing."""
+    """The pages have many commands. If none were found, their tests would check nothing."""
     assert len(with_commands()) > 60
 
 
@@ -98,4 +102,4 @@ def test_languages_are_known() -> None:
     """A misspelt language would keep a snippet from being read."""
     known = {"", "bash", "sh", "python", "toml", "json", "text", "yaml", "csv"}
     directives = {"{toctree}"}
-    assert {each.language for each in SNIPPETS} <= known | directives
+    assert {snippet.language for snippet in SNIPPETS} <= known | directives
