@@ -107,8 +107,11 @@ def _improve(
     load = np.zeros((servers, caps.size))
     affinity = np.zeros((homes.size, servers))
     for block in range(homes.size):
-        load[homes[block]] += weights[block]
-        affinity[:, homes[block]] += edges[block]
+        server = homes[block]
+        for measure in range(caps.size):
+            load[server, measure] += weights[block, measure]
+        for other in range(homes.size):
+            affinity[other, server] += edges[block, other]
     for _ in range(_ROUNDS):
         changed = False
         for block in range(homes.size):
@@ -120,12 +123,34 @@ def _improve(
             return
 
 
+# Loops over measures stand in place of sums of arrays, which take numba seconds to compile.
+
+
 @kernel
-def _fullness(load: NDArray[np.float64], caps: NDArray[np.float64]) -> float:
+def _fullness(load: NDArray[np.float64], server: int, caps: NDArray[np.float64]) -> float:
     """Return the largest share of a server's room that is taken; above 1 is too much."""
     largest = 0.0
     for measure in range(caps.size):
-        largest = max(largest, load[measure] / caps[measure])
+        largest = max(largest, load[server, measure] / caps[measure])
+    return largest
+
+
+@kernel
+def _fullness_with(
+    load: NDArray[np.float64],
+    server: int,
+    weights: NDArray[np.float64],
+    arriving: int,
+    leaving: int,
+    caps: NDArray[np.float64],
+) -> float:
+    """Return how full a server is once a block has arrived and another has left (-1 = none)."""
+    largest = 0.0
+    for measure in range(caps.size):
+        change = weights[arriving, measure]
+        if leaving >= 0:
+            change -= weights[leaving, measure]
+        largest = max(largest, (load[server, measure] + change) / caps[measure])
     return largest
 
 
@@ -141,8 +166,9 @@ def _rehome(
 ) -> None:
     old = homes[block]
     homes[block] = server
-    load[old] -= weights[block]
-    load[server] += weights[block]
+    for measure in range(load.shape[1]):
+        load[old, measure] -= weights[block, measure]
+        load[server, measure] += weights[block, measure]
     for other in range(homes.size):
         affinity[other, old] -= edges[other, block]
         affinity[other, server] += edges[other, block]
@@ -160,12 +186,12 @@ def _move_one(
 ) -> bool:
     """Move a block to the server where it saves most edges, or away from one that is too full."""
     home = homes[block]
-    now = _fullness(load[home], caps)
+    now = _fullness(load, home, caps)
     best, most = -1, -np.inf if now > 1 else 0.0
     for server in range(load.shape[0]):
         if server == home:
             continue
-        then = _fullness(load[server] + weights[block], caps)
+        then = _fullness_with(load, server, weights, block, -1, caps)
         saved = affinity[block, server] - affinity[block, home]
         if saved > most and (then <= 1 or then < now):
             best, most = server, saved
@@ -196,8 +222,8 @@ def _swap_one(
         saved += affinity[other, home] - affinity[other, server]
         if saved <= most:
             continue
-        change = weights[other] - weights[block]
-        here, there = _fullness(load[home] + change, caps), _fullness(load[server] - change, caps)
+        here = _fullness_with(load, home, weights, other, block, caps)
+        there = _fullness_with(load, server, weights, block, other, caps)
         if here <= 1 and there <= 1:
             best, most = other, saved
     if best < 0:
