@@ -1,4 +1,4 @@
-"""Losses and the like that would spoil a run, and computed features; no tests of their own."""
+"""Plug-ins that would spoil a run, and a source of computed features. No tests of its own."""
 
 from __future__ import annotations
 
@@ -24,27 +24,35 @@ class Angles:
 
 
 class MeanLoss:
+    """A loss of a root that depends on how many roots there are."""
+
     label_kinds = ("class",)
 
     def __init__(self, *, classes: int) -> None:
         pass
 
     def root_losses(self, logits: Any, labels: Any) -> Any:
-        each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        return each / max(1, len(each))
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        return losses / max(1, len(losses))
 
 
 class SummedLoss(MeanLoss):
+    """One number for all roots together."""
+
     def root_losses(self, logits: Any, labels: Any) -> Any:
         return torch.nn.functional.cross_entropy(logits, labels)
 
 
 class CutLoss(MeanLoss):
+    """A loss without a gradient of the logits."""
+
     def root_losses(self, logits: Any, labels: Any) -> Any:
         return torch.zeros(len(logits), requires_grad=True)
 
 
 class Share:
+    """A metric that returns means, which cannot be added up over ranks."""
+
     name, label_kinds, higher_is_better = "share", ("class",), True
 
     def __init__(self, *, classes: int) -> None:
@@ -58,6 +66,8 @@ class Share:
 
 
 class Normed:
+    """An update of a number that depends on the norm of all."""
+
     def __init__(self, *, parameters: Any, weight_decay: float) -> None:
         pass
 
@@ -69,5 +79,7 @@ class Normed:
 
 
 class Growing:
+    """A schedule whose last factor is infinite."""
+
     def factor(self, step: int, steps: int) -> float:
         return math.inf if step + 1 == steps else 1.0

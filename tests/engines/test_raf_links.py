@@ -54,8 +54,8 @@ WORLDS = [(2, 1), (2, 2), (3, 1), (5, 1)]
 # a world, a graph and a model meet, not all three.
 CHOSEN = {
     WORLDS[0]: [
-        *(("people", *each) for each in zip(OF_PARTS, TASKS, strict=True)),
-        *(("library", *each) for each in zip(OF_PARTS, (*TASKS, *TASKS)[1:], strict=False)),
+        *(("people", *pair) for pair in zip(OF_PARTS, TASKS, strict=True)),
+        *(("library", *pair) for pair in zip(OF_PARTS, (*TASKS, *TASKS)[1:], strict=False)),
         *(("labels", model, "labels") for model in ("rgcn", "own, mean of present")),
         ("links in time", "rgat", "distmult, uniform"),
         ("labels in time", "rgat", "labels"),
@@ -80,10 +80,12 @@ MORE = {
 
 def ends(source: str, destination: str, edges: int) -> np.ndarray:
     generator = np.random.default_rng(edges)
-    return np.stack([generator.integers(0, COUNTS[each], edges) for each in (source, destination)])
+    return np.stack(
+        [generator.integers(0, COUNTS[node_type], edges) for node_type in (source, destination)]
+    )
 
 
-def write(
+def write_graph(
     out: Path,
     edges: dict[tuple[str, str, str], np.ndarray],
     targets: list[tuple[str, str, str]],
@@ -91,26 +93,31 @@ def write(
     labelled: bool = False,
     is_timed: bool = False,
 ) -> GraphDirectory:
-    """A graph of some relations, with weights; groups and authors are without features."""
+    """Write a graph of some relations, with weights. Groups and authors have no features."""
     types = {end for src, _, dst in edges for end in (src, dst)}
     widths = {"person": 6, "reader": 4, "book": 5}
     generator = np.random.default_rng(1)
-    features = {each: generator.random((COUNTS[each], widths[each])) for each in types & {*widths}}
+    features = {
+        node_type: generator.random((COUNTS[node_type], widths[node_type]))
+        for node_type in types & {*widths}
+    }
     return GraphDirectory.from_arrays(
         out,
         edges,
         features=features,
-        labels={each: edges[each].sum(0) % 3 for each in targets} if labelled else None,
-        edge_weights={each: 0.5 + own.sum(0) % 7 for each, own in edges.items()},
-        times={each: own.sum(0) % 9 for each, own in edges.items()} if is_timed else None,
-        counts={each: COUNTS[each] for each in sorted(types)},
+        labels={target: edges[target].sum(0) % 3 for target in targets} if labelled else None,
+        edge_weights={relation: 0.5 + pairs.sum(0) % 7 for relation, pairs in edges.items()},
+        times={relation: pairs.sum(0) % 9 for relation, pairs in edges.items()}
+        if is_timed
+        else None,
+        counts={node_type: COUNTS[node_type] for node_type in sorted(types)},
         target=targets,
         options=ImportOptions(split=RandomSplit(0.7, 0.15, by_time=is_timed)),
     )
 
 
-def people(out: Path) -> GraphDirectory:
-    """All ends are people: who knows whom, told the other way round too, and who likes whom."""
+def make_people(out: Path) -> GraphDirectory:
+    """All ends are people: who knows whom, in both directions, and who likes whom."""
     knows, belongs = ends("person", "person", 180), ends("person", "group", 130)
     edges = {
         KNOWS: knows,
@@ -119,10 +126,10 @@ def people(out: Path) -> GraphDirectory:
         ("person", "in", "group"): belongs,
         ("group", "has", "person"): belongs[::-1],
     }
-    return write(out, edges, [KNOWS, LIKES])
+    return write_graph(out, edges, [KNOWS, LIKES])
 
 
-def library(out: Path, *, labelled: bool = False, is_timed: bool = False) -> GraphDirectory:
+def make_library(out: Path, *, labelled: bool = False, is_timed: bool = False) -> GraphDirectory:
     """Ends are readers, books and authors; no relation leads to authors."""
     borrows = ends("reader", "book", 260)
     edges = {
@@ -131,15 +138,15 @@ def library(out: Path, *, labelled: bool = False, is_timed: bool = False) -> Gra
         WROTE: ends("author", "book", 90),
         ("reader", "knows", "reader"): ends("reader", "reader", 150),
     }
-    return write(out, edges, [BORROWS, WROTE], labelled=labelled, is_timed=is_timed)
+    return write_graph(out, edges, [BORROWS, WROTE], labelled=labelled, is_timed=is_timed)
 
 
 MAKE: dict[str, Callable[[Path], GraphDirectory]] = {
-    "people": people,
-    "library": library,
-    "labels": lambda out: library(out, labelled=True),
-    "links in time": lambda out: library(out, is_timed=True),
-    "labels in time": lambda out: library(out, labelled=True, is_timed=True),
+    "people": make_people,
+    "library": make_library,
+    "labels": lambda out: make_library(out, labelled=True),
+    "links in time": lambda out: make_library(out, is_timed=True),
+    "labels in time": lambda out: make_library(out, labelled=True, is_timed=True),
 }
 
 
@@ -185,7 +192,7 @@ def test_its_gradient_is_that_of_one_process(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """With servers that have no relation into some type of ends, and with replicas."""
+    """Some servers have no relation into some type of ends, and some have replicas."""
     for name, graph in graphs.items():
         partition_by_relation(graph, tmp_path / name, servers, 3)
     configs = [
@@ -201,8 +208,8 @@ def test_its_gradient_is_that_of_one_process(
         (BY_WEIGHT, "rgat"),
     ):
         if name in MORE[servers, ranks_per_server]:
-            place = tmp_path / "library", model, TASKS["dot, joint"], tmp_path / name
-            values = case_config(*place, ranks_per_server)
+            args = tmp_path / "library", model, TASKS["dot, joint"], tmp_path / name
+            values = case_config(*args, ranks_per_server)
             if name == ONE_FINISHES:
                 values["raf"] = {"reduce": "designated"}
             if name == BY_WEIGHT:
@@ -227,7 +234,7 @@ def test_losses_and_scores_are_those_of_other_engines(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """Links are ranked among all nodes, known ones left out, wherever these are stored."""
+    """Links are ranked among all nodes but the known ones, wherever these are stored."""
     configs = []
     for name in names:
         graph = graphs[name]
@@ -236,68 +243,73 @@ def test_losses_and_scores_are_those_of_other_engines(
         partition_graph(graph, tmp_path / f"{name} zero_hop", servers, "random")
         addresses = serve_partitions(tmp_path / f"{name} zero_hop", servers)
         for engine in ("raf", "zero_hop"):
-            place = tmp_path / f"{name} {engine}", "rgcn", task, tmp_path / f"{name} by {engine}"
-            values = case_config(*place, 1, engine=engine, evaluate_every=1)
+            args = tmp_path / f"{name} {engine}", "rgcn", task, tmp_path / f"{name} by {engine}"
+            values = case_config(*args, 1, engine=engine, evaluate_every=1)
             values["cluster"]["servers"] = addresses
             configs.append(values)
     results = train_cases(configs, servers, tmp_path / "world")
-    for raf, other in zip(results[::2], results[1::2], strict=True):
-        assert raf["losses"] == pytest.approx(other["losses"], rel=1e-9)
-        assert raf["val"] == pytest.approx(other["val"], rel=1e-9)
+    for raf, zero_hop in zip(results[::2], results[1::2], strict=True):
+        assert raf["losses"] == pytest.approx(zero_hop["losses"], rel=1e-9)
+        assert raf["val"] == pytest.approx(zero_hop["val"], rel=1e-9)
         assert None not in raf["val"]
 
 
-def test_what_links_of_other_splits_tell_is_stored_nowhere(
+def test_links_of_other_splits_are_stored_nowhere_even_reversed(
     graphs: dict[str, GraphDirectory], tmp_path: Path
 ) -> None:
-    whole = graphs["people"]
-    parts = partition_by_relation(whole, tmp_path / "parts", 3, 2)
-    by_node = partition_graph(whole, tmp_path / "by node", 1)
+    graph = graphs["people"]
+    parts = partition_by_relation(graph, tmp_path / "parts", 3, 2)
+    by_node = partition_graph(graph, tmp_path / "by node", 1)
     knows, turned = Relation(*KNOWS), Relation("person", "known_by", "person")
     assert parts.reverse_relations(knows) == by_node.reverse_relations(knows) == [turned]
-    for relation in whole.schema.relations:
+    for relation in graph.schema.relations:
         copies = [parts.topology(relation)]
         copies += [
             parts.topology(relation, server)
-            for server, held in enumerate(parts.holdings)
-            if relation in held.relations
+            for server, holding in enumerate(parts.holdings)
+            if relation in holding.relations
         ]
         for copy in copies:
             np.testing.assert_array_equal(copy.indptr, by_node.topology(relation).indptr)
             np.testing.assert_array_equal(copy.edge_ids, by_node.topology(relation).edge_ids)
-    assert parts.schema.relations[turned].count < whole.schema.relations[turned].count
-    assert parts.links("val").count == whole.links("val").count
+    assert parts.schema.relations[turned].count < graph.schema.relations[turned].count
+    assert parts.links("val").count == graph.links("val").count
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_server_reads_its_own_folder_and_what_all_have(
     name: str, graphs: dict[str, GraphDirectory], tmp_path: Path
 ) -> None:
-    """Elsewhere other servers' folders are not there: edges are left out, and known links found,
-    without them."""
+    """A machine without the folders of other servers leaves out edges, and finds known links."""
     parts = partition_by_relation(graphs[name], tmp_path / "parts", 3, 2)
     task = LABELS if "labels" in name else TASKS["distmult, uniform"]
     config = make_config(case_config(parts.path, "rgcn", task, tmp_path / "run", 1))
     drawn = []
     for server in range(3):
-        own = tmp_path / f"machine {server}"
-        shutil.copytree(parts.path, own)
-        for other in {0, 1, 2} - {server}:
-            shutil.rmtree(own / f"server-{other}")
-        request = Request(config, PartitionedGraph.open(own))
+        folder = tmp_path / f"machine {server}"
+        shutil.copytree(parts.path, folder)
+        for other_server in {0, 1, 2} - {server}:
+            shutil.rmtree(folder / f"server-{other_server}")
+        request = Request(config, PartitionedGraph.open(folder))
         trainer = make_group_trainer(request, RunLog(None), 100, torch.device("cpu"), server=server)
         assert trainer.links is not None
         left_out = trainer.links.left_out((0, 1))
-        held = request.graph.holdings[server].relations
+        stored_relations = request.graph.holdings[server].relations
         # Both targets, and, of people, what tells one of them the other way round.
-        told = {Relation(*each) for each in (KNOWS, LIKES, BORROWS, WROTE)}
-        told |= {each for each in held if each.rel in ("known_by", "lent_to")}
-        assert set(left_out) == (set() if "labels" in name else held & told)
+        revealing = {Relation(*words) for words in (KNOWS, LIKES, BORROWS, WROTE)}
+        revealing |= {
+            relation for relation in stored_relations if relation.rel in ("known_by", "lent_to")
+        }
+        assert set(left_out) == (set() if "labels" in name else stored_relations & revealing)
         roots = trainer.links.pairs(trainer.links.batch((0, 1)).roots, 0, 1).versions
-        stored = {each: ids for each, ids in roots.items() if each in held_types(request, server)}
+        stored = {
+            node_type: ids
+            for node_type, ids in roots.items()
+            if node_type in root_types(request, server)
+        }
         drawn.append(
             trainer.sampler.sample_versions(
-                {root_name(each): own for each, own in stored.items()}, 0, 1
+                {root_name(node_type): ids for node_type, ids in stored.items()}, 0, 1
             )
         )
         for relation in request.schema.target_relations:
@@ -305,11 +317,11 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
     assert all(subgraph.num_edges for subgraph in drawn)
 
 
-def held_types(request: Request, server: int) -> set[str]:
-    return {each.dst for each in request.graph.holdings[server].roots}
+def root_types(request: Request, server: int) -> set[str]:
+    return {relation.dst for relation in request.graph.holdings[server].roots}
 
 
-def test_weights_are_of_what_ends_of_every_type_meet(
+def test_weights_count_what_ends_of_every_type_sample(
     graphs: dict[str, GraphDirectory], tmp_path: Path
 ) -> None:
     parts = partition_by_relation(
@@ -324,7 +336,7 @@ def test_weights_are_of_what_ends_of_every_type_meet(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"target": "book"}, r"^--target: edges of reader/borrows/book, author/wrote/book are"),
         ({"server_memory": 10_000}, r"^--server-memory: only graphs whose nodes are predicted"),
@@ -332,8 +344,8 @@ def test_weights_are_of_what_ends_of_every_type_meet(
     ],
 )
 def test_what_cannot_be_divided_is_refused(
-    options: dict[str, Any], told: str, graphs: dict[str, GraphDirectory], tmp_path: Path
+    options: dict[str, Any], message: str, graphs: dict[str, GraphDirectory], tmp_path: Path
 ) -> None:
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         partition_by_relation(graphs["library"], tmp_path / "parts", 2, 2, **options)
     assert not (tmp_path / "parts").exists()

@@ -38,7 +38,7 @@ from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
-OWN: dict[str, Any] = {
+PLUG_INS: dict[str, Any] = {
     "loss": "focal_loss:FocalLoss",
     "loss_options": {"gamma": 1.5},
     "metric": "macro_f1:MacroF1",
@@ -66,7 +66,7 @@ def check(kind: str = "class", **train: Any) -> None:
 
 
 def test_the_names_are_those_of_the_configuration() -> None:
-    found = {
+    registered = {
         "loss": {**LOSSES, **LINK_LOSSES},
         "metric": {**METRICS, **LINK_METRICS},
         "optimizer": RULES,
@@ -75,22 +75,24 @@ def test_the_names_are_those_of_the_configuration() -> None:
     known = {
         key: tuple(name for name in names if name != "auto") for key, names in BUILT_INS.items()
     }
-    assert known == {key: tuple(names) for key, names in found.items()}
+    assert known == {key: tuple(names) for key, names in registered.items()}
 
 
 @pytest.mark.parametrize("name", [*LOSSES, "focal_loss:FocalLoss"])
-def test_a_loss_is_one_number_a_root(name: str) -> None:
-    found = find_plug_in("train.loss", name, Loss, LOSSES, {}, ["classes"])
-    loss: Loss = found.make(classes=CLASSES)
-    for kind in found.kind.label_kinds:
+def test_a_loss_is_one_number_per_root(name: str) -> None:
+    plug_in = find_plug_in("train.loss", name, Loss, LOSSES, {}, ["classes"])
+    loss: Loss = plug_in.make(classes=CLASSES)
+    for kind in plug_in.kind.label_kinds:
         check(kind, loss=name)
         logits, labels = make_examples(kind, CLASSES)
-        whole = loss.root_losses(logits.requires_grad_(), labels)
-        assert whole.shape == labels.shape[:1]
-        assert (whole >= 0).all()
+        losses = loss.root_losses(logits.requires_grad_(), labels)
+        assert losses.shape == labels.shape[:1]
+        assert (losses >= 0).all()
         single = [loss.root_losses(logits[i : i + 1], labels[i : i + 1]) for i in range(7)]
-        torch.testing.assert_close(torch.cat(single), whole, rtol=1e-12, atol=1e-12)
-        assert torch.autograd.gradcheck(lambda x, own=labels: loss.root_losses(x, own), (logits,))
+        torch.testing.assert_close(torch.cat(single), losses, rtol=1e-12, atol=1e-12)
+        assert torch.autograd.gradcheck(
+            lambda x, targets=labels: loss.root_losses(x, targets), (logits,)
+        )
         assert loss.root_losses(logits.float(), labels).dtype == torch.float32 or kind != "class"
 
 
@@ -98,25 +100,25 @@ def test_a_loss_is_one_number_a_root(name: str) -> None:
     "name", [*(name for name, kind in METRICS.items() if hasattr(kind, "sums")), "macro_f1:MacroF1"]
 )
 def test_a_metric_is_made_of_sums(name: str) -> None:
-    found = find_plug_in("train.metric", name, Metric, METRICS, {}, ["classes"])
-    metric: Metric = found.make(classes=CLASSES)
-    for kind in found.kind.label_kinds:
+    plug_in = find_plug_in("train.metric", name, Metric, METRICS, {}, ["classes"])
+    metric: Metric = plug_in.make(classes=CLASSES)
+    for kind in plug_in.kind.label_kinds:
         check(kind, metric=name)
         logits, labels = make_examples(kind, CLASSES)
-        whole = metric.sums(logits, labels)
+        sums = metric.sums(logits, labels)
         parts = sum(metric.sums(logits[p], labels[p]) for p in (slice(2), slice(2, 2), slice(2, 7)))
-        torch.testing.assert_close(parts, whole)
+        torch.testing.assert_close(parts, sums)
         assert math.isnan(metric.value(metric.sums(logits[:0], labels[:0])))
         right = labels.double() if kind == "float" else labels * 2.0 - 1
         if kind == "class":
             right = torch.nn.functional.one_hot(labels, CLASSES).double()
         best = metric.value(metric.sums(right, labels))
-        assert (best > metric.value(whole)) is metric.higher_is_better
+        assert (best > metric.value(sums)) is metric.higher_is_better
 
 
 def test_macro_f1_counts_classes_alike() -> None:
-    own = config_of(metric="macro_f1:MacroF1")
-    objective = make_objective(own, schema(classes=3))
+    config = config_of(metric="macro_f1:MacroF1")
+    objective = make_objective(config, schema(classes=3))
     logits = torch.eye(3)[[0, 0, 0, 1, 0]]
     labels = torch.tensor([0, 0, 0, 1, 1])
     # Class 0: 2 * 3 / (3 + 4); class 1: 2 * 1 / (2 + 1); class 2 is not met.
@@ -130,31 +132,31 @@ def test_macro_f1_counts_classes_alike() -> None:
 
 
 @pytest.mark.parametrize("name", [*RULES, "lion:Lion"])
-def test_an_update_is_of_each_number_and_is_restored(name: str) -> None:
+def test_a_restored_rule_makes_the_same_updates(name: str) -> None:
     check(optimizer=name)
-    given = ["parameters", "weight_decay"]
-    found = find_plug_in("train.optimizer", name, UpdateRule, RULES, {}, given)
+    arguments = ["parameters", "weight_decay"]
+    plug_in = find_plug_in("train.optimizer", name, UpdateRule, RULES, {}, arguments)
     start = torch.linspace(-1, 1, 9, dtype=torch.float64)
     gradients = torch.randn(5, 9, generator=torch.Generator().manual_seed(1)).double()
 
-    def rule() -> Any:
-        return found.make(parameters=start, weight_decay=0.1)
+    def make_rule() -> Any:
+        return plug_in.make(parameters=start, weight_decay=0.1)
 
-    whole, one = start.clone(), rule()
+    parameters, first = start.clone(), make_rule()
     for gradient in gradients[:3]:
-        one.update(whole, gradient.clone(), 0.05)
-    other, later = rule(), whole.clone()
-    assert one.state().keys() == other.state().keys()
-    for key, tensor in one.state().items():
-        other.state()[key].copy_(tensor)
+        first.update(parameters, gradient.clone(), 0.05)
+    second, resumed = make_rule(), parameters.clone()
+    assert first.state().keys() == second.state().keys()
+    for key, tensor in first.state().items():
+        second.state()[key].copy_(tensor)
     for gradient in gradients[3:]:
-        one.update(whole, gradient.clone(), 0.05)
-        other.update(later, gradient.clone(), 0.05)
-    assert torch.equal(whole, later)
-    assert (whole - start).abs().min() > 1e-4
-    still = whole.clone()
-    one.update(still, gradients[0].clone(), 0.0)
-    assert torch.equal(still, whole), "no step at a learning rate of 0"
+        first.update(parameters, gradient.clone(), 0.05)
+        second.update(resumed, gradient.clone(), 0.05)
+    assert torch.equal(parameters, resumed)
+    assert (parameters - start).abs().min() > 1e-4
+    still = parameters.clone()
+    first.update(still, gradients[0].clone(), 0.0)
+    assert torch.equal(still, parameters), "no step at a learning rate of 0"
 
 
 OPTIONS = {"step": {"step_size": 4, "gamma": 0.5}, "warmup": {"warmup_steps": 3}}
@@ -162,16 +164,16 @@ OPTIONS = {"step": {"step_size": 4, "gamma": 0.5}, "warmup": {"warmup_steps": 3}
 
 @pytest.mark.parametrize("name", [*SCHEDULES, "one_cycle:OneCycle"])
 def test_a_schedule_depends_on_the_moment_alone(name: str) -> None:
-    own = OPTIONS.get(name, {})
-    check(schedule=name, schedule_options=own)
-    found = find_plug_in("train.schedule", name, LearningRateSchedule, SCHEDULES, own)
-    forwards = Pace(found.make(), epochs=4, iterations=5)
+    options = OPTIONS.get(name, {})
+    check(schedule=name, schedule_options=options)
+    plug_in = find_plug_in("train.schedule", name, LearningRateSchedule, SCHEDULES, options)
+    forwards = Pace(plug_in.make(), epochs=4, iterations=5)
     moments = [(epoch, iteration) for epoch in range(4) for iteration in range(5)]
     factors = {moment: forwards.factor_at(*moment) for moment in moments}
-    backwards = Pace(found.make(), epochs=4, iterations=5)
+    backwards = Pace(plug_in.make(), epochs=4, iterations=5)
     assert {moment: backwards.factor_at(*moment) for moment in moments[::-1]} == factors
     assert max(factors.values()) <= 1.0
-    assert Pace(found.make(), 1, 1).factor_at(0, 0) >= 0.0
+    assert Pace(plug_in.make(), 1, 1).factor_at(0, 0) >= 0.0
 
 
 def test_schedules_equal_torch() -> None:
@@ -182,12 +184,12 @@ def test_schedules_equal_torch() -> None:
         (SCHEDULES["step"](step_size=6, gamma=0.5), kinds.StepLR(optimizer, 6, gamma=0.5)),
         (SCHEDULES["warmup"](warmup_fraction=0.25), kinds.LinearLR(optimizer, 0.2, 1.0, 4)),
     ]
-    for ours, theirs in cases:
-        optimizer.param_groups[0]["lr"] = theirs.base_lrs[0] = 1.0
+    for schedule, torch_schedule in cases:
+        optimizer.param_groups[0]["lr"] = torch_schedule.base_lrs[0] = 1.0
         for step in range(20):
-            expected = theirs._get_closed_form_lr()[0]
-            assert ours.factor(step, 20) == pytest.approx(expected), (type(ours), step)
-            theirs.last_epoch += 1
+            expected = torch_schedule._get_closed_form_lr()[0]
+            assert schedule.factor(step, 20) == pytest.approx(expected), (type(schedule), step)
+            torch_schedule.last_epoch += 1
 
 
 def test_a_schedule_begins_after_warming_up() -> None:
@@ -241,15 +243,17 @@ def bare_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
 
 
-def test_engines_agree_with_one_process_on_parts_of_one_s_own(
+def test_engines_agree_with_one_process_on_plug_ins(
     community_graph: GraphDirectory,
     bare_graph: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """Gradients of an own loss, and losses of iterations that an own optimiser and schedule led to,
-    learnable rows included."""
+    """Gradients of a plug-in loss agree, and so do losses after updates by a plug-in optimiser.
+
+    The optimiser updates learnable rows too, at the rates of a plug-in schedule.
+    """
     partition_graph(community_graph, tmp_path / "items", 2, "random")
     partition_graph(bare_graph, tmp_path / "by node", 2, "random")
     partition_by_relation(bare_graph, tmp_path / "by relation", 2, layers=2)
@@ -276,7 +280,7 @@ def test_engines_agree_with_one_process_on_parts_of_one_s_own(
                 "model": MODELS["rgcn"] if is_typed else {"layers": 2, "hidden": 8},
                 "sampler": {"fanouts": [3, 2]},
                 "train": TRAIN
-                | OWN
+                | PLUG_INS
                 | {"engine": engine, "run_dir": str(tmp_path / f"run {len(cases)}")}
                 | {"record_gradients": [0, 8], "batch_size": 8},
                 "hop": {"merge": "off"},
@@ -292,14 +296,14 @@ def test_engines_agree_with_one_process_on_parts_of_one_s_own(
         parity = check_engine(config.train.engine, "float64", Reference(config, graph, 2), recorded)
         assert parity.gradient_difference < 1e-10, parity
         assert parity.loss_difference < 1e-10, parity
-    for first, *others in (results[:3], results[3:5], results[5:]):
-        for other in others:
+    for first, *rest in (results[:3], results[3:5], results[5:]):
+        for result in rest:
             # Where a gradient is next to nothing, Lion's step may have another sign.
-            assert other["losses"] == pytest.approx(first["losses"], rel=1e-6)
+            assert result["losses"] == pytest.approx(first["losses"], rel=1e-6)
     rows = [
         load_file(tmp_path / f"run {number}" / "learnable-rank-0.safetensors") for number in (3, 4)
     ]
-    assert all(each["author"].shape[1] == LEARNABLE["dim"] for each in rows)
+    assert all(table["author"].shape[1] == LEARNABLE["dim"] for table in rows)
     sourced = load_file(tmp_path / "run 6" / "learnable-rank-0.safetensors")
     assert "author" not in sourced, "rows that come from a source are not learned"
     assert results[5]["losses"] != results[3]["losses"]
