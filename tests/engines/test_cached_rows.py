@@ -15,8 +15,8 @@ from hopper.partition import partition_graph
 ENGINES = ("model_centric", "hop", "zero_hop")
 
 
-def told(spans: Path) -> list[list[int]]:
-    """Hits and misses that a rank's log tells, of every epoch and type."""
+def read_lookups(spans: Path) -> list[list[int]]:
+    """Read hits and misses of every epoch and type from a rank's log."""
     lines = map(json.loads, spans.read_text().splitlines())
     return [
         counts
@@ -34,7 +34,7 @@ def case(
     model: dict[str, Any],
     **train: Any,
 ) -> dict[str, Any]:
-    """A run over ``folder/parts`` in ``folder/engine-policy``."""
+    """Configure a run over ``folder/parts`` in ``folder/engine-policy``."""
     run_dir = str(folder / f"{engine}-{policy}")
     return {
         "data": {"partitioned": str(folder / "parts")},
@@ -63,36 +63,38 @@ def test_a_cache_changes_traffic_alone(
     ]
     sage = {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3}
     cases = [case(tmp_path, addresses, *name, sage) for name in names]
-    found = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
+    results = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
     for engine in ENGINES:
-        plain = found[engine, "none"]
+        plain = results[engine, "none"]
         assert plain["lookups"] == {}
         looked_for = set()
-        for policy in (policy for of, policy in names if of == engine and policy != "none"):
-            own = found[engine, policy]
-            assert (own["losses"], own["val"]) == (plain["losses"], plain["val"])
-            ((hits, misses),) = own["lookups"].values()
+        for policy in (
+            policy for of_engine, policy in names if of_engine == engine and policy != "none"
+        ):
+            result = results[engine, policy]
+            assert (result["losses"], result["val"]) == (plain["losses"], plain["val"])
+            ((hits, misses),) = result["lookups"].values()
             assert hits > 0
             assert misses > 0
             looked_for.add(hits + misses)
-            rows, before = own["rows"], plain["rows"]
-            assert (rows["local"], rows["remote"]) == (before["local"], before["remote"])
-            assert rows["remote_unique"] + rows["cached"] == before["remote_unique"]
+            rows, plain_rows = result["rows"], plain["rows"]
+            assert (rows["local"], rows["remote"]) == (plain_rows["local"], plain_rows["remote"])
+            assert rows["remote_unique"] + rows["cached"] == plain_rows["remote_unique"]
             assert rows["cached"] == hits
-            assert own["bytes"]["feature"] < plain["bytes"]["feature"]
+            assert result["bytes"]["feature"] < plain["bytes"]["feature"]
             spans = tmp_path / f"{engine}-{policy}" / "spans"
-            last = [told(spans / f"rank-{rank}.jsonl")[-1] for rank in range(2)]
-            assert [sum(each) for each in zip(*last, strict=True)] == [hits, misses]
+            last = [read_lookups(spans / f"rank-{rank}.jsonl")[-1] for rank in range(2)]
+            assert [sum(counts) for counts in zip(*last, strict=True)] == [hits, misses]
         assert len(looked_for) == 1
 
 
-def test_rows_held_on_the_device_change_traffic_alone(
+def test_a_cache_on_the_device_changes_traffic_alone(
     community_graph: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
-    """Rows of a rank's own server are held too; every row that is needed is looked for."""
+    """Rows of a rank's own server are cached too, and every row is looked up."""
     partition_graph(community_graph, tmp_path / "parts", 2, "random")
     addresses = serve_partitions(tmp_path / "parts", 2)
     names = [
@@ -105,20 +107,20 @@ def test_rows_held_on_the_device_change_traffic_alone(
     cases = [case(tmp_path, addresses, *name, gat, micro_batch=5) for name in names]
     for values in cases:
         values["cache"]["memory"] = "device"
-    found = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
+    results = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
     for engine, policy in names:
-        own, plain = found[engine, policy], found[engine, "none"]
+        result, plain = results[engine, policy], results[engine, "none"]
         # The same rows, multiplied in other blocks.
-        assert own["losses"] == pytest.approx(plain["losses"], rel=1e-5)
-        assert own["val"] == plain["val"]
+        assert result["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+        assert result["val"] == plain["val"]
         if policy == "none":
             continue
-        ((hits, misses),) = own["lookups"].values()
-        rows, before = own["rows"], plain["rows"]
+        ((hits, misses),) = result["lookups"].values()
+        rows, plain_rows = result["rows"], plain["rows"]
         assert hits > 0
         assert misses == rows["local"] + rows["remote"]
-        assert hits + misses == before["local"] + before["remote"]
-        assert rows["local"] < before["local"]
+        assert hits + misses == plain_rows["local"] + plain_rows["remote"]
+        assert rows["local"] < plain_rows["local"]
         if engine != "cooperative" and policy != "lru":
-            assert own["bytes"]["feature"] < plain["bytes"]["feature"]
-            assert rows["remote_unique"] < before["remote_unique"]
+            assert result["bytes"]["feature"] < plain["bytes"]["feature"]
+            assert rows["remote_unique"] < plain_rows["remote_unique"]

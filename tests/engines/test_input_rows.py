@@ -17,7 +17,7 @@ NODES = {name: np.array([0, 1]) for name in ("author", "both", "paper")}
 
 
 class Late(LeafRows):
-    """Learnable rows that tell when they are read."""
+    """Learnable rows that record when they are read."""
 
     def __init__(self) -> None:
         super().__init__({}, {})
@@ -48,7 +48,7 @@ def test_types_with_features_alone_come_first_and_wait_for_nothing() -> None:
 
 
 def test_a_node_at_several_times_has_one_row_whose_gradients_add_up() -> None:
-    """As many rows as the table has were taken for all of them."""
+    """Where nodes repeat, as many rows as a table has are not the table."""
     leaf = Leaf(np.array([3, 5, 8]), torch.arange(6.0).view(3, 2), learns=True)
     reads = cast(ModelReads, SimpleNamespace(inputs={"author": SimpleNamespace(learned=2)}))
     nodes = {"author": np.array([8, 3, 8])}

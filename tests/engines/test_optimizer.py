@@ -1,4 +1,4 @@
-"""Our optimisers make torch's updates."""
+"""Hopper's optimisers make the same updates as torch's."""
 
 from __future__ import annotations
 
@@ -36,40 +36,42 @@ def fill_gradients(packed: PackedModel, step: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> None:
-    ours, theirs = PackedModel(make_module()), PackedModel(make_module())
-    optimizer = optimizer_of(kind, ours, weight_decay)
-    trained = [p for p in theirs.module.parameters() if p.requires_grad]
+    hopper_model, torch_model = PackedModel(make_module()), PackedModel(make_module())
+    optimizer = optimizer_of(kind, hopper_model, weight_decay)
+    trained = [p for p in torch_model.module.parameters() if p.requires_grad]
     expected = KINDS[kind](trained, lr=0.05, weight_decay=weight_decay)
-    start = ours.parameters.clone()
+    start = hopper_model.parameters.clone()
     for step in range(30):
-        for packed in (ours, theirs):
+        for packed in (hopper_model, torch_model):
             fill_gradients(packed, step)
-        before = ours.gradients.clone()
+        before = hopper_model.gradients.clone()
         optimizer.step()
         expected.step()
-        assert torch.equal(ours.gradients, before)
-    torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-13, atol=1e-13)
-    assert (ours.parameters - start).abs().min() > 1e-4
-    assert torch.equal(ours.module[0].bias, make_module()[0].bias)
+        assert torch.equal(hopper_model.gradients, before)
+    torch.testing.assert_close(
+        hopper_model.parameters, torch_model.parameters, rtol=1e-13, atol=1e-13
+    )
+    assert (hopper_model.parameters - start).abs().min() > 1e-4
+    assert torch.equal(hopper_model.module[0].bias, make_module()[0].bias)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restored_optimizer_goes_on_bit_for_bit(kind: type[UpdateRule]) -> None:
     first = PackedModel(make_module())
-    optimizer = optimizer_of(kind, first, 0.1)
+    first_optimizer = optimizer_of(kind, first, 0.1)
     for step in range(5):
         fill_gradients(first, step)
-        optimizer.step()
+        first_optimizer.step()
     second = PackedModel(copy.deepcopy(first.module))
-    other = optimizer_of(kind, second, 0.1)
-    saved, restored = optimizer.state(), other.state()
+    second_optimizer = optimizer_of(kind, second, 0.1)
+    saved, restored = first_optimizer.state(), second_optimizer.state()
     assert saved.keys() == restored.keys()
     for name, tensor in saved.items():
         restored[name].copy_(tensor)
     for step in range(5, 8):
-        for packed, each in ((first, optimizer), (second, other)):
+        for packed, optimizer in ((first, first_optimizer), (second, second_optimizer)):
             fill_gradients(packed, step)
-            each.step()
+            optimizer.step()
         assert torch.equal(first.parameters, second.parameters)
 
 
@@ -84,7 +86,7 @@ def test_a_rank_starts_without_the_compiler() -> None:
         "assert torch.are_deterministic_algorithms_enabled()\n"
         "packed = PackedModel(nn.Linear(2, 2))\n"
         "Optimizer(packed, Adam(packed.parameters), learning_rate=0.1).step()\n"
-        "found = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
-        "assert not found, found\n"
+        "loaded = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

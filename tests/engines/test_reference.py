@@ -50,7 +50,7 @@ def partitions(graph: GraphDirectory) -> dict[int, PartitionedGraph]:
     }
 
 
-def configured(graph: PartitionedGraph, model: str, batch_size: int) -> Config:
+def configure(graph: PartitionedGraph, model: str, batch_size: int) -> Config:
     return make_config(
         {
             "data": {"partitioned": str(graph.path)},
@@ -61,7 +61,7 @@ def configured(graph: PartitionedGraph, model: str, batch_size: int) -> Config:
     )
 
 
-def initial(config: Config) -> dict[str, Tensor]:
+def make_parameters(config: Config) -> dict[str, Tensor]:
     model = config.model
     module = build_model(
         model.name,
@@ -78,24 +78,24 @@ def initial(config: Config) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
 def test_same_on_any_number_of_servers(partitions: dict[int, PartitionedGraph], model: str) -> None:
-    found = {}
+    results = {}
     for servers, graph in partitions.items():
         # The same global batch of 16 roots, of which the second iteration has only 7.
-        config = configured(graph, model, 16 // servers)
-        found[servers] = Reference(config, graph, servers).gradient(2, 1, initial(config))
-    loss, gradients = found[1]
+        config = configure(graph, model, 16 // servers)
+        results[servers] = Reference(config, graph, servers).gradient(2, 1, make_parameters(config))
+    loss, gradients = results[1]
     assert loss > 0
     assert any(value.abs().max() > 1e-3 for value in gradients.values())
-    for other_loss, others in (found[2], found[4]):
+    for other_loss, other_gradients in (results[2], results[4]):
         assert other_loss == pytest.approx(loss, rel=1e-12)
         for name, value in gradients.items():
-            torch.testing.assert_close(others[name], value, rtol=1e-10, atol=1e-13)
+            torch.testing.assert_close(other_gradients[name], value, rtol=1e-10, atol=1e-13)
 
 
 def test_gradient_is_the_derivative_of_the_loss(partitions: dict[int, PartitionedGraph]) -> None:
-    config = configured(partitions[2], "sage", 8)
+    config = configure(partitions[2], "sage", 8)
     reference = Reference(config, partitions[2], 2)
-    parameters = initial(config)
+    parameters = make_parameters(config)
     _, gradients = reference.gradient(0, 0, parameters)
     generator = torch.Generator().manual_seed(0)
     direction = {
@@ -113,21 +113,21 @@ def test_gradient_is_the_derivative_of_the_loss(partitions: dict[int, Partitione
     assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(slope, rel=1e-5)
 
 
-def test_moments_differ_and_repeat(partitions: dict[int, PartitionedGraph]) -> None:
-    config = configured(partitions[2], "gcn", 8)
+def test_epochs_differ_and_repeat(partitions: dict[int, PartitionedGraph]) -> None:
+    config = configure(partitions[2], "gcn", 8)
     reference = Reference(config, partitions[2], 2)
-    parameters = initial(config)
+    parameters = make_parameters(config)
     first = reference.gradient(0, 0, parameters)
-    other = reference.gradient(1, 0, parameters)
+    second_epoch = reference.gradient(1, 0, parameters)
     again = reference.gradient(0, 0, parameters)
-    assert other[0] != first[0]
+    assert second_epoch[0] != first[0]
     assert again[0] == first[0]
     assert all(torch.equal(again[1][name], value) for name, value in first[1].items())
 
 
 def test_another_models_parameters_are_refused(partitions: dict[int, PartitionedGraph]) -> None:
-    config = configured(partitions[1], "sage", 8)
-    parameters = initial(configured(partitions[1], "gcn", 8))
+    config = configure(partitions[1], "sage", 8)
+    parameters = make_parameters(configure(partitions[1], "gcn", 8))
     with pytest.raises(RequestError, match="parameters of another model"):
         Reference(config, partitions[1], 1).gradient(0, 0, parameters)
 

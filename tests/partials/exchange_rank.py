@@ -20,12 +20,12 @@ from hopper.partials import RowExchange
 from hopper.run_log import RunLog
 
 # Rows of every rank, and lengths[sender][receiver]; rank 2 owns none and gets none.
-OWN = (3, 2, 0)
+ROW_COUNTS = (3, 2, 0)
 LENGTHS = ((0, 4, 0), (1, 0, 0), (0, 0, 0))
 
 
 class OwnWork(torch.autograd.Function):
-    """What a rank computes meanwhile; it tells when."""
+    """Double rows while others travel, and record when."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, events: list[str]) -> Tensor:
@@ -40,36 +40,36 @@ class OwnWork(torch.autograd.Function):
 
 
 @contextmanager
-def telling(cluster: Cluster, events: list[str]) -> Iterator[None]:
-    """Tell when exchanges begin, and when they have been waited for."""
+def record_exchanges(cluster: Cluster, events: list[str]) -> Iterator[None]:
+    """Record when exchanges begin, and when they have been waited for."""
     start, finish = cluster.start_exchange, Exchange.finish
 
-    def told_start(*words: Any) -> Exchange:
+    def record_start(*arguments: Any) -> Exchange:
         events.append("start")
-        return start(*words)
+        return start(*arguments)
 
-    def told_finish(exchange: Exchange) -> Tensor:
-        found = finish(exchange)
+    def record_finish(exchange: Exchange) -> Tensor:
+        rows = finish(exchange)
         events.append("finish")
-        return found
+        return rows
 
-    cluster.start_exchange, Exchange.finish = told_start, told_finish  # type: ignore
+    cluster.start_exchange, Exchange.finish = record_start, record_finish  # type: ignore
     try:
         yield
     finally:
         cluster.start_exchange, Exchange.finish = start, finish  # type: ignore
 
 
-def events_of_own_work(cluster: Cluster, own: Tensor, *routes: Any) -> list[str]:
-    """What happens in which order if a rank has work while rows are under way."""
+def events_of_own_work(cluster: Cluster, rows: Tensor, *routes: Any) -> list[str]:
+    """Return the events, in order, of a rank that has work while rows travel."""
     events: list[str] = []
     picked, lengths, counts = routes
-    own = own.detach().requires_grad_()
-    with telling(cluster, events):
-        sent = own.index_select(0, picked)
-        exchange = RowExchange(cluster, RunLog(None), sent, lengths, counts, "exchanging rows")
-        mine = OwnWork.apply(own, events)
-        (mine.sum() + exchange.finish().sum()).backward()
+    rows = rows.detach().requires_grad_()
+    with record_exchanges(cluster, events):
+        sent_rows = rows.index_select(0, picked)
+        exchange = RowExchange(cluster, RunLog(None), sent_rows, lengths, counts, "exchanging rows")
+        doubled = OwnWork.apply(rows, events)
+        (doubled.sum() + exchange.finish().sum()).backward()
     return events
 
 
@@ -77,32 +77,32 @@ def main(out: Path) -> None:
     cluster = Cluster.join(1, torch.device("cpu"), timeout=20, start_timeout=120)
     rank = cluster.rank
     cluster.traffic.take()
-    own = (100.0 * rank + torch.arange(OWN[rank] * 2.0)).reshape(-1, 2).requires_grad_()
+    rows = (100.0 * rank + torch.arange(ROW_COUNTS[rank] * 2.0)).reshape(-1, 2).requires_grad_()
     lengths = LENGTHS[rank]
     # Rows go out in turn, so the first of rank 0 goes out twice.
-    picked = torch.arange(sum(lengths)) % max(1, OWN[rank])
+    picked = torch.arange(sum(lengths)) % max(1, ROW_COUNTS[rank])
     counts = [LENGTHS[sender][rank] for sender in range(3)]
     log = RunLog(None)
     exchange = RowExchange(
-        cluster, log, own.index_select(0, picked), lengths, counts, "exchanging rows"
+        cluster, log, rows.index_select(0, picked), lengths, counts, "exchanging rows"
     )
     received = exchange.finish()
     # The gradient of a received row is ten times the receiver plus one.
     (received * (10 * rank + 1)).sum().backward()
-    found = {
+    results = {
         "received": received.tolist(),
-        "gradient": [] if own.grad is None else own.grad.tolist(),
+        "gradient": [] if rows.grad is None else rows.grad.tolist(),
         "bytes": cluster.traffic.take()["partial"],
         "sync": log.take_stage_seconds()["sync"],
     }
     constant = RowExchange(
-        cluster, log, own.detach().index_select(0, picked), lengths, counts, "constants"
+        cluster, log, rows.detach().index_select(0, picked), lengths, counts, "constants"
     ).finish()
-    found["constant"] = bool(constant.requires_grad)
-    found["constant bytes"] = cluster.traffic.take()["partial"]
-    found["events"] = events_of_own_work(cluster, own, picked, lengths, counts)
+    results["constant"] = bool(constant.requires_grad)
+    results["constant bytes"] = cluster.traffic.take()["partial"]
+    results["events"] = events_of_own_work(cluster, rows, picked, lengths, counts)
     cluster.leave()
-    out.write_text(json.dumps(found))
+    out.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

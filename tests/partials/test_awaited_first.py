@@ -23,38 +23,38 @@ def wires(*made_first: str, raw: frozenset[str] = frozenset()) -> Wires:
 def test_rows_that_go_out_and_those_of_sums_are_awaited() -> None:
     rows: dict[RowKind, np.ndarray] = {CITES: np.array([5, 1, 5]), "author": np.array([2])}
     added = {CITES: np.array([3, 1]), WRITES: np.array([0])}
-    made = make_awaited_first(wires("paper"), {"paper": 7, "author": 3}, rows, added)
-    assert list(made.splits) == ["paper"]
-    assert made.splits["paper"].awaited.tolist() == [1, 3, 5]
-    assert made.splits["paper"].rest.tolist() == [0, 2, 4, 6]
-    assert made.rows[CITES].tolist() == [2, 0, 2]
-    assert made.added[CITES].tolist() == [1, 0]
+    ordered = make_awaited_first(wires("paper"), {"paper": 7, "author": 3}, rows, added)
+    assert list(ordered.splits) == ["paper"]
+    assert ordered.splits["paper"].awaited.tolist() == [1, 3, 5]
+    assert ordered.splits["paper"].rest.tolist() == [0, 2, 4, 6]
+    assert ordered.rows[CITES].tolist() == [2, 0, 2]
+    assert ordered.added[CITES].tolist() == [1, 0]
     # Authors are not split: their rows count among all.
-    assert made.rows["author"].tolist() == [2]
-    assert made.added[WRITES].tolist() == [0]
-    assert made.sizes == {"paper": 3, "author": 3}
+    assert ordered.rows["author"].tolist() == [2]
+    assert ordered.added[WRITES].tolist() == [0]
+    assert ordered.sizes == {"paper": 3, "author": 3}
     assert rows[CITES].tolist() == [5, 1, 5]
 
 
 def test_input_rows_that_go_out_wait_for_nothing() -> None:
     rows: dict[RowKind, np.ndarray] = {"paper": np.array([4, 0]), CITES: np.array([2])}
-    made = make_awaited_first(
+    ordered = make_awaited_first(
         wires("paper", raw=frozenset({"paper"})), {"paper": 5}, rows, {CITES: np.array([1])}
     )
-    assert made.splits["paper"].awaited.tolist() == [1, 2]
-    assert made.rows["paper"].tolist() == [4, 0]
-    assert made.rows[CITES].tolist() == [1]
+    assert ordered.splits["paper"].awaited.tolist() == [1, 2]
+    assert ordered.rows["paper"].tolist() == [4, 0]
+    assert ordered.rows[CITES].tolist() == [1]
 
 
 @pytest.mark.parametrize("rows", [[], [2, 0, 1]], ids=["none", "all"])
 def test_a_type_stays_whole_where_none_or_all_of_its_rows_are_awaited(rows: list[int]) -> None:
-    given: dict[RowKind, np.ndarray] = {CITES: np.array(rows, np.int64)}
-    made = make_awaited_first(wires("paper"), {"paper": 3}, given, {})
-    assert made.splits == {}
-    assert made.rows[CITES].tolist() == rows
+    outgoing: dict[RowKind, np.ndarray] = {CITES: np.array(rows, np.int64)}
+    ordered = make_awaited_first(wires("paper"), {"paper": 3}, outgoing, {})
+    assert ordered.splits == {}
+    assert ordered.rows[CITES].tolist() == rows
 
 
-def test_parts_are_joined_in_their_places_with_what_stands_behind() -> None:
+def test_the_first_two_parts_are_joined_in_place_and_the_others_follow() -> None:
     draws = torch.Generator().manual_seed(1)
     parts = [
         torch.randn(count, 2, 3, generator=draws, dtype=torch.float64, requires_grad=True)
@@ -64,7 +64,7 @@ def test_parts_are_joined_in_their_places_with_what_stands_behind() -> None:
     joined = join_parts(parts, places)
     expected = torch.cat([*torch.cat(parts[:2])[[3, 0, 1, 4, 2]].split(5), *parts[2:]])
     assert torch.equal(joined, expected)
-    assert torch.autograd.gradcheck(lambda *given: join_parts(given, places), parts)
+    assert torch.autograd.gradcheck(lambda *tensors: join_parts(tensors, places), parts)
 
 
 def test_one_part_is_not_copied() -> None:

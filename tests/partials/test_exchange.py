@@ -32,17 +32,17 @@ def test_gradients_of_all_copies_come_back(ranks: list[dict[str, Any]]) -> None:
 
 
 def test_both_ways_are_counted_where_they_are_sent(ranks: list[dict[str, Any]]) -> None:
-    assert [each["bytes"] for each in ranks] == [(4 + 1) * ROW, (1 + 4) * ROW, 0]
-    assert all(each["sync"] > 0 for each in ranks)
+    assert [rank["bytes"] for rank in ranks] == [(4 + 1) * ROW, (1 + 4) * ROW, 0]
+    assert all(rank["sync"] > 0 for rank in ranks)
 
 
 def test_constants_cross_one_way(ranks: list[dict[str, Any]]) -> None:
-    assert not any(each["constant"] for each in ranks)
-    assert [each["constant bytes"] for each in ranks] == [4 * ROW, ROW, 0]
+    assert not any(rank["constant"] for rank in ranks)
+    assert [rank["constant bytes"] for rank in ranks] == [4 * ROW, ROW, 0]
 
 
 def test_own_work_is_done_while_rows_travel_and_while_their_gradients_do(
     ranks: list[dict[str, Any]],
 ) -> None:
     expected = ["start", "own work", "finish", "start", "own gradient", "finish"]
-    assert [each["events"] for each in ranks] == [expected] * 3
+    assert [rank["events"] for rank in ranks] == [expected] * 3

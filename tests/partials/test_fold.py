@@ -16,7 +16,7 @@ Edges = tuple[np.ndarray, np.ndarray]
 
 @st.composite
 def relation(draw: st.DrawFn, destinations: int) -> Edges:
-    """indptr and source ids of the destinations' edges."""
+    """Draw indptr and source ids of the destinations' edges."""
     sizes = [draw(st.integers(0, 6)) for _ in range(destinations)]
     ids = draw(st.lists(st.integers(0, 11), min_size=sum(sizes), max_size=sum(sizes)))
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))), np.array(ids, np.int64)
@@ -24,7 +24,7 @@ def relation(draw: st.DrawFn, destinations: int) -> Edges:
 
 @st.composite
 def hops(draw: st.DrawFn) -> tuple[list[Edges], np.ndarray]:
-    """One or two relations into up to eight destinations, and whose edges to fold."""
+    """Draw one or two relations into up to eight destinations, and whose edges to fold."""
     count = draw(st.integers(0, 8))
     relations = draw(st.lists(relation(count), min_size=1, max_size=2))
     folded = draw(st.lists(st.booleans(), min_size=RANKS, max_size=RANKS))
@@ -42,7 +42,7 @@ def test_every_destination_keeps_its_sum(hop: tuple[list[Edges], np.ndarray]) ->
     assert sums.tolist() == reached.sum(0).tolist()
     numbers, total = number_sums(reached, folded), int(sums[folded].sum())
     assert sorted(numbers[numbers >= 0]) == list(range(total))
-    expected, found = np.zeros(destinations), np.zeros(destinations)
+    expected, computed = np.zeros(destinations), np.zeros(destinations)
     partial, columns_of_sums = np.zeros(total), []
     for place, (indptr, ids) in enumerate(relations):
         assert edges[place].tolist() == np.bincount(owners_of(ids), minlength=RANKS).tolist()
@@ -60,20 +60,22 @@ def test_every_destination_keeps_its_sum(hop: tuple[list[Edges], np.ndarray]) ->
         # What the owners add up, rank after rank.
         assert left.sizes.tolist() == np.bincount(left.numbers, minlength=total).tolist()
         by_rank = np.split(left.numbers, np.cumsum(own_edges)[:-1])
-        assert all((np.diff(each) >= 0).all() for each in by_rank)
+        assert all((np.diff(numbers_of_rank) >= 0).all() for numbers_of_rank in by_rank)
         np.add.at(partial, left.numbers, left.sum_weights * rows[place][left.sources])
         for row, (start, stop) in enumerate(pairwise(left.indptr)):
-            kept = left.columns[start:stop] < 12
-            assert (np.diff(kept.astype(int)) <= 0).all()
-            assert not folded[owners_of(left.columns[start:stop][kept])].any()
-            columns_of_sums += [(row, column - 12) for column in left.columns[start:stop][~kept]]
-            own = left.weights[start:stop][kept] @ rows[place][left.columns[start:stop][kept]]
-            found[row] += own
-            assert (left.weights[start:stop][~kept] == 1).all()
+            is_row = left.columns[start:stop] < 12
+            assert (np.diff(is_row.astype(int)) <= 0).all()
+            assert not folded[owners_of(left.columns[start:stop][is_row])].any()
+            columns_of_sums += [(row, column - 12) for column in left.columns[start:stop][~is_row]]
+            row_sum = (
+                left.weights[start:stop][is_row] @ rows[place][left.columns[start:stop][is_row]]
+            )
+            computed[row] += row_sum
+            assert (left.weights[start:stop][~is_row] == 1).all()
     assert sorted(number for _, number in columns_of_sums) == list(range(total))
     for row, number in columns_of_sums:
-        found[row] += partial[number]
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        computed[row] += partial[number]
+    np.testing.assert_allclose(computed, expected, rtol=1e-12, atol=1e-12)
 
 
 def owners_of(sources: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ class Channel:
 
 
 def plan(*types: str) -> IterationPlan:
-    """Of one layer, for which input rows of some types travel: the papers 7 and 5 go out."""
+    """Plan one layer for which input rows of some types travel: the papers 7 and 5 go out."""
     layer = LayerPlan(
         *({}, None, {name: Nodes(name, NONE, NONE) for name in types}, None, {}),  # type: ignore
         {"paper": Outgoing([0, 2], torch.tensor([2, 0]), {})},
@@ -46,19 +46,19 @@ def read(name: str, ids: np.ndarray) -> Tensor:
 
 def test_owners_send_what_others_read() -> None:
     channel: Any = Channel()
-    came = exchange_input_rows(channel, plan("paper"), read, torch.float32, "here")
+    received = exchange_input_rows(channel, plan("paper"), read, torch.float32, "here")
     ((sent, lengths, counts, cause, operation),) = channel.sent
     assert sent == [7, 7, 5, 5]
     # Numbers of two rows, to rank 1 and from it.
     assert (lengths, counts, cause) == ([0, 4], [0, 4], "partial")
     assert operation == "exchanging input rows, here"
     # Rounded for the way alone.
-    assert came["paper"].dtype == torch.float64
-    assert came["paper"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert not came["paper"].requires_grad
+    assert received["paper"].dtype == torch.float64
+    assert received["paper"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert not received["paper"].requires_grad
 
 
-def test_nothing_is_sent_where_no_input_rows_travel_or_no_rank_is_there() -> None:
+def test_nothing_is_sent_where_no_input_rows_travel_or_a_rank_is_alone() -> None:
     channel: Any = Channel()
     assert exchange_input_rows(channel, plan(), read, torch.float32, "here") == {}
     alone: Any = Channel(world=1)

@@ -55,7 +55,9 @@ def test_attention_and_modulation_need_every_row() -> None:
     assert first.forms == {EDGE: Form((2, 8), 128, True)}
     # Two heads of 40 classes each are wider than what they are made of.
     assert second.forms == {"node": Form((16,), 128, True)}
-    assert not any(isinstance(kind, Sums) for each in wires("film", 600, 8) for kind in each.forms)
+    assert not any(
+        isinstance(kind, Sums) for layer in wires("film", 600, 8) for kind in layer.forms
+    )
 
 
 def test_a_narrower_dtype_on_the_wire_takes_fewer_bytes() -> None:
@@ -70,7 +72,7 @@ WRITTEN, LIKED = Relation("paper", "by", "author"), Relation("author", "likes", 
 
 
 def typed(name: str, hidden: int, learned: tuple[str, ...] = (), **more: Any) -> list[Wires]:
-    """Of two layers, papers of 20 numbers and authors of 200, three classes."""
+    """Choose the wires of two layers: papers of 20 numbers, authors of 200, three classes."""
     into_paper = (LIKED, WRITES, CITES)
     reads = [((*into_paper, WRITTEN), ("author", "paper")), (into_paper, ("paper",))]
     inputs = {"author": 200, "paper": 20}
@@ -81,7 +83,7 @@ def typed(name: str, hidden: int, learned: tuple[str, ...] = (), **more: Any) ->
     return choose_wires(make_stack(model, sampler, 0), learned=learned)
 
 
-def test_narrow_input_rows_cross_one_way_and_are_projected_by_who_reads_them() -> None:
+def test_narrow_input_rows_cross_one_way_and_are_projected_by_the_reader() -> None:
     first, _ = typed("hgt", 16, heads=2)
     assert first.forms == {"author": Form((16,), 128, True), "paper": Form((20,), 80, False)}
     assert first.raw == {"paper"}
