@@ -83,7 +83,7 @@ def compare(
     return results
 
 
-def test_classes_from_outside(
+def test_plug_ins_have_the_gradient_of_one_process(
     serve_partitions: Callable[[Path, int], list[str]], train_cases: TrainCases, tmp_path: Path
 ) -> None:
     graph = make_graph(tmp_path / "graph", tuple(WIDTHS))
@@ -101,8 +101,8 @@ def test_classes_from_outside(
     cases.append(case(relations, tmp_path, MODELS["rgcn"], {"engine": "raf"}, sampler=DROPPING))
     results = compare(cases, 1, serve_partitions, train_cases, tmp_path / "runs")
     losses = [result["losses"] for result in results]
-    for other in losses[1:4]:
-        assert other == pytest.approx(losses[0], rel=1e-9)
+    for engine_losses in losses[1:4]:
+        assert engine_losses == pytest.approx(losses[0], rel=1e-9)
     assert losses[5] == pytest.approx(losses[7], rel=1e-9)
 
 
@@ -119,7 +119,7 @@ def test_learnable_rows_of_one_node_type_and_beside_features(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """A graph without features under every engine; and types with both."""
+    """A graph without features trains under every engine, and so do types with both."""
     bare, featured, typed = (tmp_path / name for name in ("bare", "featured", "typed"))
     partition_graph(featureless_graph, bare, 2, "random")
     partition_graph(community_graph, featured, 2, "random")
@@ -140,79 +140,85 @@ def test_learnable_rows_of_one_node_type_and_beside_features(
         cases.append(case(parts, tmp_path, MODELS["rgcn"], {"engine": engine}, **both))
     results = compare(cases, 2, serve_partitions, train_cases, tmp_path / "runs")
     for first, last in ((0, 4), (5, 7), (7, 10)):
-        for other in results[first + 1 : last]:
-            assert other["losses"] == pytest.approx(results[first]["losses"], rel=1e-9)
-            assert other["val"] == results[first]["val"]
+        for result in results[first + 1 : last]:
+            assert result["losses"] == pytest.approx(results[first]["losses"], rel=1e-9)
+            assert result["val"] == results[first]["val"]
 
 
-def test_what_is_refused(community_graph: GraphDirectory, tmp_path: Path) -> None:
+def test_wrong_plug_ins_and_options_are_refused(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
     parts = partition_graph(community_graph, tmp_path / "parts", 2, "random")
 
-    def refused(words: str, error: type[Exception] = ConfigError, **sections: Any) -> None:
-        with pytest.raises(error, match=words):
+    def check_refused(message: str, error: type[Exception] = ConfigError, **sections: Any) -> None:
+        with pytest.raises(error, match=message):
             check_request(
                 Request(make_config(case(parts.path, tmp_path, SAGE, {}) | sections), parts)
             )
 
-    refused(
+    check_refused(
         "train.engine: drop_edge:DropEdge: expected a subclass of hopper.engines.engine.Engine",
         train={"engine": "drop_edge:DropEdge"},
     )
-    refused(
+    check_refused(
         "train.engine_options.speed: hop takes",
         train={"engine": "hop", "engine_options": {"speed": 2}},
     )
-    refused(
+    check_refused(
         "sampler.kind: nearest_rows:NearestRows: expected a subclass of .*NeighborSampler",
         sampler={"kind": "nearest_rows:NearestRows", "fanouts": [3, 2]},
     )
-    refused(
+    check_refused(
         "sampler.kind_options.keep: Input should be less than or equal to 1",
         sampler=DROPPING | {"kind_options": {"keep": 2}},
     )
-    refused(
+    check_refused(
         "model.name: nowhere:Model: module 'nowhere' cannot", model=SAGE | {"name": "nowhere:Model"}
     )
-    refused("name_options: those of a class of one's own", model=SAGE | {"name_options": {"a": 1}})
-    refused(
+    check_refused(
+        "name_options: those of a class of one's own", model=SAGE | {"name_options": {"a": 1}}
+    )
+    check_refused(
         "learnable.types: expected node types that the model reads",
         RequestError,
         learnable={"types": ["nobody"]},
     )
 
 
-def test_draws_of_an_outsider_do_not_depend_on_companions(tmp_path: Path) -> None:
-    """What invariant draws are: a batch's subgraph is the union of those of its roots."""
+def test_draws_of_a_plug_in_do_not_depend_on_other_roots(tmp_path: Path) -> None:
+    """A batch's subgraph is the union of the subgraphs of its roots."""
     graph = make_graph(tmp_path / "graph", ())
-    topologies = {each: graph.topology(each) for each in graph.schema.relations}
-    ids = {name: np.arange(own.count) for name, own in graph.schema.node_types.items()}
-    found = find_sampler("drop_edge:DropEdge", {"keep": 0.5})
-    sampler = found.kind(topologies, ids, "paper", [3, 2], 7, **found.options)
+    topologies = {relation: graph.topology(relation) for relation in graph.schema.relations}
+    ids = {name: np.arange(kind.count) for name, kind in graph.schema.node_types.items()}
+    plug_in = find_sampler("drop_edge:DropEdge", {"keep": 0.5})
+    sampler = plug_in.kind(topologies, ids, "paper", [3, 2], 7, **plug_in.options)
 
     def edges(roots: np.ndarray) -> set[tuple[Any, ...]]:
         subgraph = sampler.sample(roots, 1, 4)
-        found = set()
+        drawn_edges = set()
         for hop, drawn in enumerate(subgraph.hops):
             for relation, (indptr, indices, _) in drawn.items():
                 ends = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
                 sources = subgraph.nodes[relation.src][indices]
                 targets = subgraph.nodes[relation.dst][ends]
-                found |= {(hop, relation, *pair) for pair in zip(targets, sources, strict=True)}
-        return found
+                drawn_edges |= {
+                    (hop, relation, *pair) for pair in zip(targets, sources, strict=True)
+                }
+        return drawn_edges
 
     roots = np.arange(0, 40, 3)
     union = set().union(*(edges(np.array([root])) for root in roots))
     assert edges(roots) == union
-    every = find_sampler("node", {}).kind(topologies, ids, "paper", [3, 2], 7)
-    kept, drawn = (
-        sum(edges.indices.size for edges in each.sample(roots, 1, 4).hops[0].values())
-        for each in (sampler, every)
+    plain_sampler = find_sampler("node", {}).kind(topologies, ids, "paper", [3, 2], 7)
+    kept_count, full_count = (
+        sum(edges.indices.size for edges in candidate.sample(roots, 1, 4).hops[0].values())
+        for candidate in (sampler, plain_sampler)
     )
-    assert 0.2 < kept / drawn < 0.8
+    assert 0.2 < kept_count / full_count < 0.8
 
 
 class Pairs(ModelCentric):
-    """An engine with an option that is no JSON type."""
+    """An engine with an option of a type that JSON lacks."""
 
     name = "pairs"
 
@@ -221,13 +227,13 @@ class Pairs(ModelCentric):
         self.bounds = bounds
 
 
-def test_options_come_as_the_constructor_is_annotated(
+def test_options_have_the_types_of_the_constructors_annotations(
     community_graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of the configuration is the tuple that the class asks for."""
-    own = ModuleType("own_engine_for_test")
-    own.Pairs = Pairs  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, own.__name__, own)
+    """A list of the configuration becomes the tuple that the class asks for."""
+    module = ModuleType("own_engine_for_test")
+    module.Pairs = Pairs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
     train = {"engine": "own_engine_for_test:Pairs", "engine_options": {"bounds": [2, 5]}}
     request = Request(make_config(case(parts.path, tmp_path / "run", SAGE, train)), parts)
@@ -239,7 +245,7 @@ def test_options_come_as_the_constructor_is_annotated(
     assert engine.bounds == (2, 5)
 
 
-def test_auto_leaves_out_what_refuses_and_is_refused_where_all_do(
+def test_auto_leaves_out_an_engine_that_refuses(
     community_graph: GraphDirectory, tmp_path: Path
 ) -> None:
     parts = partition_graph(community_graph, tmp_path / "parts", 2, "random")

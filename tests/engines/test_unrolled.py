@@ -45,7 +45,7 @@ PATHS = [
     ["paper/to/paper", "field/to/paper"],
     ["paper/to/paper", "author/to/paper"],
 ]
-HELD = {"size": "40%", "decline": False}
+CACHE = {"size": "40%", "decline": False}
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "metapaths": ({"metapaths": PATHS}, {}),
     "tables": ({}, {"tables": "per_server_table"}),
@@ -92,12 +92,12 @@ def case(option: str, model: str, parts: Path, run_dir: Path, **train: Any) -> d
 
 
 def check(values: dict[str, Any], world: int) -> None:
-    """Gradients and losses are those of one process, of every table too."""
+    """Assert that losses and gradients, of every table too, are those of one process."""
     config = make_config(values)
     graph = PartitionedGraph.open(config.data.partitioned)
     recorded = read_recorded(Path(config.train.run_dir) / "gradients")
     learned = [name for name in recorded[0].gradients if name.startswith("learnable.")]
-    assert learned == [f"learnable.{each.name}" for each in make_tables(Request(config, graph))]
+    assert learned == [f"learnable.{table.name}" for table in make_tables(Request(config, graph))]
     assert learned
     reference = Reference(config, graph, world)
     parity = check_engine(str(config.model), "float64", reference, recorded)
@@ -123,14 +123,14 @@ def test_engines_that_move_rows(
     cases["tables", "hgt", "labor"] = case(
         "tables", "hgt", on_two.path, tmp_path / "labor", engine="zero_hop"
     ) | {"cluster": cluster, "sampler": {"kind": "labor", "fanouts": [3, 2]}}
-    found = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path), strict=True))
+    results = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path), strict=True))
     for (option, model, engine), values in cases.items():
         check(values, 2)
         if engine == "labor":
             continue
-        first, own = found[option, model, "cooperative"], found[option, model, engine]
-        assert own["losses"] == pytest.approx(first["losses"], rel=1e-9)
-        assert own["val"] == first["val"]
+        cooperative, result = results[option, model, "cooperative"], results[option, model, engine]
+        assert result["losses"] == pytest.approx(cooperative["losses"], rel=1e-9)
+        assert result["val"] == cooperative["val"]
 
 
 # Two root relations: with four servers each has replicas, which divide its tables.
@@ -143,23 +143,23 @@ def test_relation_aggregation_first(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    whole, along, nodes = tmp_path / "whole", tmp_path / "along", tmp_path / "nodes"
-    partition_by_relation(graph, whole, servers, layers=2)
-    partition_by_relation(graph, along, servers, layers=2, metapaths=PATHS)
+    all_paths, along_paths, nodes = tmp_path / "whole", tmp_path / "along", tmp_path / "nodes"
+    partition_by_relation(graph, all_paths, servers, layers=2)
+    partition_by_relation(graph, along_paths, servers, layers=2, metapaths=PATHS)
     partition_graph(graph, nodes, servers, "random")
     addresses = serve_partitions(nodes, servers)
     cases = {}
     # On two servers of a rank each all cases; on others half of them.
     chosen = {(2, 1): CASES, (2, 2): CASES[::2], (4, 1): CASES[1::2]}[servers, ranks_per_server]
-    trained = [(*each, "raf") for each in chosen]
+    trained = [(*pair, "raf") for pair in chosen]
     # Where scores are not compared, one run that has them shows that they can be.
     scored = chosen[:1]
     if servers * ranks_per_server == 2:
         # Another engine scores these.
         scored = CASES[1::2]
-        trained += [(*each, "zero_hop") for each in scored]
+        trained += [(*pair, "zero_hop") for pair in scored]
     for option, model, engine in trained:
-        by_relation = whole if option in ("tables", "relations") else along
+        by_relation = all_paths if option in ("tables", "relations") else along_paths
         values = case(
             option, model, by_relation if engine == "raf" else nodes,
             tmp_path / f"{option} {model} {engine}", engine=engine,
@@ -170,21 +170,21 @@ def test_relation_aggregation_first(
             "cluster": cluster | ({} if engine == "raf" else {"servers": addresses})
         }
     world = servers * ranks_per_server
-    found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
+    results = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
     for (option, model, engine), values in cases.items():
         if engine == "raf":
             check(values, world)
-        if (option, model, "zero_hop") in found:
-            own, other = found[option, model, "raf"], found[option, model, "zero_hop"]
-            assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
-            assert own["val"] == other["val"]
+        if (option, model, "zero_hop") in results:
+            raf, zero_hop = results[option, model, "raf"], results[option, model, "zero_hop"]
+            assert raf["losses"] == pytest.approx(zero_hop["losses"], rel=1e-9)
+            assert raf["val"] == zero_hop["val"]
     # Tables of a sub-metatree stay with it; what replicas of it read of each other may travel.
     if servers == 2:
-        assert found["tables", "rgcn", "raf"]["bytes"]["feature"] == 0
-        assert found["metapaths", "rgcn", "raf"]["bytes"]["feature"] > 0
+        assert results["tables", "rgcn", "raf"]["bytes"]["feature"] == 0
+        assert results["metapaths", "rgcn", "raf"]["bytes"]["feature"] > 0
 
 
-def test_tables_resume_and_the_roots_own_type_has_one(
+def test_tables_are_resumed_and_the_target_type_has_one_too(
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
@@ -195,7 +195,7 @@ def test_tables_resume_and_the_roots_own_type_has_one(
     partition_graph(graph, nodes, 2, "random")
     addresses = serve_partitions(nodes, 2)
 
-    def part(engine: str, folder: str, epochs: int, **train: Any) -> dict[str, Any]:
+    def configure(engine: str, folder: str, epochs: int, **train: Any) -> dict[str, Any]:
         parts = by_relation if engine == "raf" else nodes
         more = {"engine": engine, "epochs": epochs, "checkpoint_every": 2}
         values = case("tables", "rgat", parts, tmp_path / folder, **(more | train))
@@ -204,43 +204,43 @@ def test_tables_resume_and_the_roots_own_type_has_one(
 
     on_disk = {"learnable": LEARNABLE | {"tables": "per_server_table", "storage": "mmap"}}
     cases = [
-        part("raf", "whole", 2),
-        part("raf", "halted", 1, record_gradients=[]),
-        part("raf", "halted", 2, record_gradients=[], resume=True),
-        part("cooperative", "other", 2),
-        part("raf", "held", 2) | on_disk | {"cache": HELD | {"policy": "hotness"}},
-        part("cooperative", "recent", 2) | on_disk | {"cache": HELD | {"policy": "lru"}},
-        part("raf", "all held", 2)
+        configure("raf", "whole", 2),
+        configure("raf", "halted", 1, record_gradients=[]),
+        configure("raf", "halted", 2, record_gradients=[], resume=True),
+        configure("cooperative", "cooperative", 2),
+        configure("raf", "cached", 2) | on_disk | {"cache": CACHE | {"policy": "hotness"}},
+        configure("cooperative", "recent", 2) | on_disk | {"cache": CACHE | {"policy": "lru"}},
+        configure("raf", "all cached", 2)
         | on_disk
-        | {"cache": HELD | {"policy": "benefit", "memory": "device"}},
+        | {"cache": CACHE | {"policy": "benefit", "memory": "device"}},
     ]
-    whole, _, resumed, other, held, recent, all_held = train_cases(cases, 2, tmp_path)
-    assert (held["losses"], held["val"]) == (whole["losses"], whole["val"])
-    assert (all_held["losses"], all_held["val"]) == (whole["losses"], whole["val"])
-    assert set(all_held["lookups"]) - set(held["lookups"]) == {"author", "nobody"}
-    assert (recent["losses"], recent["val"]) == (other["losses"], other["val"])
-    for found in (held, recent, all_held):
-        hits, misses = map(sum, zip(*found["lookups"].values(), strict=True))
+    full_run, _, resumed, cooperative, cached, lru, all_cached = train_cases(cases, 2, tmp_path)
+    assert (cached["losses"], cached["val"]) == (full_run["losses"], full_run["val"])
+    assert (all_cached["losses"], all_cached["val"]) == (full_run["losses"], full_run["val"])
+    assert set(all_cached["lookups"]) - set(cached["lookups"]) == {"author", "nobody"}
+    assert (lru["losses"], lru["val"]) == (cooperative["losses"], cooperative["val"])
+    for result in (cached, lru, all_cached):
+        hits, misses = map(sum, zip(*result["lookups"].values(), strict=True))
         assert hits
         assert misses
-    assert resumed["losses"] == whole["losses"]
-    assert resumed["val"] == whole["val"]
-    assert whole["losses"] == pytest.approx(other["losses"], rel=1e-9)
+    assert resumed["losses"] == full_run["losses"]
+    assert resumed["val"] == full_run["val"]
+    assert full_run["losses"] == pytest.approx(cooperative["losses"], rel=1e-9)
     for values in (cases[0], cases[3]):
         check(values, 2)
         config = make_config(values)
         tables = make_tables(Request(config, PartitionedGraph.open(config.data.partitioned)))
-        papers = [each.name for each in tables if each.node_type == "paper"]
+        papers = [table.name for table in tables if table.node_type == "paper"]
         assert papers[0] == "paper"
         assert len(papers) == len(set(papers)) > 2
 
 
-def test_rows_that_are_read_as_they_are(
+def test_rows_that_are_read_without_a_projection(
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """R-GCN on what stands for one-hot vectors: no projection, no matrix in the first layer."""
+    """Learnable rows stand for one-hot vectors: R-GCN has no matrix in its first layer."""
     graph = make_graph(tmp_path / "graph", ())
     by_relation, nodes = tmp_path / "relations", tmp_path / "nodes"
     partition_by_relation(graph, by_relation, 2, layers=2)
@@ -254,11 +254,11 @@ def test_rows_that_are_read_as_they_are(
         values["learnable"] |= {"dim": 0}
         cluster = {"ranks_per_server": 1, "servers": [] if engine == "raf" else addresses}
         cases[engine] = values | {"cluster": cluster}
-    found = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path), strict=True))
+    results = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path), strict=True))
     for engine, values in cases.items():
         check(values, 2)
-        assert found[engine]["losses"] == pytest.approx(found["raf"]["losses"], rel=1e-9)
-        assert found[engine]["val"] == found["raf"]["val"]
+        assert results[engine]["losses"] == pytest.approx(results["raf"]["losses"], rel=1e-9)
+        assert results[engine]["val"] == results["raf"]["val"]
 
 
 def test_rows_that_need_a_projection_are_refused(on_two: PartitionedGraph, tmp_path: Path) -> None:
@@ -278,10 +278,10 @@ def test_rows_that_need_a_projection_are_refused(on_two: PartitionedGraph, tmp_p
             make_config(refused)
 
 
-def gradients(
+def compute_gradients(
     config: Config, graph: PartitionedGraph, rows: Callable[[str, np.ndarray], np.ndarray]
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients of the first iteration, at first parameters and given rows."""
+    """Return loss and gradients of the first iteration, at first parameters and these rows."""
     request = Request(config, graph)
     trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
     reference = Reference(config, graph, 2)
@@ -292,31 +292,33 @@ def gradients(
     for table, ids in distinct_by_table(read, trainer.reads.tables).items():
         parameters[f"learnable.{table}"] = torch.from_numpy(rows(table, ids))
         parameters[f"learnable.{table}.ids"] = torch.from_numpy(ids)
-    loss, found = reference.gradient(0, 0, parameters)
+    loss, gradients = reference.gradient(0, 0, parameters)
     for table, ids in distinct_by_table(read, trainer.reads.tables).items():
         node_type = table.partition("@")[0]
         spread = torch.zeros(graph.book.total(node_type), 6, dtype=torch.float64)
-        spread[ids] = found.pop(f"learnable.{table}")
+        spread[ids] = gradients.pop(f"learnable.{table}")
         key = f"rows of {node_type}"
-        found[key] = found[key] + spread if key in found else spread
-    return loss, found
+        gradients[key] = gradients[key] + spread if key in gradients else spread
+    return loss, gradients
 
 
 def same_rows(table: str, ids: np.ndarray) -> np.ndarray:
-    """Rows that depend on the node alone, whichever table they are in."""
+    """Return rows that depend on the node alone, whichever table they are in."""
     return first_rows(1, table.partition("@")[0], ids, 6)
 
 
 @pytest.mark.parametrize("model", ["rgcn in blocks", "rgat", "hgt"])
-def test_places_with_equal_rows_are_the_plain_model(
+def test_unrolled_types_with_equal_rows_are_the_plain_model(
     model: str, on_two: PartitionedGraph, tmp_path: Path
 ) -> None:
-    """With every path followed, and the same rows in every table, names change nothing; a row's
-    gradient is the sum of its copies'."""
+    """All metapaths together, with the same rows in every table, compute the plain model.
+
+    The gradient of a row is the sum over its copies.
+    """
     values = case("", model, on_two.path, tmp_path / "run")
     layers = MODELS[model]["layers"]
     values["sampler"] = {"fanouts": [3, 2, 2][:layers]}
-    plain_loss, plain = gradients(make_config(values), on_two, same_rows)
+    plain_loss, plain = compute_gradients(make_config(values), on_two, same_rows)
     paths = {"metapaths": every_path(on_two, layers)}
     options: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (paths, {}),
@@ -325,15 +327,15 @@ def test_places_with_equal_rows_are_the_plain_model(
         (paths, {"tables": "per_server_table"}),
     ]
     for of_model, of_rows in options:
-        named = values | {
+        option_values = values | {
             "model": values["model"] | of_model,
             "learnable": values["learnable"] | of_rows,
         }
-        loss, found = gradients(make_config(named), on_two, same_rows)
+        loss, gradients = compute_gradients(make_config(option_values), on_two, same_rows)
         assert loss == pytest.approx(plain_loss, rel=1e-12)
-        assert found.keys() == plain.keys()
+        assert gradients.keys() == plain.keys()
         for name, value in plain.items():
-            assert torch.allclose(found[name], value, rtol=0, atol=1e-12), (of_rows, name)
+            assert torch.allclose(gradients[name], value, rtol=0, atol=1e-12), (of_rows, name)
 
 
 def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
@@ -347,15 +349,15 @@ def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
             if relation.dst == (path[-1].src if path else "paper")
         ]
         complete += paths
-    return [[str(each) for each in path] for path in complete]
+    return [[str(relation) for relation in path] for path in complete]
 
 
-def test_paths_leave_out_what_they_do_not_follow(on_two: PartitionedGraph, tmp_path: Path) -> None:
+def test_what_no_metapath_follows_is_not_sampled(on_two: PartitionedGraph, tmp_path: Path) -> None:
     config = make_config(case("metapaths", "rgcn", on_two.path, tmp_path / "run"))
     trainer = make_group_trainer(Request(config, on_two), RunLog(None), 10**6, torch.device("cpu"))
     (subgraph,) = trainer.sample(np.arange(30), 0, 0)
-    met = {name for name, ids in subgraph.nodes.items() if ids.size}
-    assert met == {"paper", "author@1", "paper@1", "paper@2", "field@2", "author@2"}
+    sampled_types = {name for name, ids in subgraph.nodes.items() if ids.size}
+    assert sampled_types == {"paper", "author@1", "paper@1", "paper@2", "field@2", "author@2"}
     first, second = subgraph.hops
     drawn = {relation for relation, edges in first.items() if edges.indices.size}
     assert drawn == {Relation("author@1", "to", "paper"), Relation("paper@1", "to", "paper")}
@@ -365,54 +367,63 @@ def test_paths_leave_out_what_they_do_not_follow(on_two: PartitionedGraph, tmp_p
         Relation("field@2", "to", "paper@1"),
         Relation("author@2", "to", "paper@1"),
     }
-    assert {trainer.reads.tables[each] for each in trainer.reads.tables} == {"author", "field"}
+    assert {trainer.reads.tables[name] for name in trainer.reads.tables} == {"author", "field"}
 
 
-def test_names_tell_places_and_tables_apart(graph: GraphDirectory) -> None:
+def test_names_tell_depths_and_tables_apart(graph: GraphDirectory) -> None:
     tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
-    own = unroll(tree, by_depth=True, by="root")
-    assert own.types["author@author/to@1"] == own.types["author@paper/to@2"] == "author"
-    assert own.tables["author@author/to@1"] == "author@author/to"
-    assert own.tables["paper"] == "paper"
-    assert own.depths["author@paper/to@2"] == 2
-    relations, types = own.read_at(0)
+    unrolled = unroll(tree, by_depth=True, by="root")
+    assert unrolled.types["author@author/to@1"] == unrolled.types["author@paper/to@2"] == "author"
+    assert unrolled.tables["author@author/to@1"] == "author@author/to"
+    assert unrolled.tables["paper"] == "paper"
+    assert unrolled.depths["author@paper/to@2"] == 2
+    relations, types = unrolled.read_at(0)
     assert types == ("paper",)
-    assert tuple(sorted({own.relations[each] for each in relations})) == tree.roots
-    assert {each.dst for each in own.read_at(1)[0]} >= {"paper", "author@author/to@1"}
-    own = unroll(tree, by_depth=False, by="relation")
-    assert own.tables["author@to/paper"] == "author@to/paper"
-    assert own.types["paper@to/author"] == own.types["paper@to/paper"] == "paper"
+    assert tuple(sorted({unrolled.relations[relation] for relation in relations})) == tree.roots
+    assert {relation.dst for relation in unrolled.read_at(1)[0]} >= {"paper", "author@author/to@1"}
+    unrolled = unroll(tree, by_depth=False, by="relation")
+    assert unrolled.tables["author@to/paper"] == "author@to/paper"
+    assert unrolled.types["paper@to/author"] == unrolled.types["paper@to/paper"] == "paper"
     # Authors are read by roots, and by papers that roots read; not by those that are two hops away.
-    read = {(str(each.src), each.dst) for each in own.relations if each.dst.startswith("paper")}
-    assert {src for src, _ in read if own.types[src] == "author"} == {"author@to/paper"}
-    assert {dst for src, dst in read if own.types[src] == "author"} == {"paper", "paper@to/paper"}
+    read = {
+        (str(relation.src), relation.dst)
+        for relation in unrolled.relations
+        if relation.dst.startswith("paper")
+    }
+    assert {src for src, _ in read if unrolled.types[src] == "author"} == {"author@to/paper"}
+    assert {dst for src, dst in read if unrolled.types[src] == "author"} == {
+        "paper",
+        "paper@to/paper",
+    }
 
 
-def test_what_does_not_go_with_metapaths_is_named(graph: GraphDirectory, tmp_path: Path) -> None:
-    along = partition_by_relation(graph, tmp_path / "along", 2, layers=2, metapaths=PATHS)
+def test_requests_that_do_not_fit_metapaths_are_refused(
+    graph: GraphDirectory, tmp_path: Path
+) -> None:
+    parts = partition_by_relation(graph, tmp_path / "along", 2, layers=2, metapaths=PATHS)
 
     def config(option: str, **model: Any) -> Config:
-        values = case(option, "rgcn", along.path, tmp_path / "run", engine="raf")
+        values = case(option, "rgcn", parts.path, tmp_path / "run", engine="raf")
         values["model"] |= model
         return make_config(values)
 
-    check_request(Request(config("metapaths"), along))
-    check_request(Request(config("", metapaths=PATHS[:3]), along))
+    check_request(Request(config("metapaths"), parts))
+    check_request(Request(config("", metapaths=PATHS[:3]), parts))
     with pytest.raises(
         RequestError, match=r"no server aggregates .*field/to/paper.* for the roots"
     ):
-        check_request(Request(config(""), along))
+        check_request(Request(config(""), parts))
     # Another server has the relation, but not where it is followed.
     short = [["author/to/paper"], ["paper/to/paper", "field/to/paper"]]
     apart = partition_by_relation(graph, tmp_path / "apart", 2, layers=2, metapaths=short)
-    wanted = [["author/to/paper"], ["paper/to/paper", "author/to/paper"]]
+    metapaths_elsewhere = [["author/to/paper"], ["paper/to/paper", "author/to/paper"]]
     with pytest.raises(RequestError, match=r"server \d lacks author/to/paper, which the model"):
-        check_request(Request(config("", metapaths=wanted), apart))
+        check_request(Request(config("", metapaths=metapaths_elsewhere), apart))
     assert apart.description["meta"]["metapaths"] == short
     with pytest.raises(RequestError, match=r"server [01] holds .*, which no metapath begins with"):
-        check_request(Request(config("", metapaths=PATHS[:1]), along))
+        check_request(Request(config("", metapaths=PATHS[:1]), parts))
     with pytest.raises(RequestError, match=r"metapath 'author/to/paper,field.*': .* ends in"):
-        check_request(Request(config("", metapaths=[["author/to/paper", "field/to/paper"]]), along))
+        check_request(Request(config("", metapaths=[["author/to/paper", "field/to/paper"]]), parts))
     with pytest.raises(ConfigError, match="only typed models follow them"):
         make_config(
             {
