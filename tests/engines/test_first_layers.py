@@ -48,7 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "one layer": {"name": "sage", "layers": 1, "hidden": 8},
     "one deep layer": {"name": "deepgcn", "layers": 1, "hidden": 8},
 }
-OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "few": ("gat", {}),
     # What is recorded is made whole; what is scored has to be without.
     "scored": ("sage", {"train": {"epochs": 2, "record_gradients": []}}),
@@ -60,13 +60,13 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 COMPARED = ("sage", "gat", "scored")
 """whose losses and scores are compared with another engine's as well; others are not scored"""
 WORLDS = [(1, 1), (2, 1), (3, 1), (2, 2)]
-# Two of the others have the wide gcn.
-KINDS = tuple(kind for kind in (*MODELS, *OTHERS) if kind != "wide gcn")
+# Two of the variants have the wide gcn.
+KINDS = tuple(kind for kind in (*MODELS, *VARIANTS) if kind != "wide gcn")
 # Both engines train every kind in a world of several ranks, half of them in the smallest, and every
 # fifth one alone.
 CASES = [
-    (WORLDS[(1, 2, 1, 3)[(place + step) % 4]], kind, engine)
-    for place, kind in enumerate(KINDS)
+    (WORLDS[(1, 2, 1, 3)[(number + step) % 4]], kind, engine)
+    for number, kind in enumerate(KINDS)
     for step, engine in enumerate(("p3", "naive"))
 ]
 CASES += [(WORLDS[0], *case) for case in itertools.product(KINDS[::5], ("p3", "naive"))]
@@ -76,7 +76,7 @@ FEATURES = {"p3": "by-dimension", "naive": "by-node", "model_centric": "by-node"
 def case_config(
     model: str, partitioned: Path, run_dir: Path, engine: str = "p3", **train: Any
 ) -> dict[str, Any]:
-    """Two recorded iterations of a model."""
+    """Configure a run that records two iterations of a model."""
     return {
         "data": {"partitioned": str(partitioned)},
         "model": MODELS[model],
@@ -102,15 +102,15 @@ def case_config(
 def divided(
     community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int, str], Path]:
-    """The community graph over servers, its features by node or by dimension."""
-    folder, made = tmp_path_factory.mktemp("divided"), {}
+    """Divide the community graph over servers, its features by node or by dimension."""
+    folder, paths = tmp_path_factory.mktemp("divided"), {}
 
     def divide(servers: int, features: Any) -> Path:
         key = servers, features
-        if key not in made:
-            made[key] = folder / f"{features}-{servers}"
-            partition_graph(community_graph, made[key], servers, "random", features=features)
-        return made[key]
+        if key not in paths:
+            paths[key] = folder / f"{features}-{servers}"
+            partition_graph(community_graph, paths[key], servers, "random", features=features)
+        return paths[key]
 
     return divide
 
@@ -124,7 +124,7 @@ def test_their_gradient_is_that_of_one_process(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """And so are losses and scores those of another engine on the same nodes by server."""
+    """Losses and scores are those of another engine, with the same nodes on each server."""
     world = servers * ranks_per_server
     paths = {engine: divided(servers, features) for engine, features in FEATURES.items()}
     cluster = {
@@ -135,11 +135,11 @@ def test_their_gradient_is_that_of_one_process(
         for path in set(paths.values())
     }
     cases = {}
-    chosen = [each[1:] for each in CASES if each[0] == (servers, ranks_per_server)]
+    chosen = [case[1:] for case in CASES if case[0] == (servers, ranks_per_server)]
     compared = [(kind, "model_centric") for kind in COMPARED if kind in dict(chosen)]
     for kind, engine in [*chosen, *compared]:
         run_dir = tmp_path / f"{engine}-{kind.replace(' ', '_')}"
-        model, more = (kind, {}) if kind in MODELS else OTHERS[kind]
+        model, more = (kind, {}) if kind in MODELS else VARIANTS[kind]
         values = case_config(model, paths[engine], run_dir, engine, **more.get("train", {}))
         if kind == "few":
             # The second iteration has fewer roots than there are ranks.
@@ -149,19 +149,19 @@ def test_their_gradient_is_that_of_one_process(
         cases[kind, engine] = values
     for values in cases.values():
         values["cluster"] = cluster[Path(values["data"]["partitioned"])]
-    found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
+    results = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
     for (model, engine), values in cases.items():
         if engine == "model_centric":
             continue
-        own = found[model, engine]
+        result = results[model, engine]
         if model in COMPARED:
-            other = found[model, "model_centric"]
-            assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
-            assert own["val"] == pytest.approx(other["val"], rel=1e-9)
+            reference = results[model, "model_centric"]
+            assert result["losses"] == pytest.approx(reference["losses"], rel=1e-9)
+            assert result["val"] == pytest.approx(reference["val"], rel=1e-9)
         if model == "scored":
             continue
         assert_exact(values, world, f"{engine}, {model}", [0, 1])
-        travels = {cause for cause, sent in own["bytes"].items() if sent} - {"control"}
+        travels = {cause for cause, size in result["bytes"].items() if size} - {"control"}
         expected = {"topology", "partial", "gradient"}
         # Labels of roots count as features.
         expected |= {"model", "feature"} if engine == "naive" else set()
@@ -177,9 +177,9 @@ def test_a_server_stores_its_columns_of_all_nodes(
     by_node = PartitionedGraph.open(divided(3, "by-node"))
     assert [columns.width for columns in divide_columns(10, 3)] == [3, 3, 4]
     assert np.array_equal(graph.original_ids("item"), by_node.original_ids("item"))
-    whole = np.asarray(community_graph.features("item"))[graph.original_ids("item")]
+    features = np.asarray(community_graph.features("item"))[graph.original_ids("item")]
     for server, (first, stop) in enumerate(divide_columns(10, 3)):
-        assert np.array_equal(graph.features("item", server), whole[:, first:stop])
+        assert np.array_equal(graph.features("item", server), features[:, first:stop])
         assert np.array_equal(
             graph.labels("item", server),
             np.asarray(community_graph.labels("item"))[graph.original_ids("item")],
@@ -187,14 +187,16 @@ def test_a_server_stores_its_columns_of_all_nodes(
     remote = RemoteRows(graph, serve_partitions(graph.path, 3), 60)
     try:
         rows, ids = PartitionedRows(graph, 1, remote), np.array([5, 250, 17])
-        assert np.array_equal(rows.whole("item", ids).to_tensor().numpy(), whole[ids])
-        assert np.array_equal(LocalRows(graph, 1).gather("features", "item", ids), whole[ids, 3:6])
+        assert np.array_equal(rows.whole("item", ids).to_tensor().numpy(), features[ids])
+        assert np.array_equal(
+            LocalRows(graph, 1).gather("features", "item", ids), features[ids, 3:6]
+        )
     finally:
         remote.close()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"cache": {"policy": "benefit", "memory": "device"}}, r"^cache.policy: under {} "),
         ({"learnable": {"types": ["item"]}}, r"^learnable.types: {} divides the first layer"),
@@ -211,34 +213,34 @@ def test_a_server_stores_its_columns_of_all_nodes(
 def test_what_they_cannot_train_is_refused(
     engine: str,
     change: dict[str, Any],
-    told: str,
+    message: str,
     divided: Callable[[int, str], Path],
     tmp_path: Path,
 ) -> None:
     path = divided(2, FEATURES[engine])
     values = case_config("sage", path, tmp_path / "run", engine)
-    for section, own in change.items():
-        values[section] = values.get(section, {}) | own
+    for section, keys in change.items():
+        values[section] = values.get(section, {}) | keys
     config = make_config(values)
-    with pytest.raises(RequestError, match=told.format(engine)):
+    with pytest.raises(RequestError, match=message.format(engine)):
         check_request(Request(config, PartitionedGraph.open(path)))
 
 
 def test_whole_rows_and_columns_do_not_mix(
     divided: Callable[[int, str], Path], tmp_path: Path
 ) -> None:
-    for engine, features, told in (
+    for engine, features, message in (
         ("zero_hop", "by-dimension", r"^train.engine: the features of .* expected p3 \(or auto\)"),
         ("p3", "by-node", r"^train.engine: .* was divided by node .* expected cooperative, "),
     ):
         path = divided(2, features)
         config = make_config(case_config("sage", path, tmp_path / "run", engine))
-        with pytest.raises(RequestError, match=told):
+        with pytest.raises(RequestError, match=message):
             check_request(Request(config, PartitionedGraph.open(path)))
 
 
 class Plain(GNN):
-    """A model whose first layer does not tell what multiplies its rows."""
+    """A model whose first layer does not say which weights multiply its rows."""
 
     def __init__(self) -> None:
         super().__init__([Layer()])
@@ -249,7 +251,7 @@ def test_a_first_layer_that_tells_no_weights_is_refused() -> None:
         split_layer(Plain(), Columns(0, 3), "p3")
 
 
-def test_a_first_layer_that_reads_rows_otherwise_is_refused() -> None:
+def test_a_first_layer_that_reads_destination_rows_is_refused() -> None:
     class Reading(GATLayer):
         def input_weights(self) -> Mapping[str, int]:
             return super().input_weights()
@@ -259,29 +261,29 @@ def test_a_first_layer_that_reads_rows_otherwise_is_refused() -> None:
 
     model = GNN([Reading(3, 2, 1, concat=True)])
     split = split_layer(model, Columns(0, 3), "p3")
-    one, starts = torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1])
-    node = Nodes("item", one, one + 1)
-    block = Block(1, 1, starts, one, Relation("item", "near", "item"), one, node, node)
+    zero, starts = torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1])
+    node = Nodes("item", zero, zero + 1)
+    block = Block(1, 1, starts, zero, Relation("item", "near", "item"), zero, node, node)
     with pytest.raises(RequestError, match=r"^train.engine: no server has all rows"):
         split.logits([block], {"sources": torch.zeros(1, 2)})
 
 
 @pytest.mark.parametrize(
-    ("servers", "options", "told"),
+    ("servers", "options", "message"),
     [
         (11, {}, r"^features: by-dimension wants a column a server .* 'item' has 10 for 11"),
         (2, {"topology": "partitioned"}, r"^features: by-dimension wants topology replicated"),
         (2, {"features": "by-colour"}, r"^features: expected by-node or by-dimension, given"),
     ],
 )
-def test_a_division_that_cannot_be_had_is_refused(
+def test_impossible_divisions_by_dimension_are_refused(
     servers: int,
     options: dict[str, Any],
-    told: str,
+    message: str,
     community_graph: GraphDirectory,
     tmp_path: Path,
 ) -> None:
-    given = {"features": "by-dimension"} | options
-    with pytest.raises(RequestError, match=told):
-        partition_graph(community_graph, tmp_path / "out", servers, "random", **given)
+    arguments = {"features": "by-dimension"} | options
+    with pytest.raises(RequestError, match=message):
+        partition_graph(community_graph, tmp_path / "out", servers, "random", **arguments)
     assert not (tmp_path / "out").exists()

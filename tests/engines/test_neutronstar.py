@@ -71,7 +71,7 @@ def test_its_gradient_is_that_of_one_process(
         "ranks_per_server": ranks_per_server,
     }
     cases = {}
-    chosen = [each[1:] for each in CASES if each[0] == (servers, ranks_per_server)]
+    chosen = [case[1:] for case in CASES if case[0] == (servers, ranks_per_server)]
     # For the losses and scores, the same under another engine. Every model is hybrid in a world.
     compared = [model for model, ways in chosen if ways == "hybrid"]
     for model, ways in [*((model, "") for model in compared), *chosen]:
@@ -79,55 +79,57 @@ def test_its_gradient_is_that_of_one_process(
         folder = tmp_path / f"{model}-{ways or engine}"
         values = case_config(model, parts, folder, engine, ways)
         cases[model, ways] = values | {"cluster": cluster}
-    found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
+    results = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
     for (model, ways), values in cases.items():
-        own = found[model, ways]
+        result = results[model, ways]
         assert_exact(values, world, f"{model}, {ways}")
         if model in compared:
-            assert own["losses"] == pytest.approx(found[model, ""]["losses"], rel=1e-9)
-            assert own["val"][-1] == pytest.approx(found[model, ""]["val"][-1], rel=1e-9)
+            assert result["losses"] == pytest.approx(results[model, ""]["losses"], rel=1e-9)
+            assert result["val"][-1] == pytest.approx(results[model, ""]["val"][-1], rel=1e-9)
         if world == 1:
             continue
         # Of the last epoch: features of other servers have been read in the first.
-        assert own["bytes"]["feature"] == 0
-        assert (own["bytes"]["partial"] == 0) == (ways == "recompute")
+        assert result["bytes"]["feature"] == 0
+        assert (result["bytes"]["partial"] == 0) == (ways == "recompute")
     model = next(model for model, ways in chosen if ways == "hybrid")
     hybrid = Path(cases[model, "hybrid"]["train"]["run_dir"])
     lines = (hybrid / "epochs.jsonl").read_text().splitlines()
-    decided = [json.loads(line)["decisions"] for line in lines]
+    decisions = [json.loads(line)["decisions"] for line in lines]
     # Per hop what a destination, an edge and a row of another rank take, and a projection.
-    assert len(decided[0]["dependency_costs"]) == 3 * MODELS[model]["layers"] + 1
-    assert decided[0] == decided[-1]
+    assert len(decisions[0]["dependency_costs"]) == 3 * MODELS[model]["layers"] + 1
+    assert decisions[0] == decisions[-1]
 
 
-def test_what_takes_less_is_chosen(community_graph: GraphDirectory) -> None:
+def test_the_cheaper_dependency_is_chosen(community_graph: GraphDirectory) -> None:
     (relation,) = community_graph.schema.relations
     topology = community_graph.topology(relation)
-    own = np.arange(300) < 100
+    is_own = np.arange(300) < 100
     everywhere = Costs(0.0, (0.0,) * 3, (0.0,) * 3, (1.0,) * 3)
     nowhere = Costs(2.0, (0.0,) * 3, (0.0,) * 3, (1.0,) * 3)
     for costs, keep in ((everywhere, True), (nowhere, False)):
         for mask, plain in zip(
-            choose_kept(topology, own, costs), keep_all_or_none(own, 3, keep=keep), strict=True
+            choose_kept(topology, is_own, costs),
+            keep_all_or_none(is_own, 3, keep=keep),
+            strict=True,
         ):
             assert np.array_equal(mask, plain)
-            assert not mask[own].any()
+            assert not mask[is_own].any()
     # Projections are cheap, and edges dear: rows of nodes with many are fetched.
-    kept = choose_kept(topology, own, Costs(0.1, (0.0,) * 2, (0.2,) * 2, (1.0,) * 2))
+    masks = choose_kept(topology, is_own, Costs(0.1, (0.0,) * 2, (0.2,) * 2, (1.0,) * 2))
     degrees = np.diff(topology.indptr)
-    assert np.array_equal(kept[1], ~own)
-    near = own.copy()
-    for node in np.flatnonzero(own):
+    assert np.array_equal(masks[1], ~is_own)
+    near = is_own.copy()
+    for node in np.flatnonzero(is_own):
         near[topology.indices[topology.indptr[node] : topology.indptr[node + 1]]] = True
-    for node in np.flatnonzero(~own):
+    for node in np.flatnonzero(~is_own):
         sources = topology.indices[topology.indptr[node] : topology.indptr[node + 1]]
         takes = 0.1 + 0.2 * degrees[node] + 0.1 * np.count_nonzero(~near[sources])
-        assert kept[0][node] == (takes <= 1.0)
-    assert 0 < kept[0].sum() < (~own).sum()
+        assert masks[0][node] == (takes <= 1.0)
+    assert 0 < masks[0].sum() < (~is_own).sum()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             {"sampler": {"kind": "node"}},
@@ -138,11 +140,11 @@ def test_what_takes_less_is_chosen(community_graph: GraphDirectory) -> None:
     ],
 )
 def test_what_it_cannot_train_is_refused(
-    change: dict[str, Any], told: str, community_graph: GraphDirectory, tmp_path: Path
+    change: dict[str, Any], message: str, community_graph: GraphDirectory, tmp_path: Path
 ) -> None:
     graph = partition_graph(community_graph, tmp_path / "parts", 2, "random")
     values = case_config("sage", tmp_path / "parts", tmp_path / "run", "neutronstar")
-    for section, own in change.items():
-        values[section] = values.get(section, {}) | own
-    with pytest.raises(RequestError, match=told):
+    for section, keys in change.items():
+        values[section] = values.get(section, {}) | keys
+    with pytest.raises(RequestError, match=message):
         check_request(Request(make_config(values), graph))

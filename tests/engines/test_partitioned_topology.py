@@ -99,17 +99,17 @@ def test_runs_are_those_of_the_replicated_topology(
         cluster = {"servers": serve_partitions(parts, 2), "ranks_per_server": ranks}
         for name, engine in (WITH_HALO if topology == "halo:1" else CHOSEN)[kind]:
             run_dir = tmp_path / f"run-{topology}-{name}-{engine}"
-            own = case_config(MODELS[name], parts, run_dir, engine)
-            cases[topology, name, engine] = own | {"cluster": cluster}
-    found = dict(zip(cases, train_cases(list(cases.values()), 2 * ranks, tmp_path), strict=True))
+            values = case_config(MODELS[name], parts, run_dir, engine)
+            cases[topology, name, engine] = values | {"cluster": cluster}
+    results = dict(zip(cases, train_cases(list(cases.values()), 2 * ranks, tmp_path), strict=True))
     for case, values in cases.items():
         topology, name, engine = case
         if topology == "replicated":
             continue
-        replicated, result = found["replicated", name, engine], found[case]
+        replicated, result = results["replicated", name, engine], results[case]
         for key in ("losses", "val", "rows"):
             assert result[key] == replicated[key], (case, key)
-        drawn = asked_for(found, case)
+        drawn = count_asked_bytes(results, case)
         if engine == "cooperative":
             assert drawn == 0
         elif topology == "partitioned":
@@ -119,7 +119,7 @@ def test_runs_are_those_of_the_replicated_topology(
             # Roots are at home, and so is all that two layers draw from.
             assert drawn == 0
         else:
-            assert drawn < asked_for(found, ("partitioned", name, engine))
+            assert drawn < count_asked_bytes(results, ("partitioned", name, engine))
         assert result["bytes"] | {"topology": 0} == replicated["bytes"] | {"topology": 0}, case
         if engine != "locality":
             assert_exact(values, 2 * ranks, f"{name}, {engine}")
@@ -127,9 +127,9 @@ def test_runs_are_those_of_the_replicated_topology(
         assert max(result["val"]) == score(config)
 
 
-def asked_for(found: dict[Any, dict[str, Any]], case: tuple[str, str, str]) -> int:
-    """Bytes of neighbours that ranks have asked servers for."""
-    bytes_ = [found[each]["bytes"]["topology"] for each in (case, ("replicated", *case[1:]))]
+def count_asked_bytes(results: dict[Any, dict[str, Any]], case: tuple[str, str, str]) -> int:
+    """Count the bytes of neighbours that ranks asked servers for."""
+    bytes_ = [results[run]["bytes"]["topology"] for run in (case, ("replicated", *case[1:]))]
     return int(bytes_[0] - bytes_[1])
 
 
@@ -137,8 +137,10 @@ def asked_for(found: dict[Any, dict[str, Any]], case: tuple[str, str, str]) -> i
 def test_halos_and_what_is_asked_for_beyond_them(
     serve_partitions: Callable[[Path, int], list[str]], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    """Three layers, which read in-edges of nodes up to two hops away; edges are few, so that halos
-    are far from all there is."""
+    """Three layers read in-edges of nodes up to two hops away.
+
+    Edges are few, so that a halo is far from all there is.
+    """
     generator = np.random.default_rng(5)
     nodes, edges = 400, 700
     graph = GraphDirectory.from_arrays(
@@ -156,28 +158,31 @@ def test_halos_and_what_is_asked_for_beyond_them(
         parts = partition_graph(graph, tmp_path / f"{halo}", 3, "random", topology=f"halo:{halo}")
         for share in parts.description["per_server"]:
             assert share["edges"] + share["halo_edges"] < 0.9 * edges
-        where = {"cluster": {"servers": serve_partitions(parts.path, 3)}, "hop": {"merge": "off"}}
+        sections = {
+            "cluster": {"servers": serve_partitions(parts.path, 3)},
+            "hop": {"merge": "off"},
+        }
         for engine in engines:
             values = case_config(model, parts.path, tmp_path / f"run-{halo}-{engine}", engine)
             values["sampler"] = {"kind": "weighted", "fanouts": [2, 2, 2]}
             values["train"] |= {"evaluate_every": 0}
-            cases[halo, engine] = values | where
-    found = dict(zip(cases, train_cases(list(cases.values()), 3, tmp_path), strict=True))
-    drawn = {case: result["bytes"]["topology"] for case, result in found.items()}
+            cases[halo, engine] = values | sections
+    results = dict(zip(cases, train_cases(list(cases.values()), 3, tmp_path), strict=True))
+    drawn = {case: result["bytes"]["topology"] for case, result in results.items()}
     assert drawn[1, "model_centric"] > drawn[1, "zero_hop"] > 0
     assert drawn[2, "zero_hop"] == drawn[2, "hop"] == 0
-    assert found[2, "zero_hop"]["losses"] == found[1, "zero_hop"]["losses"]
+    assert results[2, "zero_hop"]["losses"] == results[1, "zero_hop"]["losses"]
     for (halo, engine), values in cases.items():
         assert_exact(values, 3, f"{halo}, {engine}")
 
 
 def score(config: Config) -> float:
-    """The validation accuracy of a run's best model, from whole neighbourhoods at once."""
+    """Return the validation accuracy of a run's best model, from whole neighbourhoods at once."""
     graph = PartitionedGraph.open(config.data.partitioned)
     target = graph.schema.target_type()
     sampler = NeighborSampler(
         {relation: graph.topology(relation) for relation in graph.schema.relations},
-        {each: graph.original_ids(each) for each in graph.schema.node_types},
+        {node_type: graph.original_ids(node_type) for node_type in graph.schema.node_types},
         target,
         [-1] * config.model.layers,
         seed=0,
@@ -185,8 +190,8 @@ def score(config: Config) -> float:
     ids = np.sort(graph.global_ids(target)[graph.split("val")])
     subgraph, rows = sampler.sample(ids, 0, 0), EveryServersRows(graph)
     x = {
-        each: torch.from_numpy(rows.gather("features", each, nodes)).double()
-        for each, nodes in subgraph.nodes.items()
+        node_type: torch.from_numpy(rows.gather("features", node_type, nodes)).double()
+        for node_type, nodes in subgraph.nodes.items()
         if nodes.size
     }
     model = make_model(Request(config, graph)).eval()
@@ -197,7 +202,7 @@ def score(config: Config) -> float:
     return float((logits.argmax(1).numpy() == labels).mean())
 
 
-def test_what_samples_across_servers_is_refused(
+def test_samplers_that_need_all_edges_are_refused(
     community_graph: GraphDirectory, tmp_path: Path
 ) -> None:
     parts = partition_graph(
@@ -215,15 +220,15 @@ def test_what_samples_across_servers_is_refused(
         check("neutronstar", kind="full")
     with pytest.raises(RequestError, match="'layer' weighs nodes by all edges"):
         check("cooperative", kind="layer", layer_sizes=[30, 20])
-    own = "tests.engines.test_partitioned_topology:OwnDraw"
-    with pytest.raises(RequestError, match=rf'sampler.kind: .* given "{own}" with zero_hop'):
-        check("zero_hop", kind=own, fanouts=[4, 3])
-    check("cooperative", kind=own, fanouts=[4, 3])
-    check("auto", kind=own, fanouts=[4, 3])
+    plug_in = "tests.engines.test_partitioned_topology:OwnDraw"
+    with pytest.raises(RequestError, match=rf'sampler.kind: .* given "{plug_in}" with zero_hop'):
+        check("zero_hop", kind=plug_in, fanouts=[4, 3])
+    check("cooperative", kind=plug_in, fanouts=[4, 3])
+    check("auto", kind=plug_in, fanouts=[4, 3])
 
 
 class OwnDraw(NeighborSampler):
-    """Draws in a way that servers do not know."""
+    """A sampler whose draws servers do not know."""
 
-    def draw(self, *asked: Any) -> Drawn:
-        return super().draw(*asked)
+    def draw(self, *arguments: Any) -> Drawn:
+        return super().draw(*arguments)

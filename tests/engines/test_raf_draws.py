@@ -56,13 +56,13 @@ UNBIASED: dict[str, dict[str, Any]] = {
     "unbiased": {"kind": "weighted", "kind_options": {"unbiased": True}},
     "unbiased, again": {"kind": "weighted", "kind_options": {"unbiased": True, "replace": True}},
 }
-OF_WHOLE: dict[str, dict[str, Any]] = {
+WHOLE_MODELS: dict[str, dict[str, Any]] = {
     **{name: MODELS[name] for name in ("rgcn", "rgat", "own, mean of present")},
     "own, relations apart": MODELS["own, relations apart"],
     "rgcn without root weight": {**MODELS["rgcn"], "root_weight": False},
     "hgt with features of edges": {**MODELS["hgt"], "layers": 3, "edge_features": True},
 }
-OF_PARTS: dict[str, dict[str, Any]] = {
+CUT_MODELS: dict[str, dict[str, Any]] = {
     **{name: MODELS[name] for name in ("rgcn", "rgat", "hgt")},
     "own, mean of present": {
         **MODELS["own, relations apart"],
@@ -74,8 +74,7 @@ OF_PARTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """Papers have times, and so have some relations; a hub has many edges, some of them at one
-    time."""
+    """Papers have times, and so have some relations. A hub has many edges, some at one time."""
     generator = np.random.default_rng(6)
     edges = {}
     for relation, count in EDGES.items():
@@ -88,23 +87,30 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     return GraphDirectory.from_arrays(
         tmp_path_factory.mktemp("draws") / "graph",
         edges,
-        {each: generator.random((count, WIDTHS[each])) for each, count in COUNTS.items()},
+        {
+            node_type: generator.random((count, WIDTHS[node_type]))
+            for node_type, count in COUNTS.items()
+        },
         {"paper": generator.integers(0, 4, COUNTS["paper"])},
         splits,
         edge_features={tuple(WRITES): generator.random((EDGES[WRITES], 2))},
         edge_weights={
-            tuple(each): np.exp(generator.normal(0, 2, EDGES[each])) for each in sorted(WEIGHTED)
+            tuple(relation): np.exp(generator.normal(0, 2, EDGES[relation]))
+            for relation in sorted(WEIGHTED)
         },
         times={
             "paper": generator.integers(-5, 20, COUNTS["paper"]),
-            **{tuple(each): generator.integers(-9, 20, EDGES[each]) for each in sorted(TIMED)},
+            **{
+                tuple(relation): generator.integers(-9, 20, EDGES[relation])
+                for relation in sorted(TIMED)
+            },
         },
         target="paper",
     )
 
 
 def memory_for_parts(graph: GraphDirectory) -> int:
-    """With which CITES is cut in two."""
+    """Return the memory of a server with which CITES is cut in two."""
     tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
     return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, CITES, 2))
 
@@ -136,14 +142,14 @@ def check(cases: list[dict[str, Any]], results: list[dict[str, Any]], world: int
             assert result["rows"]["remote"] == 0
 
 
-def score_no_other(cases: list[dict[str, Any]], compared: list[dict[str, Any]]) -> None:
-    """Let no other cases be evaluated than those whose scores are compared."""
+def score_only(cases: list[dict[str, Any]], compared: list[dict[str, Any]]) -> None:
+    """Let only those cases be evaluated whose scores are compared."""
     for values in cases:
-        values["train"]["evaluate_every"] = int(any(values is other for other in compared))
+        values["train"]["evaluate_every"] = int(any(values is scored for scored in compared))
 
 
-def pairs(samplers: Iterable[str], models: Iterable[str]) -> list[tuple[str, str]]:
-    """Few of all pairs: every sampler is in one, and every model is in one at least."""
+def pair_up(samplers: Iterable[str], models: Iterable[str]) -> list[tuple[str, str]]:
+    """Pair every sampler with one model, and every model with at least one sampler."""
     names, kinds = list(samplers), list(models)
     assert len(kinds) <= len(names)
     return list(zip(names, itertools.cycle(kinds), strict=False))
@@ -162,69 +168,74 @@ def test_its_gradient_is_that_of_one_process(
     parts, world = tmp_path / "parts", servers * ranks_per_server
     partition_by_relation(graph, parts, servers, layers=3)
     samplers = SAMPLERS | UNBIASED
-    chosen = pairs(samplers, OF_WHOLE)
+    chosen = pair_up(samplers, WHOLE_MODELS)
     if world > 2:
         of_world = ("in time", "rgcn without root weight"), ("unbiased, again", "rgcn")
         chosen = [of_world[ranks_per_server - 1], ("the latest", "hgt with features of edges")]
     cluster = {"ranks_per_server": ranks_per_server}
     cases = [
-        case(parts, samplers[sampler], OF_WHOLE[model], tmp_path / f"{number}", cluster=cluster)
+        case(parts, samplers[sampler], WHOLE_MODELS[model], tmp_path / f"{number}", cluster=cluster)
         for number, (sampler, model) in enumerate(chosen)
     ]
-    others = []
+    zero_hop_cases = []
     if world == 2:
         # The same under another engine, for the losses and scores.
         partition_graph(graph, tmp_path / "by node", servers, "random")
         addresses = serve_partitions(tmp_path / "by node", servers)
         for number, (sampler, model) in enumerate(chosen[::2]):
-            others.append(
+            zero_hop_cases.append(
                 case(
-                    *(tmp_path / "by node", samplers[sampler], OF_WHOLE[model]),
+                    *(tmp_path / "by node", samplers[sampler], WHOLE_MODELS[model]),
                     tmp_path / f"other {number}",
                     train={"engine": "zero_hop"},
                     cluster={"servers": addresses},
                 )
             )
-    score_no_other(cases, compared=cases[::2] if others else cases[:1])
-    results = train_cases([*cases, *others], world, tmp_path / "world")
+    score_only(cases, compared=cases[::2] if zero_hop_cases else cases[:1])
+    results = train_cases([*cases, *zero_hop_cases], world, tmp_path / "world")
     check(cases, results[: len(cases)], world)
-    for own, other in zip(results[: len(cases) : 2], results[len(cases) :], strict=False):
-        assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
-        assert own["val"] == other["val"]
+    for raf, zero_hop in zip(results[: len(cases) : 2], results[len(cases) :], strict=False):
+        assert raf["losses"] == pytest.approx(zero_hop["losses"], rel=1e-9)
+        assert raf["val"] == zero_hop["val"]
 
 
 def test_parts_of_a_relation_draw_together_what_one_process_draws(
     graph: GraphDirectory, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     memory = memory_for_parts(graph)
-    parts, whole = tmp_path / "parts", tmp_path / "whole"
-    made = partition_by_relation(graph, parts, 4, layers=2, server_memory=memory)
-    assert [each.part for each in made.holdings if each.roots == (CITES,)] == [(0, 2), (1, 2)]
-    partition_by_relation(graph, whole, 4, layers=2)
-    chosen = pairs(SAMPLERS, OF_PARTS)
+    parts, uncut = tmp_path / "parts", tmp_path / "whole"
+    partitioned = partition_by_relation(graph, parts, 4, layers=2, server_memory=memory)
+    assert [holding.part for holding in partitioned.holdings if holding.roots == (CITES,)] == [
+        (0, 2),
+        (1, 2),
+    ]
+    partition_by_relation(graph, uncut, 4, layers=2)
+    chosen = pair_up(SAMPLERS, CUT_MODELS)
     cases = [
-        case(folder, SAMPLERS[sampler], OF_PARTS[model], tmp_path / f"{folder.name} {number}")
-        for folder in (parts, whole)
+        case(folder, SAMPLERS[sampler], CUT_MODELS[model], tmp_path / f"{folder.name} {number}")
+        for folder in (parts, uncut)
         for number, (sampler, model) in enumerate(chosen)
         if folder == parts or number % 3 == 0
     ]
-    score_no_other(cases, compared=[*cases[: len(chosen) : 3], *cases[len(chosen) :]])
+    score_only(cases, compared=[*cases[: len(chosen) : 3], *cases[len(chosen) :]])
     results = train_cases(cases, 4, tmp_path / "world")
     check(cases[: len(chosen)], results[: len(chosen)], 4)
-    for own, other in zip(results[: len(chosen) : 3], results[len(chosen) :], strict=True):
-        assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
-        assert own["val"] == other["val"]
+    for cut_result, uncut_result in zip(
+        results[: len(chosen) : 3], results[len(chosen) :], strict=True
+    ):
+        assert cut_result["losses"] == pytest.approx(uncut_result["losses"], rel=1e-9)
+        assert cut_result["val"] == uncut_result["val"]
     for sampler in UNBIASED.values():
-        values = case(parts, sampler, OF_PARTS["rgcn"], tmp_path / "run")
+        values = case(parts, sampler, CUT_MODELS["rgcn"], tmp_path / "run")
         with pytest.raises(RequestError, match=r"sampler\.kind: 'weighted' with unbiased = true"):
-            check_request(Request(make_config(values), made))
+            check_request(Request(make_config(values), partitioned))
 
 
 @pytest.mark.parametrize("pick", ["in time", "the latest"])
 def test_scores_are_those_of_whole_neighbourhoods_in_time(
     pick: str, graph: GraphDirectory, tmp_path: Path
 ) -> None:
-    """At the roots' own times, and at another for all of them."""
+    """Scores are taken at the roots' own times, and at one time for all of them."""
     model = {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2}
     partition_by_relation(graph, tmp_path / "raf", 1, layers=2)
     partition_graph(graph, tmp_path / "zero_hop", 1, "random")
@@ -239,11 +250,11 @@ def test_scores_are_those_of_whole_neighbourhoods_in_time(
         rows = PartitionedRows(request.graph, 0, None)
         cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
         scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), 4, at=at)
-        made = make_model(request).eval()
-        inference = make_inference(scene, made)
+        network = make_model(request).eval()
+        inference = make_inference(scene, network)
         with torch.no_grad():
-            ids, logits = inference.rows(made, inference.split("val"))
+            ids, logits = inference.rows(network, inference.split("val"))
         scores[at].append(logits[np.argsort(ids)])
-    for own, other in scores.values():
-        assert torch.allclose(own, other, rtol=0, atol=1e-12)
+    for raf, zero_hop in scores.values():
+        assert torch.allclose(raf, zero_hop, rtol=0, atol=1e-12)
     assert not torch.allclose(scores[None][0], scores[3][0])
