@@ -37,7 +37,7 @@ class Dropping(Layer):
 
 
 class Smooth(Layer):
-    """A smooth maximum: what parts yield is not added up."""
+    """A smooth maximum. What the parts of a relation yield is not added up."""
 
     reads_destination = False
 
@@ -59,7 +59,7 @@ class Smooth(Layer):
 
 
 class Bounded(SumLayer):
-    """Adds up, and then does not leave it at that."""
+    """Bounds its sums, so that sums of parts are not the sum of the whole."""
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Bounded(SumLayer):
 
 
 class BoundedSum(SumOfRelations):
-    """Sums what every relation says, but no more of it than one."""
+    """Sums what every relation says, after bounding it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class BoundedSum(SumOfRelations):
 
 
 class AttentionOverRelations(Combination):
-    """Every relation by itself: a softmax over relations of what each of them says."""
+    """A sum over relations, weighted by a softmax over them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class AttentionOverRelations(Combination):
 
 
 class DroppingInParts(Dropping):
-    """The same where a destination's edges lie on several servers."""
+    """Adds up parts, where a destination's edges lie on several servers."""
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """[num_dst, out_dim]: the sum."""
@@ -111,8 +111,10 @@ class DroppingInParts(Dropping):
 
 
 class Gated(Layer):
-    """A mean of messages, each times a gate that the features of its edge decide, where it has any;
-    what a relation's edges lack is told by its class."""
+    """A mean of messages, each times a gate that is computed from the features of its edge.
+
+    A relation whose edges have no features has no gates.
+    """
 
     reads_destination = False
 

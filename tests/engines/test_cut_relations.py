@@ -27,7 +27,7 @@ from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_g
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
 CITES = Relation("paper", "to", "paper")
-OWN: dict[str, Any] = {
+PLUG_IN_MODEL: dict[str, Any] = {
     **MODELS["own, relations apart"],
     "aggregate": "own_aggregations:DroppingInParts",
 }
@@ -35,11 +35,11 @@ CUT_MODELS: dict[str, dict[str, Any]] = {
     **MODELS,
     "rgat with a head": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "head": True},
     "without root weight": {"name": "rgcn", "layers": 2, "hidden": 8, "root_weight": False},
-    "own, relations apart": OWN,
-    "own, mean of present": {**OWN, "combine": "mean_of_present"},
-    "own, mean": {**OWN, "combine": "mean"},
+    "own, relations apart": PLUG_IN_MODEL,
+    "own, mean of present": {**PLUG_IN_MODEL, "combine": "mean_of_present"},
+    "own, mean": {**PLUG_IN_MODEL, "combine": "mean"},
     "own, not added up": {
-        **OWN,
+        **PLUG_IN_MODEL,
         "aggregate": "own_aggregations:Smooth",
         "combine": "mean_of_present",
     },
@@ -74,7 +74,7 @@ SCORED = {4: 2, 6: 1}
 def smallest_memory(
     graph: GraphDirectory, root: Relation = CITES, metapaths: Sequence[Sequence[str]] = ()
 ) -> int:
-    """With which a root relation is cut in two."""
+    """Return the smallest memory of a server with which a root relation is cut in two."""
     tree = make_metatree(make_metagraph(graph.schema), "paper", 2, metapaths)
     return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, root, 2))
 
@@ -93,7 +93,7 @@ def case(
 
 
 def check(cases: list[dict[str, Any]], results: list[dict[str, Any]], world: int) -> None:
-    """Gradients and losses are those of one process; no row crossed a link."""
+    """Assert that gradients and losses are those of one process, and that no row crossed a link."""
     for values, result in zip(cases, results, strict=True):
         assert_exact(values, world)
         assert result["rows"]["remote"] == 0
@@ -106,11 +106,14 @@ def test_its_gradient_is_that_of_one_process(
     for name, featured in (("featured", tuple(WIDTHS)), ("bare", WITH_FEATURES)):
         graph = make_graph(tmp_path / f"{name} graph", featured)
         memory = smallest_memory(graph)
-        made = partition_by_relation(
+        parts = partition_by_relation(
             graph, tmp_path / name, servers, layers=2, server_memory=memory
         )
-        assert [each.part for each in made.holdings if each.roots == (CITES,)] == [(0, 2), (1, 2)]
-        assert [each.part.parts for each in made.holdings].count(1) == servers - 2
+        assert [holding.part for holding in parts.holdings if holding.roots == (CITES,)] == [
+            (0, 2),
+            (1, 2),
+        ]
+        assert [holding.part.parts for holding in parts.holdings].count(1) == servers - 2
         if name == "featured":
             partition_by_relation(graph, tmp_path / "whole", servers, layers=2)
     scored, cases = SCORED[servers], []
@@ -122,20 +125,20 @@ def test_its_gradient_is_that_of_one_process(
         cases.append(case("whole", CUT_MODELS[name], tmp_path, len(cases)))
     results = train_cases(cases, servers, tmp_path)
     check(cases, results, servers)
-    for result, whole in zip(results[:scored], results[-scored:], strict=True):
-        assert result["losses"] == pytest.approx(whole["losses"], rel=1e-9)
-        assert result["val"] == whole["val"]
+    for result, uncut in zip(results[:scored], results[-scored:], strict=True):
+        assert result["losses"] == pytest.approx(uncut["losses"], rel=1e-9)
+        assert result["val"] == uncut["val"]
 
 
-def test_nothing_but_parts(train_cases: TrainCases, tmp_path: Path) -> None:
-    """One root relation, along metapaths, on two servers with two ranks each."""
+def test_a_graph_whose_only_root_relation_is_cut(train_cases: TrainCases, tmp_path: Path) -> None:
+    """The relation, with metapaths, is cut over two servers with two ranks each."""
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
     paths = [["author/to/paper", "paper/to/author"]]
     memory = smallest_memory(graph, Relation("author", "to", "paper"), paths)
-    made = partition_by_relation(
+    parts = partition_by_relation(
         graph, tmp_path / "parts", 2, 2, metapaths=paths, server_memory=memory
     )
-    assert [each.part for each in made.holdings] == [(0, 2), (1, 2)]
+    assert [holding.part for holding in parts.holdings] == [(0, 2), (1, 2)]
     cases = []
     for name in ("rgcn", "hgt"):
         model = MODELS[name] | {"metapaths": paths}
@@ -146,32 +149,34 @@ def test_nothing_but_parts(train_cases: TrainCases, tmp_path: Path) -> None:
 def test_what_needs_all_neighbours_is_refused(tmp_path: Path) -> None:
     graph = make_graph(tmp_path / "graph", tuple(WIDTHS))
     memory = smallest_memory(graph)
-    made = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
+    parts = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
     good = case("parts", MODELS["rgcn"], tmp_path, 0)
-    check_request(Request(make_config(good), made))
+    check_request(Request(make_config(good), parts))
 
-    def refused(words: str, **more: Any) -> None:
-        with pytest.raises(RequestError, match=words):
-            check_request(Request(make_config(good | more), made))
+    def check_refused(message: str, **more: Any) -> None:
+        with pytest.raises(RequestError, match=message):
+            check_request(Request(make_config(good | more), parts))
 
     labor = {"kind": "labor", "fanouts": [3, 2]}
-    refused("sampler.kind: 'labor' reads all in-edges .* a part of paper/to/paper", sampler=labor)
+    check_refused(
+        "sampler.kind: 'labor' reads all in-edges .* a part of paper/to/paper", sampler=labor
+    )
     gated = MODELS["own, mean of present"]
-    refused("model.aggregate: GatedAggregation needs all of a node's neighbours", model=gated)
-    for own in ("Bounded", "DroppingInParts"):
-        model = OWN | {"aggregate": f"own_aggregations:{own}", "combine": "sum"}
-        if own == "Bounded":
-            refused("model.aggregate: Bounded needs all of a node's neighbours", model=model)
+    check_refused("model.aggregate: GatedAggregation needs all of a node's neighbours", model=gated)
+    for name in ("Bounded", "DroppingInParts"):
+        model = PLUG_IN_MODEL | {"aggregate": f"own_aggregations:{name}", "combine": "sum"}
+        if name == "Bounded":
+            check_refused("model.aggregate: Bounded needs all of a node's neighbours", model=model)
         combine = {"combine": "own_aggregations:BoundedSum"}
-        refused(
+        check_refused(
             "model.combine: BoundedSum makes partials of whole relations", model=model | combine
         )
 
 
-def test_feature_servers_are_not_asked(tmp_path: Path) -> None:
+def test_rows_cannot_be_fetched_where_relations_are_divided(tmp_path: Path) -> None:
     graph = make_graph(tmp_path / "graph", tuple(WIDTHS))
     memory = smallest_memory(graph)
-    made = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
+    parts = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
     assert Shard.open(tmp_path / "parts" / "server-3").tables == {}
     with pytest.raises(ConfigError, match=r"store some nodes of a type each"):
-        RemoteRows(made, ["127.0.0.1:1"] * 4, 1.0)
+        RemoteRows(parts, ["127.0.0.1:1"] * 4, 1.0)

@@ -1,5 +1,7 @@
-"""Draws in time, and edges that are predicted, where a server has the in-edges of its own nodes,
-and of its halo, alone: the same run, bit for bit."""
+"""Draws in time, and predicted edges, over divided topology: the same run, bit for bit.
+
+A server has the in-edges of its own nodes, and of its halo, alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from .exactness import assert_exact
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-Served = Callable[[Path, int], list[str]]
+Serve = Callable[[Path, int], list[str]]
 
 TOPOLOGIES = ("replicated", "partitioned", "halo:1")
 # Every engine trains nodes of one graph and edges of at least one. Every way of drawing meets an
@@ -46,13 +48,13 @@ OF_EDGES: dict[tuple[bool, bool, int], dict[str, str]] = {
 
 @pytest.mark.parametrize("typed", [False, True])
 def test_runs_in_time_are_those_of_the_replicated_topology(
-    typed: bool, serve_partitions: Served, train_cases: TrainCases, tmp_path: Path
+    typed: bool, serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     graph = of_nodes.make_graph(tmp_path / "graph", typed=typed)
     cases = {}
     for topology in TOPOLOGIES:
         partition_graph(graph, tmp_path / topology, 2, "random", topology=topology)
-    served = {each: serve_partitions(tmp_path / each, 2) for each in TOPOLOGIES}
+    addresses = {topology: serve_partitions(tmp_path / topology, 2) for topology in TOPOLOGIES}
     for topology, (engine, pick, model) in itertools.product(TOPOLOGIES, OF_NODES[typed]):
         run = {
             "engine": engine,
@@ -64,10 +66,12 @@ def test_runs_in_time_are_those_of_the_replicated_topology(
             *(tmp_path / topology, model, pick),
             train=run,
             hop={"merge": 1},
-            cluster={"servers": served[topology]},
+            cluster={"servers": addresses[topology]},
         )
-    found = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path / "world"), strict=True))
-    check_runs(cases, found, 2, halo_suffices=("zero_hop", "locality"))
+    results = dict(
+        zip(cases, train_cases(list(cases.values()), 2, tmp_path / "world"), strict=True)
+    )
+    check_runs(cases, results, 2, halo_suffices=("zero_hop", "locality"))
 
 
 @pytest.mark.parametrize(("typed", "are_links", "ranks_per_server"), OF_EDGES)
@@ -75,16 +79,16 @@ def test_edges_are_predicted_as_with_the_replicated_topology(
     typed: bool,
     are_links: bool,
     ranks_per_server: int,
-    serve_partitions: Served,
+    serve_partitions: Serve,
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """In time and without; links are left out of lists of other servers, and of scores."""
+    """Draws are in time and without. Other servers' lists, and scores, leave out links."""
     graph = of_edges.make_graph(tmp_path / "graph", typed=typed, are_links=are_links)
     chosen = OF_EDGES[typed, are_links, ranks_per_server]
     for topology in TOPOLOGIES:
         partition_graph(graph, tmp_path / topology, 2, "random", topology=topology)
-    served = {each: serve_partitions(tmp_path / each, 2) for each in TOPOLOGIES}
+    addresses = {topology: serve_partitions(tmp_path / topology, 2) for topology in TOPOLOGIES}
     cases = {}
     for topology, (engine, sampler) in itertools.product(TOPOLOGIES, chosen.items()):
         values = of_edges.values_of(
@@ -100,31 +104,31 @@ def test_edges_are_predicted_as_with_the_replicated_topology(
             "run_dir": str(tmp_path / f"run-{topology}-{engine}"),
         }
         values["hop"] = {"merge": "off"}
-        values["cluster"] = {"servers": served[topology], "ranks_per_server": ranks_per_server}
+        values["cluster"] = {"servers": addresses[topology], "ranks_per_server": ranks_per_server}
         cases[topology, engine] = values
     world = 2 * ranks_per_server
-    found = train_cases(list(cases.values()), world, tmp_path / "world")
-    check_runs(cases, dict(zip(cases, found, strict=True)), world)
+    results = train_cases(list(cases.values()), world, tmp_path / "world")
+    check_runs(cases, dict(zip(cases, results, strict=True)), world)
 
 
 def check_runs(
     cases: dict[tuple[str, str], dict[str, Any]],
-    found: dict[tuple[str, str], dict[str, Any]],
+    results: dict[tuple[str, str], dict[str, Any]],
     world: int,
     halo_suffices: tuple[str, ...] = (),
 ) -> None:
-    """Runs over divided topology are those over all of it, but for what is asked for.
+    """Assert that runs over divided topology are those over all of it, but for bytes of topology.
 
     Parameters
     ----------
-    cases, found: by topology and engine, configurations and results.
+    cases, results: by topology and engine, configurations and results.
     world: how many ranks trained.
     halo_suffices: engines whose ranks read nothing that is not in a halo of one hop.
     """
     for (topology, engine), values in cases.items():
         if topology == "replicated":
             continue
-        replicated, result = found["replicated", engine], found[topology, engine]
+        replicated, result = results["replicated", engine], results[topology, engine]
         for key in ("losses", "val", "rows"):
             assert result[key] == replicated[key], (topology, engine, key)
         drawn = result["bytes"]["topology"] - replicated["bytes"]["topology"]
@@ -133,10 +137,10 @@ def check_runs(
         elif topology == "partitioned":
             assert drawn > 0, engine
         else:
-            whole = found["partitioned", engine]["bytes"]["topology"]
-            assert 0 <= drawn < whole - replicated["bytes"]["topology"], engine
+            partitioned = results["partitioned", engine]["bytes"]["topology"]
+            assert 0 <= drawn < partitioned - replicated["bytes"]["topology"], engine
         # Rows are compared above; what is asked for again, because a server is busy, counts too.
-        others = {"topology": 0, "feature": 0}
-        assert result["bytes"] | others == replicated["bytes"] | others, (topology, engine)
+        ignored = {"topology": 0, "feature": 0}
+        assert result["bytes"] | ignored == replicated["bytes"] | ignored, (topology, engine)
         if engine != "locality":
             assert_exact(values, world, f"{topology}, {engine}")

@@ -107,8 +107,8 @@ NODES, EDGES = 150, 1500
 
 @pytest.fixture(scope="module")
 def one_type(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A graph whose edges know both of their ends, and one number more, in which parallel edges
-    differ."""
+    """Write a graph whose edge features are the ends of the edge, and a number that tells apart
+    parallel edges."""
     generator = np.random.default_rng(5)
     out = tmp_path_factory.mktemp("edges") / "graph"
     ends = generator.integers(0, NODES, (2, EDGES))
@@ -125,7 +125,7 @@ def one_type(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_library(out: Path, *, target: Any = "book") -> Path:
-    """Readers and books; ratings are described, in both directions, acquaintances are not."""
+    """Write readers and books. Ratings, in both directions, have features, acquaintances do not."""
     generator = np.random.default_rng(5)
     links = target != "book"
 
@@ -179,17 +179,19 @@ def compare(
         }
         if engine == "neutronstar":
             run |= {"epochs": 2, "iterations_per_epoch": 0}
-        own = ENGINES[engine]
-        where = {"servers": addresses, "ranks_per_server": ranks_per_server}
-        keys = sections | {"hop": {"merge": "off"} | own.get("hop", {}), "cluster": where}
-        keys |= {"sampler": own.get("sampler", {}), "train": run | own["train"]}
+        options = ENGINES[engine]
+        cluster = {"servers": addresses, "ranks_per_server": ranks_per_server}
+        keys = sections | {"hop": {"merge": "off"} | options.get("hop", {}), "cluster": cluster}
+        keys |= {"sampler": options.get("sampler", {}), "train": run | options["train"]}
         configs.append(values_of(parts, model, **keys))
     train_cases(configs, servers * ranks_per_server, folder / "world")
-    for values, named in zip(configs, names, strict=True):
-        _, recorded = assert_exact(values, servers * ranks_per_server, ", ".join(named))
-        of_edges = [own for name, own in recorded[0].gradients.items() if "edge_linear" in name]
+    for values, case in zip(configs, names, strict=True):
+        _, recorded = assert_exact(values, servers * ranks_per_server, ", ".join(case))
+        of_edges = [
+            gradient for name, gradient in recorded[0].gradients.items() if "edge_linear" in name
+        ]
         assert of_edges
-        assert all(own.abs().max() > 0 for own in of_edges)
+        assert all(gradient.abs().max() > 0 for gradient in of_edges)
 
 
 @pytest.mark.parametrize(("method", "servers", "ranks_per_server", "topology"), DIVISIONS)
@@ -241,27 +243,27 @@ def test_several_types(
 
 
 def test_every_edge_has_its_own_features(one_type: Path, tmp_path: Path) -> None:
-    """Whoever stores them, those of an edge name the ends that the block tells."""
+    """Features that hold an edge's ends stay with that edge, whichever server stores them."""
     parts = tmp_path / "parts"
     partition_graph(GraphDirectory.open(one_type), parts, 3, "random")
     graph = PartitionedGraph.open(parts)
     sampler = make_sampler(Request(make_config(values_of(parts, "sage")), graph))
     subgraph = sampler.sample(np.arange(0, 60, 4), 0, 1).with_edges([EDGE])
-    own = subgraph.edges[EDGE]
-    rows = EveryServersRows(graph).stored(own.table, own.ids)
+    edges = subgraph.edges[EDGE]
+    rows = EveryServersRows(graph).stored(edges.table, edges.ids)
     blocks = subgraph.blocks(edge_features={EDGE: rows})
     assert sum(block.num_edges for block in blocks) > 50
     for block in blocks:
         assert block.edge_features is not None
         src, dst = block.src.original[block.indices], block.dst.original[block.destinations()]
-        told = (block.edge_features[:, :2].double() * NODES).round().long()
-        assert torch.equal(told, torch.stack([src, dst], 1))
+        ends = (block.edge_features[:, :2].double() * NODES).round().long()
+        assert torch.equal(ends, torch.stack([src, dst], 1))
 
 
 @pytest.mark.parametrize("project_first", [False, True])
 @pytest.mark.parametrize("kind", [GCNLayer, SAGELayer])
-def test_messages_are_sums_of_both(kind: Any, project_first: bool) -> None:
-    """Against a formula over all pairs of nodes."""
+def test_messages_add_source_rows_and_edge_features(kind: Any, project_first: bool) -> None:
+    """A layer yields what the formula, written out over all edges, yields."""
     generator = torch.Generator().manual_seed(2)
     edges, e = (
         torch.tensor([[1, 2, 0, 3, 1], [0, 0, 1, 1, 2]]),
@@ -275,19 +277,19 @@ def test_messages_are_sums_of_both(kind: Any, project_first: bool) -> None:
     out_degree, in_degree = (torch.bincount(edges[end], minlength=4) for end in (0, 1))
     block = block_of(edges, 4, 3, out_degree, in_degree)
     block.edge_features = e
-    got = layer(block, x, x[:3])
+    rows = layer(block, x, x[:3])
     if kind is GCNLayer:
-        own = x[:3] @ layer.weight / (in_degree[:3, None] + 1)
-        sent = x @ layer.weight
+        root_rows = x[:3] @ layer.weight / (in_degree[:3, None] + 1)
+        source_rows = x @ layer.weight
         share = ((out_degree[edges[0]] + 1.0) * (in_degree[edges[1]] + 1)) ** -0.5
         bias: Any = layer.bias
     else:
-        own, bias = layer.self_linear(x[:3]), 0.0
-        sent = x @ layer.neighbor_linear.weight.T
+        root_rows, bias = layer.self_linear(x[:3]), 0.0
+        source_rows = x @ layer.neighbor_linear.weight.T
         share = 1.0 / in_degree[edges[1]]
-    messages = (sent[edges[0]] + e @ layer.edge_linear.weight.T) * share[:, None]
-    expected = own + torch.zeros(3, 5).index_add(0, edges[1], messages) + bias
-    assert torch.allclose(got, expected, atol=1e-5)
+    messages = (source_rows[edges[0]] + e @ layer.edge_linear.weight.T) * share[:, None]
+    expected = root_rows + torch.zeros(3, 5).index_add(0, edges[1], messages) + bias
+    assert torch.allclose(rows, expected, atol=1e-5)
 
 
 def block_of(
@@ -303,8 +305,8 @@ def block_of(
 
 
 @pytest.mark.parametrize("model", ["sage", "gat", "rgcn", "hgt"])
-def test_scores_read_them_too(model: str, one_type: Path, tmp_path: Path) -> None:
-    """Layer by layer as in one piece."""
+def test_scores_read_edge_features_too(model: str, one_type: Path, tmp_path: Path) -> None:
+    """Layer by layer, scores are those of whole neighbourhoods at once."""
     typed, parts = model in ("rgcn", "hgt"), tmp_path / "parts"
     graph = GraphDirectory.open(make_library(tmp_path / "graph") if typed else one_type)
     partition_graph(graph, parts, 1)
@@ -313,10 +315,10 @@ def test_scores_read_them_too(model: str, one_type: Path, tmp_path: Path) -> Non
     cluster, rows = Cluster(0, 1, 1, torch.device("cpu"), 1.0), PartitionedRows(opened, 0, None)
     classes = 3 if typed else 4
     scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), classes, 2048)
-    made = make_model(request).eval()
-    inference = make_inference(scene, made)
+    network = make_model(request).eval()
+    inference = make_inference(scene, network)
     with torch.no_grad():
-        ids, logits = inference.rows(made, inference.split("val"))
+        ids, logits = inference.rows(network, inference.split("val"))
         subgraph = make_full_sampler(request, 0).sample(ids, 0, 0).with_edges(request.reads.edges)
         inputs = {
             name: torch.from_numpy(rows.gather("features", name, nodes)).double()
@@ -324,20 +326,20 @@ def test_scores_read_them_too(model: str, one_type: Path, tmp_path: Path) -> Non
             if nodes.size
         }
         edges = {
-            name: torch.from_numpy(rows.gather("features", own.table, own.ids)).double()
-            for name, own in subgraph.edges.items()
+            name: torch.from_numpy(rows.gather("features", edge_rows.table, edge_rows.ids)).double()
+            for name, edge_rows in subgraph.edges.items()
         }
-        whole = run_model(made, subgraph.typed_blocks(None, edges), inputs)
-    assert torch.allclose(logits, whole, rtol=0, atol=1e-12)
+        expected = run_model(network, subgraph.typed_blocks(None, edges), inputs)
+    assert torch.allclose(logits, expected, rtol=0, atol=1e-12)
 
 
-def test_a_cache_keeps_them(
+def test_a_cache_keeps_edge_features(
     one_type: Path,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """The same losses, fewer bytes, and hits told by table."""
+    """Losses are the same, bytes are fewer, and hits are counted by table."""
     parts = tmp_path / "parts"
     partition_graph(GraphDirectory.open(one_type), parts, 2, "random")
     addresses = serve_partitions(parts, 2)
@@ -356,15 +358,17 @@ def test_a_cache_keeps_them(
         for policy in ("none", "lru", "hotness+penalty")
     ]
     plain, *cached = train_cases(configs, 2, tmp_path / "world")
-    for own in cached:
-        assert own["losses"] == plain["losses"]
-        assert own["bytes"]["feature"] < plain["bytes"]["feature"]
-        hits, misses = own["lookups"][str(EDGE)]
+    for result in cached:
+        assert result["losses"] == plain["losses"]
+        assert result["bytes"]["feature"] < plain["bytes"]["feature"]
+        hits, misses = result["lookups"][str(EDGE)]
         assert hits > 0
         assert misses > 0
 
 
-def test_they_are_served_by_place(one_type: Path, tmp_path: Path) -> None:
+def test_a_server_stores_edge_features_in_the_order_of_its_edges(
+    one_type: Path, tmp_path: Path
+) -> None:
     parts = tmp_path / "parts"
     partition_graph(GraphDirectory.open(one_type), parts, 2, "random", topology="partitioned")
     graph = PartitionedGraph.open(parts)
@@ -379,7 +383,7 @@ def test_they_are_served_by_place(one_type: Path, tmp_path: Path) -> None:
     assert first == EDGES
 
 
-def test_what_cannot_be_is_refused_and_what_is_not_used_said(
+def test_wrong_requests_are_refused_and_unused_features_are_reported(
     one_type: Path, tmp_path: Path
 ) -> None:
     parts = tmp_path / "parts"
@@ -394,11 +398,11 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
         "sage, gat, rgcn, rgat, hgt, hgnn"
     ]
     assert describe_unused(request()) == []
-    for model, told in (
+    for model, message in (
         ({"name": "deepgcn"}, "deepgcn reads none"),
         ({"name": "sage", "aggregator": "pool"}, 'sage with aggregator = "pool" reads none'),
     ):
-        with pytest.raises(ConfigError, match=rf"model\.edge_features: {told}"):
+        with pytest.raises(ConfigError, match=rf"model\.edge_features: {message}"):
             make_config({"model": model | {"edge_features": True}})
     plain = tmp_path / "plain"
     GraphDirectory.from_arrays(
@@ -413,9 +417,9 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     with pytest.raises(RequestError, match=r"model\.edge_features: the model reads no relation"):
         check_request(bare)
     description = parts / "partition.json"
-    told_before = json.loads(description.read_text())
-    del told_before["edge_offsets"]
-    description.write_text(json.dumps(told_before))
-    told = r"field 'edge_offsets': expected the relations .*write it anew"
-    with pytest.raises(GraphError, match=told):
+    stored = json.loads(description.read_text())
+    del stored["edge_offsets"]
+    description.write_text(json.dumps(stored))
+    message = r"field 'edge_offsets': expected the relations .*write it anew"
+    with pytest.raises(GraphError, match=message):
         PartitionedGraph.open(parts)

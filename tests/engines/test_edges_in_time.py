@@ -35,7 +35,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
     "cooperative": {"train": {"engine": "cooperative"}},
 }
-OF_ONE_TYPE = {each: {"train": {"engine": each}} for each in ("naive", "p3")}
+OF_ONE_TYPE = {engine: {"train": {"engine": engine}} for engine in ("naive", "p3")}
 TASKS: dict[bool, dict[str, Any]] = {
     True: {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3, "candidates": 20},
     False: {"decoder": "bilinear", "dim": 5},
@@ -45,7 +45,7 @@ BUYS, SOLD, SENT = ("user", "buys", "item"), ("item", "sold_to", "user"), ("user
 
 
 def make_graph(out: Path, *, typed: bool, are_links: bool) -> GraphDirectory:
-    """What users buy, or what they send each other, each at some time."""
+    """Write what users buy, or what they send each other, each at some time."""
     generator = np.random.default_rng(8)
 
     def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
@@ -54,10 +54,10 @@ def make_graph(out: Path, *, typed: bool, are_links: bool) -> GraphDirectory:
         )
 
     relation, items = (BUYS, 30) if typed else (SENT, 50)
-    told, when = ends(50, items, 400), generator.integers(0, 12, 400)
-    edges = {relation: told}
+    pairs, when = ends(50, items, 400), generator.integers(0, 12, 400)
+    edges = {relation: pairs}
     if typed:
-        edges |= {SOLD: told[::-1], ("user", "knows", "user"): ends(50, 50, 120)}
+        edges |= {SOLD: pairs[::-1], ("user", "knows", "user"): ends(50, 50, 120)}
     return GraphDirectory.from_arrays(
         out,
         edges,
@@ -110,31 +110,33 @@ def test_every_engine_has_the_gradient_of_one_process(
         partition_graph(directory, columns, servers, "random", features="by-dimension")
         addresses[columns] = serve_partitions(columns, servers)
     here, configs = (typed, are_links, servers, ranks_per_server), []
-    chosen = [each[1:] for each in CASES if each[0] == here]
+    chosen = [case[1:] for case in CASES if case[0] == here]
     for number, (engine, pick) in enumerate(chosen):
-        path, own = columns if engine == "p3" else parts, engines[engine]
+        path, options = columns if engine == "p3" else parts, engines[engine]
         values = values_of(path, typed=typed, are_links=are_links, pick=pick)
         values["train"] |= {
             "record_gradients": [0, 1],
             "iterations_per_epoch": 2,
             "run_dir": str(tmp_path / str(number)),
-        } | own["train"]
-        values["hop"] = {"merge": "off"} | own.get("hop", {})
+        } | options["train"]
+        values["hop"] = {"merge": "off"} | options.get("hop", {})
         values["cluster"] = {"servers": addresses[path], "ranks_per_server": ranks_per_server}
         configs.append(values)
     world = servers * ranks_per_server
-    found = train_cases(configs, world, tmp_path / "world")
-    for values, named in zip(configs, chosen, strict=True):
-        assert_exact(values, world, ", ".join(named))
+    results = train_cases(configs, world, tmp_path / "world")
+    for values, case in zip(configs, chosen, strict=True):
+        assert_exact(values, world, ", ".join(case))
     for pick in PICKS:
         # Partial sums of columns are rounded otherwise.
-        scores = [own["val"] for own, named in zip(found, chosen, strict=True) if named[1] == pick]
-        assert all(each == pytest.approx(scores[0], abs=1e-9) for each in scores)
+        scores = [
+            result["val"] for result, case in zip(results, chosen, strict=True) if case[1] == pick
+        ]
+        assert all(score == pytest.approx(scores[0], abs=1e-9) for score in scores)
 
 
 def test_a_link_sees_what_was_there_and_not_what_is_predicted(tmp_path: Path) -> None:
-    """Of all purchases into an item, those that are not later than the link, without those of the
-    batch; at every hop."""
+    """At every hop it sees the purchases of an item that are not later than the link, without those
+    that the batch predicts."""
     parts = tmp_path / "parts"
     directory = make_graph(tmp_path / "graph", typed=True, are_links=True)
     partition_graph(directory, parts, 2, "random")
@@ -149,37 +151,37 @@ def test_a_link_sees_what_was_there_and_not_what_is_predicted(tmp_path: Path) ->
     (subgraph,) = trainer.sample(roots, 0, 1)
     assert subgraph.pairs is not None
     versions = list(subgraph.pairs.versions.items())
-    times = np.concatenate([trainer.sampler.times_of(name, own) for name, own in versions])
+    times = np.concatenate([trainer.sampler.times_of(name, ids) for name, ids in versions])
     for ends in (subgraph.pairs.heads, subgraph.pairs.tails):
         # Both ends of a link, and all that it is compared with, are at its time.
         assert (times[ends] == table.times[roots][:, None]).all()
     into, purchases = Relation(*BUYS), {}
-    whole = directory.times(into)
-    links = {each: request.graph.links(each) for each in ("train", "val", "test")}
+    all_times = directory.times(into)
+    links = {split: request.graph.links(split) for split in ("train", "val", "test")}
     held_out = {
         (int(u), int(v))
-        for each in ("val", "test")
-        for u, v in zip(links[each].src, links[each].dst, strict=True)
+        for split in ("val", "test")
+        for u, v in zip(links[split].src, links[split].dst, strict=True)
     }
     csc = directory.topology(into)
     for item in range(30):
         for place in range(csc.indptr[item], csc.indptr[item + 1]):
-            user, when = int(csc.indices[place]), int(whole[csc.edge_ids[place]])
+            user, when = int(csc.indices[place]), int(all_times[csc.edge_ids[place]])
             if (user, item) not in held_out:
                 purchases.setdefault(item, []).append((user, when))
-    originals = {each: graph.original_ids(each) for each in ("user", "item")}
-    told = {(int(originals["user"][u]), int(originals["item"][v])) for u, v in batch}
+    originals = {node_type: graph.original_ids(node_type) for node_type in ("user", "item")}
+    predicted = {(int(originals["user"][u]), int(originals["item"][v])) for u, v in batch}
     seen = 0
     for hop, sizes in zip(subgraph.hops, subgraph.sizes, strict=False):
         edges = hop[into]
         for row in range(sizes["item"]):
             item = int(originals["item"][subgraph.nodes["item"][row]])
             until = int(subgraph.times["item"][row])
-            own = edges.indices[edges.indptr[row] : edges.indptr[row + 1]]
-            assert (subgraph.times["user"][own] == until).all()
-            drawn = sorted(originals["user"][subgraph.nodes["user"][own]].tolist())
+            sources = edges.indices[edges.indptr[row] : edges.indptr[row + 1]]
+            assert (subgraph.times["user"][sources] == until).all()
+            drawn = sorted(originals["user"][subgraph.nodes["user"][sources]].tolist())
             there = [u for u, when in purchases.get(item, []) if when <= until]
-            assert drawn == sorted(u for u in there if (u, item) not in told)
+            assert drawn == sorted(u for u in there if (u, item) not in predicted)
             seen += len(drawn)
     assert seen > 100
 

@@ -61,8 +61,10 @@ PAYS = ("account", "pays", "shop")
 
 
 def make_graph(out: Path, *, typed: bool) -> GraphDirectory:
-    """Accounts and shops; payments have times and features, accounts no features: their rows are
-    learned. Or nodes of one type, with times of their own."""
+    """Write accounts and shops, or nodes of one type with times of their own.
+
+    Payments have times and features. Accounts have no features: their rows are learned.
+    """
     generator = np.random.default_rng(4)
 
     def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
@@ -117,7 +119,7 @@ def values_of(parts: Path, kind: str, pick: str = "uniform", /, **sections: Any)
 # (node types, servers, ranks of each)
 WORLDS = [(False, 2, 2), (False, 3, 1), (True, 2, 1)]
 MODELS_OF = {False: ("sage", "gat"), True: ("rgcn", "hgt")}
-# Every two of a world, an engine, a pick and a place of a model meet, not all four.
+# Every two of a world, an engine, a pick and the number of a model meet, not all four.
 CASES = pairwise(WORLDS, ENGINES, PICKS, (0, 1)) + pairwise(WORLDS[:2], OF_ONE_TYPE, PICKS, (0, 1))
 
 
@@ -140,13 +142,13 @@ def test_every_engine_has_the_gradient_of_one_process(
         partition_graph(directory, by_dimension, servers, "random", features="by-dimension")
         of_columns = serve_partitions(by_dimension, servers)
     chosen = [
-        (engine, pick, MODELS_OF[typed][place])
-        for world_of_case, engine, pick, place in CASES
+        (engine, pick, MODELS_OF[typed][number])
+        for world_of_case, engine, pick, number in CASES
         if world_of_case == (typed, servers, ranks_per_server)
     ]
     configs = []
     for number, (engine, pick, model) in enumerate(chosen):
-        own, divided = engines[engine], engine == "p3"
+        options, divided = engines[engine], engine == "p3"
         run = {
             "record_gradients": [0, 1],
             "iterations_per_epoch": 2,
@@ -157,56 +159,56 @@ def test_every_engine_has_the_gradient_of_one_process(
                 by_dimension if divided else parts,
                 model,
                 pick,
-                sampler=own.get("sampler", {}),
-                train=run | own["train"],
-                hop={"merge": "off"} | own.get("hop", {}),
+                sampler=options.get("sampler", {}),
+                train=run | options["train"],
+                hop={"merge": "off"} | options.get("hop", {}),
                 cluster={
                     "servers": of_columns if divided else addresses,
                     "ranks_per_server": ranks_per_server,
                 },
             )
         )
-    found = train_cases(configs, world, tmp_path / "world")
-    for values, named in zip(configs, chosen, strict=True):
+    results = train_cases(configs, world, tmp_path / "world")
+    for values, case in zip(configs, chosen, strict=True):
         # A full batch is an epoch.
-        steps = [0] if named[0] == "neutronstar" else [0, 1]
-        assert_exact(values, world, ", ".join(named), steps)
+        steps = [0] if case[0] == "neutronstar" else [0, 1]
+        assert_exact(values, world, ", ".join(case), steps)
     # Whoever computes a score, it is the same.
     scores: dict[tuple[str, str], list[Any]] = {}
-    for own, (engine, pick, model) in zip(found, chosen, strict=True):
+    for result, (engine, pick, model) in zip(results, chosen, strict=True):
         if engine not in ("locality", "neutronstar"):
-            scores.setdefault((pick, model), []).append(own["val"])
+            scores.setdefault((pick, model), []).append(result["val"])
     assert max(map(len, scores.values())) > 1
     for of_one_training in scores.values():
-        assert all(each == of_one_training[0] for each in of_one_training)
+        assert all(score == of_one_training[0] for score in of_one_training)
 
 
 def test_scores_are_those_of_whole_neighbourhoods_in_time(tmp_path: Path) -> None:
-    """Node by node."""
+    """Scores of all nodes at once are those of each node by itself."""
     parts = tmp_path / "parts"
     partition_graph(make_graph(tmp_path / "graph", typed=False), parts, 1)
     graph = PartitionedGraph.open(parts)
     request = Request(make_config(values_of(parts, "sage")), graph)
     rows, cluster = PartitionedRows(graph, 0, None), Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), 4)
-    made = make_model(request).eval()
-    inference = make_inference(scene, made)
+    model = make_model(request).eval()
+    inference = make_inference(scene, model)
     with torch.no_grad():
-        ids, logits = inference.rows(made, inference.split("val"))
+        ids, logits = inference.rows(model, inference.split("val"))
         sampler = make_full_sampler(request, 0)
         for place, node in enumerate(ids[:20]):
             subgraph = sampler.sample(np.array([node]), 0, 0)
             assert len(set(subgraph.times["node"].tolist())) == 1
             inputs = rows.gather("features", "node", subgraph.nodes["node"])
-            alone = run_model(
-                made, subgraph.typed_blocks(), {"node": torch.from_numpy(inputs).double()}
+            node_logits = run_model(
+                model, subgraph.typed_blocks(), {"node": torch.from_numpy(inputs).double()}
             )
-            assert torch.allclose(logits[place], alone[0], rtol=0, atol=1e-12)
+            assert torch.allclose(logits[place], node_logits[0], rtol=0, atol=1e-12)
         with pytest.raises(RequestError, match=r"embeddings: with sampler\.kind = 'temporal'"):
-            inference.rows(made, Wanted("some", ids[:3], "embeddings"))
+            inference.rows(model, Wanted("some", ids[:3], "embeddings"))
 
 
-def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> None:
+def test_wrong_requests_are_refused_and_unused_times_are_reported(tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     directory = make_graph(tmp_path / "graph", typed=True)
     partition_graph(directory, parts, 2, "random")
@@ -215,22 +217,24 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> 
     def request(name: str, **keys: Any) -> Request:
         return Request(make_config(values_of(parts, name, **keys)), graph)
 
-    told = describe_unused(request("rgcn", sampler={"kind": "node", "kind_options": {}}))
+    unused = describe_unused(request("rgcn", sampler={"kind": "node", "kind_options": {}}))
     assert (
         "not used: times of account/pays/shop, shop, shop/paid_by/account: only sampler.kind = "
         '"temporal" reads them'
-    ) in told
+    ) in unused
     check_request(request("rgcn"))
-    auto = {each.name for each in engines_of(request("rgcn", train={"engine": "auto"}))}
+    auto = {engine.name for engine in engines_of(request("rgcn", train={"engine": "auto"}))}
     assert auto == {"zero_hop", "hop", "model_centric", "cooperative"}
     divide_graph(directory, tmp_path / "divided", 2, "meta", layers=2)
     divided = PartitionedGraph.open(tmp_path / "divided")
     by_relation = values_of(tmp_path / "divided", "rgcn", train={"engine": "auto"})
     check_request(Request(make_config(by_relation), divided))
-    assert [each.name for each in engines_of(Request(make_config(by_relation), divided))] == ["raf"]
-    one = tmp_path / "one"
-    partition_graph(make_graph(tmp_path / "graph-1", typed=False), one, 1)
-    of_one = PartitionedGraph.open(one)
-    gcn = make_config(values_of(one, "sage", model={"name": "gcn"}))
+    assert [engine.name for engine in engines_of(Request(make_config(by_relation), divided))] == [
+        "raf"
+    ]
+    plain_parts = tmp_path / "one"
+    partition_graph(make_graph(tmp_path / "graph-1", typed=False), plain_parts, 1)
+    plain = PartitionedGraph.open(plain_parts)
+    gcn = make_config(values_of(plain_parts, "sage", model={"name": "gcn"}))
     with pytest.raises(RequestError, match="gcn weighs neighbours by their out-degrees"):
-        check_request(Request(gcn, of_one))
+        check_request(Request(gcn, plain))

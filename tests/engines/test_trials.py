@@ -89,7 +89,8 @@ def base(partitioned: Path, run_dir: Path, cluster: dict[str, Any], **train: Any
     }
 
 
-def together(case: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def configure_together(case: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Configure a run that trains all of a case's trials at once."""
     values["train"] |= case.get("train", {})
     values["hop"] = {
         "replicas": "independent",
@@ -99,9 +100,10 @@ def together(case: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def alone(
+def configure_alone(
     case: dict[str, Any], overrides: dict[str, Any], values: dict[str, Any], engine: str
 ) -> dict[str, Any]:
+    """Configure a run that trains one trial by itself."""
     values["train"] |= {**case.get("train", {}), "engine": engine}
     for name, value in overrides.items():
         section, _, key = name.partition(".")
@@ -116,7 +118,7 @@ def trial_files(run_dir: Path, trial: int) -> tuple[dict[str, Any], list[dict[st
 
 
 def final_parameters(run_dir: Path, prefix: str) -> dict[str, Any]:
-    """Those of the checkpoint that the last epoch leaves behind."""
+    """Read the parameters of the checkpoint that the last epoch leaves behind."""
     tensors = load_file(CheckpointFiles(run_dir).newest)
     start = f"{prefix}model."
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
@@ -147,10 +149,10 @@ def test_every_trial_equals_itself_trained_alone(
     cases = {name: CASES[name] for name in names}
     for number, (name, case) in enumerate(cases.items()):
         run_dir = tmp_path / str(number)
-        configs[name,] = together(case, base(partitioned, run_dir, cluster))
+        configs[name,] = configure_together(case, base(partitioned, run_dir, cluster))
         for index, overrides in enumerate(case["trials"]):
             values = base(partitioned, tmp_path / f"{number}-{index}", cluster)
-            configs[name, index] = alone(case, overrides, values, "model_centric")
+            configs[name, index] = configure_alone(case, overrides, values, "model_centric")
     world = servers * ranks_per_server
     results = train_cases(list(configs.values()), world, tmp_path / "cases")
     by_name = dict(zip(configs, results, strict=True))
@@ -165,14 +167,14 @@ def test_every_trial_equals_itself_trained_alone(
             assert losses == pytest.approx(expected["losses"], rel=1e-9), (name, index)
             assert [epoch["val"] for epoch in epochs] == expected["val"], (name, index)
             single = tmp_path / f"{number}-{index}"
-            found = final_parameters(tmp_path / str(number), f"trial-{index}.")
-            wanted = final_parameters(single, "")
-            assert found.keys() == wanted.keys()
-            for key, value in wanted.items():
-                assert found[key] == pytest.approx(value, rel=1e-7, abs=1e-10), (name, index, key)
-            whole = json.loads((single / "summary.json").read_text())
-            assert summary["scores"] == whole["scores"]
-            assert summary["best_epoch"] == whole["best_epoch"]
+            joint = final_parameters(tmp_path / str(number), f"trial-{index}.")
+            alone = final_parameters(single, "")
+            assert joint.keys() == alone.keys()
+            for key, value in alone.items():
+                assert joint[key] == pytest.approx(value, rel=1e-7, abs=1e-10), (name, index, key)
+            alone_summary = json.loads((single / "summary.json").read_text())
+            assert summary["scores"] == alone_summary["scores"]
+            assert summary["best_epoch"] == alone_summary["best_epoch"]
             epochs_run.add(len(epochs))
         stopped += len(epochs_run) > 1
     assert stopped == ("some stop early" in cases), "no trial stopped before another"
@@ -188,11 +190,11 @@ def test_features_are_read_once_for_all_trials(
     cluster = {"servers": serve_partitions(parts / "2", servers), "ranks_per_server": 1}
     case = CASES["more trials than ranks"]
     separate = {"trials": [{"train.seed": 3}, {"train.seed": 4}], "share_sampling": False}
-    shared, zero_hop, own = train_cases(
+    shared, zero_hop, own_draws = train_cases(
         [
-            together(case, base(parts / "2", tmp_path / "shared", cluster)),
-            alone({}, {}, base(parts / "2", tmp_path / "zero_hop", cluster), "zero_hop"),
-            together(separate, base(parts / "2", tmp_path / "own", cluster)),
+            configure_together(case, base(parts / "2", tmp_path / "shared", cluster)),
+            configure_alone({}, {}, base(parts / "2", tmp_path / "zero_hop", cluster), "zero_hop"),
+            configure_together(separate, base(parts / "2", tmp_path / "own", cluster)),
         ],
         servers,
         tmp_path / "cases",
@@ -200,7 +202,7 @@ def test_features_are_read_once_for_all_trials(
     # Six trials fetch what the engine that fetches least does for one.
     assert shared["bytes"]["feature"] == zero_hop["bytes"]["feature"] > 0
     assert shared["rows"] == zero_hop["rows"]
-    assert own["bytes"]["feature"] > zero_hop["bytes"]["feature"]
+    assert own_draws["bytes"]["feature"] > zero_hop["bytes"]["feature"]
     # Around the ring with parameters, gradients and loss; home without the parameters.
     trials = json.loads((tmp_path / "shared" / "summary.json").read_text())["trials"]
     elements = [(servers - 1) * (2 * t["parameters"] + 1) + t["parameters"] + 1 for t in trials]
@@ -216,12 +218,18 @@ def test_a_trial_s_folder_holds_its_ordinary_configuration(
     single = {"ranks_per_server": 1}
     values = base(parts / "1", tmp_path / "run", single, epochs=1)
     seeds = base(parts / "1", tmp_path / "seeds", single, epochs=1)
-    train_cases([together(case, values), together({"trials": []}, seeds)], 1, tmp_path / "cases")
+    train_cases(
+        [configure_together(case, values), configure_together({"trials": []}, seeds)],
+        1,
+        tmp_path / "cases",
+    )
     for index, overrides in enumerate(case["trials"]):
-        found = load_config(tmp_path / "run" / f"trial-{index}" / "config.json")
-        expected = alone({}, overrides, base(parts / "1", Path(), single, epochs=1), "zero_hop")
+        config = load_config(tmp_path / "run" / f"trial-{index}" / "config.json")
+        expected = configure_alone(
+            {}, overrides, base(parts / "1", Path(), single, epochs=1), "zero_hop"
+        )
         expected["train"]["run_dir"] = ""
-        assert found == make_config(expected | {"hop": {}}), index
+        assert config == make_config(expected | {"hop": {}}), index
     seeded = load_config(tmp_path / "seeds" / "trial-0" / "config.json")
     assert (seeded.train.seed, seeded.train.model_seed) == (3, 3)
     assert not (tmp_path / "seeds" / "trial-1").exists()
@@ -240,17 +248,17 @@ def test_trials_on_a_typed_graph_may_have_different_models(
         values = base(tmp_path / "parts", tmp_path / folder, cluster)
         return values | {"model": {"name": "rgcn", "layers": 2, "hidden": 8}}
 
-    configs = [together(case, typed("together"))]
+    configs = [configure_together(case, typed("together"))]
     configs += [
-        alone(case, overrides, typed(f"alone-{index}"), "zero_hop")
+        configure_alone(case, overrides, typed(f"alone-{index}"), "zero_hop")
         for index, overrides in enumerate(case["trials"])
     ]
     _, *expected = train_cases(configs, 2, tmp_path / "cases")
-    for index, own in enumerate(expected):
+    for index, result in enumerate(expected):
         _, epochs = trial_files(tmp_path / "together", index)
         losses = [loss for epoch in epochs for loss in epoch["iteration_losses"]]
-        assert losses == pytest.approx(own["losses"], rel=1e-9)
-        assert [epoch["val"] for epoch in epochs] == own["val"]
+        assert losses == pytest.approx(result["losses"], rel=1e-9)
+        assert [epoch["val"] for epoch in epochs] == result["val"]
 
 
 LINK_CASES: dict[str, dict[str, Any]] = {
@@ -300,7 +308,7 @@ def test_every_trial_of_links_equals_itself_trained_alone(
     train_cases: Callable[..., list[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
-    """Its negatives, left-out edges, decoder and scores included."""
+    """Negatives, left-out edges, decoders and scores are equal too."""
     near, world = Relation("item", "near", "item"), servers * ranks_per_server
     topology = community_graph.topology(near)
     dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
@@ -309,7 +317,7 @@ def test_every_trial_of_links_equals_itself_trained_alone(
     splits = {"train": order[:60], "val": order[60:90], "test": order[90:120]}
     cluster = {}
     for name, labels in (("links", None), ("labels", {near: ends.sum(0) % 3})):
-        if not any(each.partition(",")[0] == name for each in names):
+        if not any(case_name.partition(",")[0] == name for case_name in names):
             continue
         features = {"item": np.asarray(community_graph.features("item"))}
         graph = GraphDirectory.from_arrays(
@@ -323,8 +331,8 @@ def test_every_trial_of_links_equals_itself_trained_alone(
         cluster[name] = {"servers": addresses, "ranks_per_server": ranks_per_server}
 
     def values_of(name: str, run_dir: Path) -> dict[str, Any]:
-        of = name.split(",")[0]
-        values = base(tmp_path / f"{of} divided", run_dir, cluster[of])
+        kind = name.split(",")[0]
+        values = base(tmp_path / f"{kind} divided", run_dir, cluster[kind])
         case = LINK_CASES[name]
         values["sampler"] |= case.get("sampler", {})
         return values | {"task": dict(case.get("task", {}))}
@@ -332,10 +340,10 @@ def test_every_trial_of_links_equals_itself_trained_alone(
     cases = {name: LINK_CASES[name] for name in names}
     configs: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, (name, case) in enumerate(cases.items()):
-        configs[name,] = together(case, values_of(name, tmp_path / str(number)))
+        configs[name,] = configure_together(case, values_of(name, tmp_path / str(number)))
         for index, overrides in enumerate(case["trials"]):
             values = values_of(name, tmp_path / f"{number}-{index}")
-            configs[name, index] = alone(case, overrides, values, "zero_hop")
+            configs[name, index] = configure_alone(case, overrides, values, "zero_hop")
     results = train_cases(list(configs.values()), world, tmp_path / "cases")
     by_name = dict(zip(configs, results, strict=True))
     for number, (name, case) in enumerate(cases.items()):
@@ -344,13 +352,13 @@ def test_every_trial_of_links_equals_itself_trained_alone(
             summary, epochs = trial_files(tmp_path / str(number), index)
             losses = [loss for epoch in epochs for loss in epoch["iteration_losses"]]
             assert losses == pytest.approx(expected["losses"], rel=1e-10), (name, index)
-            assert [each["val"] for each in epochs] == expected["val"], (name, index)
+            assert [epoch["val"] for epoch in epochs] == expected["val"], (name, index)
             single = tmp_path / f"{number}-{index}"
-            found = final_parameters(tmp_path / str(number), f"trial-{index}.")
-            wanted = final_parameters(single, "")
-            assert found.keys() == wanted.keys()
-            for key, value in wanted.items():
-                assert found[key] == pytest.approx(value, rel=1e-8, abs=1e-10), (name, index, key)
-            whole = json.loads((single / "summary.json").read_text())
-            assert summary["scores"] == whole["scores"]
-            assert whole["scores"]["test"]
+            joint = final_parameters(tmp_path / str(number), f"trial-{index}.")
+            alone = final_parameters(single, "")
+            assert joint.keys() == alone.keys()
+            for key, value in alone.items():
+                assert joint[key] == pytest.approx(value, rel=1e-8, abs=1e-10), (name, index, key)
+            alone_summary = json.loads((single / "summary.json").read_text())
+            assert summary["scores"] == alone_summary["scores"]
+            assert alone_summary["scores"]["test"]
