@@ -75,9 +75,9 @@ def divided(
         partition_graph(graph, folder / name, 2, "random")
     partition_by_relation(typed, folder / "relations", 2, layers=3)
     partition_graph(community_graph, folder / "columns", 2, "random", features="by-dimension")
-    served = {name: serve_partitions(folder / name, 2) for name in ("nodes", "typed nodes")}
-    served["columns"] = serve_partitions(folder / "columns", 2)
-    return {name: (folder / name, servers) for name, servers in served.items()} | {
+    addresses = {name: serve_partitions(folder / name, 2) for name in ("nodes", "typed nodes")}
+    addresses["columns"] = serve_partitions(folder / "columns", 2)
+    return {name: (folder / name, servers) for name, servers in addresses.items()} | {
         "relations": (folder / "relations", [])
     }
 
@@ -89,8 +89,12 @@ def test_gradients_are_near_those_of_one_process(
     train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
-    """Rounding depends on the model, and on the engines that divide a layer: these meet every
-    model in one half or the other. Those that train whole layers share the models."""
+    """Gradients of every model and engine differ by little more than rounding.
+
+    Rounding depends on the model, and on how an engine divides a layer. So engines that divide
+    layers meet every model, with one of the dtypes. Engines that train whole layers share the
+    models.
+    """
     cases = []
 
     def add(parts: str, model: dict[str, Any], engine: str) -> None:
@@ -102,17 +106,17 @@ def test_gradients_are_near_those_of_one_process(
         cases.append(values)
 
     turn = HALVES.index(half)
-    for place, model in enumerate(HOMOGENEOUS.values()):
-        add("nodes", model, (("zero_hop", "cooperative"), ("hop", "naive"))[turn][place % 2])
-        if place % 2 != turn:
+    for number, model in enumerate(HOMOGENEOUS.values()):
+        add("nodes", model, (("zero_hop", "cooperative"), ("hop", "naive"))[turn][number % 2])
+        if number % 2 != turn:
             add("columns", model, "p3")
-    for place, model in enumerate(MODELS.values()):
-        if place % 2 == turn:
+    for number, model in enumerate(MODELS.values()):
+        if number % 2 == turn:
             add("relations", model, "raf")
         else:
             add("typed nodes", model, ("model_centric", "cooperative")[turn])
     train_cases(cases, 2, tmp_path)
-    found = []
+    differences = []
     for values in cases:
         config = make_config(values)
         engine = ENGINE_CLASSES[config.train.engine]
@@ -123,12 +127,14 @@ def test_gradients_are_near_those_of_one_process(
         parity = check_engine(str(values), "float32", Reference(config, graph, 2), recorded)
         overall = parity.gradients[0].overall
         assert 1e-5 < overall < LIMIT, (config.model, config.train.engine, overall)
-        found.append(overall)
-    assert statistics.median(found) < MEDIANS[half]
+        differences.append(overall)
+    assert statistics.median(differences) < MEDIANS[half]
 
 
-def test_gradients_that_float16_cannot_hold_end_the_run(community_graph: GraphDirectory) -> None:
-    """Small ones are not lost; what is not a number is told."""
+def test_float16_keeps_small_gradients_and_notices_infinite_ones(
+    community_graph: GraphDirectory,
+) -> None:
+    """Small gradients are not lost, and infinite ones are noticed."""
     partition_graph(community_graph, community_graph.path.parent / "whole", 1, "random")
     config = make_config(
         case(
@@ -155,7 +161,7 @@ def test_gradients_that_float16_cannot_hold_end_the_run(community_graph: GraphDi
     assert not trainer.unscale(packed)
 
 
-def test_what_is_computed_in_what() -> None:
+def test_products_are_in_half_precision_and_the_rest_in_full() -> None:
     cpu = torch.device("cpu")
     x = torch.randn(3, 4)
     with products_in(torch.bfloat16, cpu):
@@ -177,7 +183,7 @@ def test_labels_are_not_rounded() -> None:
     assert float(loss) == 225
 
 
-def test_it_takes_the_place_of_float32() -> None:
+def test_autocast_with_float64_is_refused() -> None:
     values = {"data": {"partitioned": "parts"}, "train": {"autocast": "bfloat16"}}
     values["train"]["dtype"] = "float64"
     with pytest.raises(ConfigError, match="autocast: 'bfloat16' takes the place of float32"):

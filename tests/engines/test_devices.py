@@ -54,7 +54,7 @@ class Graphs:
     def case(
         self, run: str, model: dict[str, Any], engine: str, cluster: dict[str, Any], **train: Any
     ) -> dict[str, Any]:
-        """A configuration; its parts are named by the model and the engine."""
+        """Configure a run. The model and the engine choose its graph and division."""
         kind = "plain" if model["name"] in HOMOGENEOUS else "typed"
         parts = f"{kind} {'relations' if engine == 'raf' else 'nodes'}"
         values = {
@@ -80,8 +80,8 @@ def graphs(
 def test_messages_through_host_memory_are_the_same(
     graphs: Graphs, train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    """On a CPU too they are copied, sent and copied back."""
-    found = {}
+    """Messages are copied to the host, sent and copied back, on a CPU too."""
+    results = {}
     for shares in (False, True):
         cases = [
             graphs.case(
@@ -95,8 +95,8 @@ def test_messages_through_host_memory_are_the_same(
             )
             for engine in engines
         ]
-        found[shares] = train_cases(cases, 2, tmp_path / f"{shares}")
-    for direct, through_host in zip(found[False], found[True], strict=True):
+        results[shares] = train_cases(cases, 2, tmp_path / f"{shares}")
+    for direct, through_host in zip(results[False], results[True], strict=True):
         for kind in ("losses", "val", "bytes"):
             assert through_host[kind] == direct[kind]
 
@@ -117,16 +117,16 @@ def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
     limit: float,
     loss_limit: float,
 ) -> None:
-    """Every engine and model, two ranks on one GPU; with all of the caches' kinds too."""
+    """Every engine and model trains with two ranks on one GPU, some with caches of every kind."""
     chosen = [(model, engine) for model in HOMOGENEOUS.values() for engine in ENGINES]
     chosen += [(model, engine) for model in MODELS.values() for engine in (*ENGINES, "raf")]
     cases, gpu = [], {"device": "cuda", "dtype": dtype}
     for number, (model, engine) in enumerate(chosen):
         cases.append(graphs.case(f"run {number}", model, engine, {"share_gpus": True}, **gpu))
         if engine != "cooperative" and model in (HOMOGENEOUS["sage"], MODELS["rgcn"]):
-            held = {"policy": "benefit", "size": "40%", "memory": "device", "decline": False}
-            run = {"train": cases[-1]["train"] | {"run_dir": str(tmp_path / f"held {number}")}}
-            cases.append(cases[-1] | run | {"cache": held})
+            cache = {"policy": "benefit", "size": "40%", "memory": "device", "decline": False}
+            run = {"train": cases[-1]["train"] | {"run_dir": str(tmp_path / f"cached {number}")}}
+            cases.append(cases[-1] | run | {"cache": cache})
             if model["name"] == "rgcn":
                 cases[-1]["learnable"] = LEARNABLE | {
                     "storage": "host" if engine == "raf" else "mmap"

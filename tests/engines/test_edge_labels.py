@@ -54,8 +54,10 @@ CASES = pairwise(WORLDS, ENGINES, MODELS, DECODERS)
 
 
 def library(out: Path, kind: str) -> GraphDirectory:
-    """Readers, books and authors; what readers make of books, and authors of theirs, is predicted:
-    a class of 4, values of 2 kinds, or several of 3 labels. Some edges are without."""
+    """Write readers, books and authors. Edges from readers and from authors to books have labels.
+
+    A label is a class, two values, or several of three names. Some edges have no class.
+    """
     generator = np.random.default_rng(5)
 
     def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
@@ -115,13 +117,13 @@ def test_every_engine_has_the_gradient_of_one_process(
     chosen = [case for world, *case in CASES if world == here]
     configs = []
     for number, (engine, model, decoder) in enumerate(chosen):
-        own = ENGINES[engine]
+        options = ENGINES[engine]
         configs.append(
             values_of(
                 parts,
                 task=DECODERS[decoder],
                 cluster={"servers": addresses, "ranks_per_server": ranks_per_server},
-                hop={"merge": "off"} | own.get("hop", {}),
+                hop={"merge": "off"} | options.get("hop", {}),
                 train={
                     "batch_size": 9,
                     "epochs": 1,
@@ -132,28 +134,28 @@ def test_every_engine_has_the_gradient_of_one_process(
                     "run_dir": str(tmp_path / str(number)),
                     "seed": 3,
                 }
-                | own["train"],
+                | options["train"],
             )
             | {"model": MODELS[model]}
         )
     train_cases(configs, ranks, tmp_path / "world")
-    for values, named in zip(configs, chosen, strict=True):
-        assert_exact(values, ranks, ", ".join(named))
+    for values, case in zip(configs, chosen, strict=True):
+        assert_exact(values, ranks, ", ".join(case))
 
 
 def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) -> None:
     graph = library(tmp_path / "graph", "class")
     assert graph.schema.predicted == "edge"
     assert graph.schema.target_labels == Labels("class", 4)
-    stored = np.concatenate([graph.labels(Relation(*each)) for each in (RATES, WROTE)])
+    stored = np.concatenate([graph.labels(Relation(*words)) for words in (RATES, WROTE)])
     for servers in (1, 3):
         parts = tmp_path / str(servers)
         partition_graph(graph, parts, servers, "random")
-        found = PartitionedGraph.open(parts)
+        partitioned = PartitionedGraph.open(parts)
         for relation, kind in graph.schema.relations.items():
-            assert found.topology(relation).indices.size == kind.count
+            assert partitioned.topology(relation).indices.size == kind.count
         for split in ("train", "val", "test"):
-            links = found.links(split)
+            links = partitioned.links(split)
             assert links.labels is not None
             np.testing.assert_array_equal(links.labels, stored[links.ids])
             # Those without labels are in no split.
@@ -186,18 +188,18 @@ class Sum(EdgeDecoder):
     def forward(
         self, heads: torch.Tensor, relations: torch.Tensor, tails: torch.Tensor
     ) -> torch.Tensor:
-        """See :class:`EdgeDecoder`."""
-        found: torch.Tensor = self.linear(heads + tails)
-        return found
+        """Return a row of outputs for each edge."""
+        outputs: torch.Tensor = self.linear(heads + tails)
+        return outputs
 
 
 class OneForAll(Sum):
-    """Not of each edge by itself."""
+    """Mixes edges, which a decoder may not: one row is the mean over all of them."""
 
     def forward(
         self, heads: torch.Tensor, relations: torch.Tensor, tails: torch.Tensor
     ) -> torch.Tensor:
-        """See :class:`EdgeDecoder`."""
+        """Return one row of outputs for all edges."""
         return super().forward(heads, relations, tails).mean(0)
 
 
@@ -221,7 +223,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
         ({"train": {"metric": "mrr"}}, "train.metric: expected accuracy"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_wrong_requests_are_refused(
     changes: dict[str, Any], expected: str, on_two: PartitionedGraph
 ) -> None:
     config, graph = make_config(values_of(on_two.path, **changes)), on_two
@@ -235,7 +237,7 @@ def test_what_cannot_be_is_refused(
     assert str(error.value).startswith(expected), str(error.value)
 
 
-def test_a_decoder_of_ones_own_and_what_is_not_used(tmp_path: Path) -> None:
+def test_a_plug_in_decoder_is_accepted_and_unused_options_are_reported(tmp_path: Path) -> None:
     partition_graph(library(tmp_path / "graph", "class"), tmp_path / "parts", 1)
     task = {"decoder": f"{__name__}:Sum", "num_negatives": 3}
     request = Request(

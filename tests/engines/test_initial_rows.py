@@ -23,7 +23,7 @@ from hopper.partition import PartitionedGraph, partition_graph
 from .typed_cases import COUNTS, LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 
 
-def given_rows(folder: Path) -> np.ndarray:
+def write_rows(folder: Path) -> np.ndarray:
     folder.mkdir()
     rows = np.random.default_rng(7).standard_normal((COUNTS["author"], 6)).astype(np.float32)
     np.save(folder / "author.npy", rows)
@@ -52,7 +52,7 @@ def test_rows_begin_as_given_and_frozen_ones_stay(
     partition_graph(graph, tmp_path / "by node", 2, "random")
     partition_by_relation(graph, tmp_path / "by relation", 2, layers=2)
     addresses = serve_partitions(tmp_path / "by node", 2)
-    rows = given_rows(tmp_path / "rows")
+    rows = write_rows(tmp_path / "rows")
     frozen = ["author", "field"]
     cases = [
         case(tmp_path, "by node", "zero_hop", 0),
@@ -73,12 +73,14 @@ def test_rows_begin_as_given_and_frozen_ones_stay(
         tables = load_file(Path(config.train.run_dir) / "learnable-rank-0.safetensors")
         learned = set(COUNTS) - {*WITH_FEATURES, *config.learnable.frozen}
         checkpoint = next(Path(config.train.run_dir).glob("checkpoints/learnable-rank-0-*"))
-        kept = {name.split(".")[1].split("@")[0] for name in load_file(checkpoint)}
-        assert kept == learned
-        for name in [each for each in tables if not each.endswith(".ids")]:
-            own, ids = name.split("@")[0], tables[f"{name}.ids"]
-            begun = rows[ids] if own == "author" else first_rows(5, name, ids, 6)
-            assert bool((tables[name] == begun).all()) == (own not in learned or not ids.size), name
+        saved = {name.split(".")[1].split("@")[0] for name in load_file(checkpoint)}
+        assert saved == learned
+        for name in [table for table in tables if not table.endswith(".ids")]:
+            node_type, ids = name.split("@")[0], tables[f"{name}.ids"]
+            first = rows[ids] if node_type == "author" else first_rows(5, name, ids, 6)
+            assert bool((tables[name] == first).all()) == (
+                node_type not in learned or not ids.size
+            ), name
     assert results[1]["bytes"]["gradient"] < results[0]["bytes"]["gradient"]
     assert results[2]["losses"] == pytest.approx(results[3]["losses"], rel=1e-9)
 
@@ -86,26 +88,26 @@ def test_rows_begin_as_given_and_frozen_ones_stay(
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
     parts = partition_graph(graph, tmp_path / "parts", 1, "random")
-    given_rows(tmp_path / "rows")
+    write_rows(tmp_path / "rows")
 
-    def refused(words: str, **learnable: Any) -> None:
+    def check_refused(message: str, **learnable: Any) -> None:
         config = make_config(case(tmp_path, "by node", "zero_hop", 0, **learnable))
-        with pytest.raises(RequestError, match=words):
+        with pytest.raises(RequestError, match=message):
             check_request(Request(config, parts))
 
-    refused(
+    check_refused(
         r"learnable.frozen: expected node types with learnable rows .* given paper",
         frozen=["paper"],
     )
-    refused(
+    check_refused(
         r"learnable.initial: .*/nowhere has none of author.npy, field.npy",
         initial=str(tmp_path / "nowhere"),
     )
-    refused(r"author.npy: expected floats \[60, 8\] .* given float32 \[60, 6\]", dim=8)
+    check_refused(r"author.npy: expected floats \[60, 8\] .* given float32 \[60, 6\]", dim=8)
     np.save(tmp_path / "rows" / "author.npy", np.zeros((60, 6), np.int64))
-    refused(r"expected floats \[60, 6\] .* given int64 \[60, 6\]")
+    check_refused(r"expected floats \[60, 6\] .* given int64 \[60, 6\]")
     (tmp_path / "rows" / "author.npy").write_bytes(b"")
-    refused("author.npy: not a readable .npy file")
+    check_refused("author.npy: not a readable .npy file")
     with (tmp_path / "rows" / "author.npy").open("wb") as file:
         np.savez(file, rows=np.zeros((60, 6), np.float32))
-    refused("author.npy: expected one .npy array, given an archive of several")
+    check_refused("author.npy: expected one .npy array, given an archive of several")

@@ -27,7 +27,7 @@ WHOLE, HALF = 5, 2
 def case(
     tmp_path: Path, serve_partitions: Callable[[Path, int], list[str]]
 ) -> Callable[..., dict[str, Any]]:
-    """Makes a configuration of R-GCN on a graph with learnable rows."""
+    """Configure R-GCN on a graph with learnable rows."""
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
     addresses: dict[int, list[str]] = {}
 
@@ -54,11 +54,11 @@ def case(
     return make
 
 
-def test_any_exact_engine_goes_on_with_what_another_began(
+def test_any_exact_engine_resumes_what_another_began(
     case: Callable[..., dict[str, Any]], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    begun = [case("whole", "hop", 2), case("begun", "hop", 2, epochs=HALF)]
-    whole, _ = train_cases(begun, 2, tmp_path)
+    cases = [case("whole", "hop", 2), case("begun", "hop", 2, epochs=HALF)]
+    full_run, _ = train_cases(cases, 2, tmp_path)
     copies = str(tmp_path / "copies")
     for run, engine, servers, ranks in (
         ("one", "zero_hop in passes", 1, 1),
@@ -68,9 +68,9 @@ def test_any_exact_engine_goes_on_with_what_another_began(
         (tmp_path / run / "summary.json").unlink()
         more = {"resume": True, "checkpoint_copy": copies, "keep_checkpoints": 3}
         values = case(run, engine, servers, ranks, **more)
-        [found] = train_cases([values], servers * ranks, tmp_path)
-        assert found["losses"] == pytest.approx(whole["losses"], rel=1e-9), run
-        assert found["val"] == pytest.approx(whole["val"], rel=1e-9), run
+        [result] = train_cases([values], servers * ranks, tmp_path)
+        assert result["losses"] == pytest.approx(full_run["losses"], rel=1e-9), run
+        assert result["val"] == pytest.approx(full_run["val"], rel=1e-9), run
         # Nothing of the ranks before is left, and every copy is whole.
         files = CheckpointFiles(tmp_path / run)
         owners = {file.name.split("-")[2] for file in files.folder.glob("learnable-*")}
@@ -80,9 +80,9 @@ def test_any_exact_engine_goes_on_with_what_another_began(
             assert (Path(copies) / file.name).read_bytes() == file.read_bytes()
         assert len(list(Path(copies).iterdir())) == len(list(files.folder.iterdir()))
         shutil.rmtree(copies)
-    wanted = read_tensors(CheckpointFiles(tmp_path / "whole").newest)  # type: ignore[arg-type]
+    expected = read_tensors(CheckpointFiles(tmp_path / "whole").newest)  # type: ignore[arg-type]
     for run in ("one", "several"):
-        found = read_tensors(CheckpointFiles(tmp_path / run).newest)  # type: ignore[arg-type]
-        assert found.keys() == wanted.keys()
-        for name, value in wanted.items():
-            assert found[name].numpy() == pytest.approx(value.numpy(), rel=1e-7, abs=1e-9), name
+        tensors = read_tensors(CheckpointFiles(tmp_path / run).newest)  # type: ignore[arg-type]
+        assert tensors.keys() == expected.keys()
+        for name, value in expected.items():
+            assert tensors[name].numpy() == pytest.approx(value.numpy(), rel=1e-7, abs=1e-9), name

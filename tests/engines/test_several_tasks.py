@@ -48,7 +48,7 @@ def labels_of(generator: np.random.Generator) -> dict[str, Any]:
     value = generator.normal(size=(NODES, 2)).astype(np.float32)
     value[generator.random(NODES) < 0.3] = np.nan
     return {
-        "topic": ["" if each < 0 else f"t{each}" for each in topics.tolist()],
+        "topic": ["" if topic < 0 else f"t{topic}" for topic in topics.tolist()],
         "value": value,
         "keywords": generator.integers(0, 2, (NODES, 3)),
     }
@@ -91,25 +91,25 @@ def test_every_engine_has_the_gradient_of_one_process(
     parts, world = tmp_path / "parts", servers * ranks_per_server
     partition_graph(graph, parts, servers, "random")
     addresses, configs = serve_partitions(parts, servers), []
-    for number, own in enumerate(ENGINES.values()):
+    for number, options in enumerate(ENGINES.values()):
         run = {"record_gradients": [0, 1], "iterations_per_epoch": 2}
         configs.append(
             values_of(
                 parts,
-                train=run | {"run_dir": str(tmp_path / str(number))} | own["train"],
-                hop={"merge": "off"} | own.get("hop", {}),
+                train=run | {"run_dir": str(tmp_path / str(number))} | options["train"],
+                hop={"merge": "off"} | options.get("hop", {}),
                 cluster={"servers": addresses, "ranks_per_server": ranks_per_server},
             )
         )
-    found = train_cases(configs, world, tmp_path / "world")
+    results = train_cases(configs, world, tmp_path / "world")
     for values, engine in zip(configs, ENGINES, strict=True):
         assert_exact(values, world, engine)
-    scores = {tuple(own["val"]) for own in found if own is not found[2]}
+    scores = {tuple(result["val"]) for result in results if result is not results[2]}
     assert len(scores) == 1
 
 
 def test_the_loss_is_the_weighted_sum(graph: GraphDirectory, tmp_path: Path) -> None:
-    """Written out, with tasks that a root lacks left out; and scores by task."""
+    """A root adds nothing to the loss of a task that it has no label of. Every task has scores."""
     parts = tmp_path / "parts"
     partition_graph(graph, parts, 1)
     config = make_config(values_of(parts))
@@ -157,7 +157,7 @@ def test_the_loss_is_the_weighted_sum(graph: GraphDirectory, tmp_path: Path) -> 
     assert scores["value.rmse"] == pytest.approx(float(error))
 
 
-def test_tables_bring_them(tmp_path: Path) -> None:
+def test_imported_tables_have_tasks(tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
     (folder / "nodes.csv").write_text(
@@ -181,11 +181,11 @@ def test_tables_bring_them(tmp_path: Path) -> None:
         read_folder(folder, "csv")
 
 
-def test_what_cannot_be_is_refused(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_wrong_requests_are_refused(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     partition_graph(graph, parts, 1)
     opened = PartitionedGraph.open(parts)
-    for keys, told in (
+    for keys, message in (
         (
             {"task": {"weights": {"topics": 1.0}}},
             r"task\.weights: expected tasks topic, value, keywords",
@@ -195,14 +195,14 @@ def test_what_cannot_be_is_refused(graph: GraphDirectory, tmp_path: Path) -> Non
         ({"train": {"loss": "cross_entropy"}}, r"train\.loss: the graph has labels of several"),
         ({"train": {"more_metrics": ["mae"]}}, r"train\.more_metrics: the graph has labels"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             check_training_parts(make_config(values_of(parts, **keys)), opened.schema)
     request = Request(make_config(values_of(parts, task={"selects": "value"})), opened)
     check_request(request)
     assert describe_unused(request) == []
     assert make_objective(request.config, opened.schema).metric == "value.rmse"
-    told = describe(graph)["labels"]["node"]
-    assert told["tasks"]["topic"]["classes"] == 4
-    assert told["tasks"]["value"]["labelled"] < told["labelled"] == NODES
-    for one, other in itertools.pairwise(["topic", "value", "keywords"]):
-        assert list(told["tasks"]).index(one) < list(told["tasks"]).index(other)
+    description = describe(graph)["labels"]["node"]
+    assert description["tasks"]["topic"]["classes"] == 4
+    assert description["tasks"]["value"]["labelled"] < description["labelled"] == NODES
+    for earlier, later in itertools.pairwise(["topic", "value", "keywords"]):
+        assert list(description["tasks"]).index(earlier) < list(description["tasks"]).index(later)

@@ -60,17 +60,17 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def case(
-    parts: Path, addresses: list[str], model: dict[str, Any], run_dir: Path, own: dict[str, Any]
+    parts: Path, addresses: list[str], model: dict[str, Any], run_dir: Path, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """A run in float64 whose first two gradients are recorded."""
+    """Configure a run in float64 whose first two gradients are recorded."""
     train = {
         "batch_size": 16,
-        "epochs": 2 if own.get("sampler") else 1,
+        "epochs": 2 if options.get("sampler") else 1,
         "dtype": "float64",
         "seed": 3,
         "evaluate_every": 0,
         "record_gradients": [0, 1],
-        "iterations_per_epoch": 0 if own.get("sampler") else 2,
+        "iterations_per_epoch": 0 if options.get("sampler") else 2,
         "run_dir": str(run_dir),
     }
     values: dict[str, Any] = {
@@ -80,16 +80,17 @@ def case(
         "train": train,
         "cluster": {"servers": addresses, "ranks_per_server": 1},
     }
-    for section, keys in own.items():
+    for section, keys in options.items():
         values[section] = values.get(section, {}) | keys
     return values
 
 
 def train(cases: list[dict[str, Any]], train_cases: TrainCases, folder: Path) -> list[Any]:
-    found = train_cases(cases, 2, folder)
+    """Train the cases, and assert that they are exact."""
+    results = train_cases(cases, 2, folder)
     for values in cases:
         assert_exact(values, 2)
-    return found
+    return results
 
 
 def test_every_engine_is_exact_on_the_stored_rows(
@@ -98,8 +99,10 @@ def test_every_engine_is_exact_on_the_stored_rows(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """Rows of int8 in all engines, whose tables are wider than the rows; of bfloat16 in each way
-    that rows are read."""
+    """Every engine trains on int8, whose tables are wider than the rows.
+
+    On bfloat16 each way of reading rows is tried.
+    """
     chosen = [("int8", engine, "sage") for engine in ENGINES]
     chosen += [("int8", "cooperative", "wide sage"), ("int8", "hop", "gat")]
     chosen += [("bfloat16", engine, "sage") for engine in list(ENGINES)[:4]]
@@ -110,8 +113,8 @@ def test_every_engine_is_exact_on_the_stored_rows(
         partition_graph(community_graph, tmp_path / dtype, 2, "random", **options)
         addresses[dtype] = serve_partitions(tmp_path / dtype, 2)
     for number, (dtype, engine, model) in enumerate(chosen):
-        where = tmp_path / dtype, addresses[dtype], MODELS[model], tmp_path / str(number)
-        cases.append(case(*where, ENGINES[engine]))
+        arguments = tmp_path / dtype, addresses[dtype], MODELS[model], tmp_path / str(number)
+        cases.append(case(*arguments, ENGINES[engine]))
     train(cases, train_cases, tmp_path / "world")
 
 
@@ -121,21 +124,21 @@ def test_fewer_bytes_travel(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """Of ten numbers a row: 40 bytes, 20, and 14 with the scale; ids and headers are the same."""
+    """A row of ten numbers takes 40 bytes, 20, or 14 with its scale. Ids and headers stay."""
     cases = []
     for dtype in ("float32", "float16", "bfloat16", "int8"):
         parts = tmp_path / dtype
         partition_graph(community_graph, parts, 2, "random", feature_dtypes=[dtype])
-        own = ENGINES["model_centric"]
+        options = ENGINES["model_centric"]
         run_dir = tmp_path / f"run-{dtype}"
-        cases.append(case(parts, serve_partitions(parts, 2), MODELS["sage"], run_dir, own))
-    found = train_cases(cases, 2, tmp_path / "world")
-    whole, half, brain, byte = (each["bytes"]["feature"] for each in found)
-    rows = found[0]["rows"]["remote_unique"]
-    assert all(each["rows"]["remote_unique"] == rows for each in found)
+        cases.append(case(parts, serve_partitions(parts, 2), MODELS["sage"], run_dir, options))
+    results = train_cases(cases, 2, tmp_path / "world")
+    full, half, brain, byte = (result["bytes"]["feature"] for result in results)
+    rows = results[0]["rows"]["remote_unique"]
+    assert all(result["rows"]["remote_unique"] == rows for result in results)
     # Names of dtypes and lengths of messages take a byte or two more or less.
     assert brain == pytest.approx(half, rel=0.01)
-    assert whole - half == pytest.approx(20 * rows, rel=0.02)
+    assert full - half == pytest.approx(20 * rows, rel=0.02)
     assert half - byte == pytest.approx(6 * rows, rel=0.02)
 
 
@@ -148,16 +151,18 @@ def test_rows_divided_by_dimension(
     parts = tmp_path / "parts"
     options: Any = {"features": "by-dimension", "feature_dtypes": ["bfloat16"]}
     partition_graph(community_graph, parts, 2, "random", **options)
-    own = {"train": {"engine": "p3"}}
+    sections = {"train": {"engine": "p3"}}
     addresses = serve_partitions(parts, 2)
-    train([case(parts, addresses, MODELS["sage"], tmp_path / "run", own)], train_cases, tmp_path)
+    train(
+        [case(parts, addresses, MODELS["sage"], tmp_path / "run", sections)], train_cases, tmp_path
+    )
 
 
 @pytest.mark.parametrize("method", ["random", "meta"])
 def test_several_types_and_edges(
     method: str, serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    """Tables in three forms; features of edges are among them."""
+    """Tables have three forms, and tables of edge features are among them."""
     graph, parts = GraphDirectory.open(make_library(tmp_path / "graph")), tmp_path / "parts"
     dtypes = ["bfloat16", "book=int8", "reader/rates/book=int8", "book/rated_by/reader=float16"]
     options = {"layers": 2} if method == "meta" else {}
@@ -169,23 +174,25 @@ def test_several_types_and_edges(
     addresses, cases = serve_partitions(parts, 2), []
     for number, engine in enumerate(engines):
         model = {"name": "rgcn", "layers": 2, "hidden": 8, "edge_features": True}
-        own = {"train": {"engine": engine, "batch_size": 9}, "hop": {"merge": "off"}}
-        cases.append(case(parts, addresses, model, tmp_path / str(number), own))
+        sections = {"train": {"engine": engine, "batch_size": 9}, "hop": {"merge": "off"}}
+        cases.append(case(parts, addresses, model, tmp_path / str(number), sections))
     train(cases, train_cases, tmp_path / "world")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
-def test_evaluation_reads_them(dtype: str, community_graph: GraphDirectory, tmp_path: Path) -> None:
-    """As it does the same numbers in 32 bits."""
+def test_evaluation_reads_stored_forms(
+    dtype: str, community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """Scores are those of the same numbers in 32 bits."""
     small = partition_graph(
         community_graph, tmp_path / "small", 1, "random", feature_dtypes=[dtype]
     )
-    whole = partition_graph(community_graph, tmp_path / "whole", 1, "random")
+    plain = partition_graph(community_graph, tmp_path / "whole", 1, "random")
     rows = PartitionedRows(small, 0, None).stored("item", np.arange(300)).to(torch.float32)
     (tmp_path / "whole/server-0/features/item.npy").unlink()
     np.save(tmp_path / "whole/server-0/features/item.npy", rows.to_tensor().numpy())
     scores = []
-    for graph in (small, whole):
+    for graph in (small, plain):
         values = case(graph.path, [], MODELS["sage"], tmp_path / "run", {})
         del values["cluster"]
         request = Request(make_config(values), graph)
@@ -194,8 +201,8 @@ def test_evaluation_reads_them(dtype: str, community_graph: GraphDirectory, tmp_
             request, cluster, PartitionedRows(graph, 0, None), torch.float64,
             LearnableRows(cluster), 6, 2048,
         )  # fmt: skip
-        made = make_model(request).eval()
-        inference = make_inference(scene, made)
+        network = make_model(request).eval()
+        inference = make_inference(scene, network)
         with torch.no_grad():
-            scores.append(inference.rows(made, inference.split("val"))[1])
+            scores.append(inference.rows(network, inference.split("val"))[1])
     assert torch.equal(*scores)

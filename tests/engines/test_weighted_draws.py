@@ -110,7 +110,7 @@ def one_type(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_library(out: Path, *, links: bool) -> Path:
-    """Readers and books; how often who reads what is known, not who knows whom."""
+    """Write readers and books. Ratings have weights, acquaintances have none."""
     generator = np.random.default_rng(5)
 
     def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
@@ -157,11 +157,11 @@ def compare(
     addresses, configs = serve_partitions(parts, servers), []
     by_dimension, of_columns = folder / "by-dimension", list[str]()
     if any(engine == "p3" for engine, _, _ in chosen):
-        whole = GraphDirectory.open(source)
-        partition_graph(whole, by_dimension, servers, "random", features="by-dimension")
+        graph = GraphDirectory.open(source)
+        partition_graph(graph, by_dimension, servers, "random", features="by-dimension")
         of_columns = serve_partitions(by_dimension, servers)
     for number, (engine, sampler, model) in enumerate(chosen):
-        own, divided = ENGINES[engine], engine == "p3"
+        options, divided = ENGINES[engine], engine == "p3"
         run = {
             "evaluate_every": 0,
             "record_gradients": [0, 1],
@@ -174,10 +174,10 @@ def compare(
                 SAMPLERS[sampler],
                 model,
                 **run,
-                **own["train"],
+                **options["train"],
             )
             | {
-                "hop": {"merge": "off"} | own.get("hop", {}),
+                "hop": {"merge": "off"} | options.get("hop", {}),
                 "cluster": {
                     "servers": of_columns if divided else addresses,
                     "ranks_per_server": ranks_per_server,
@@ -185,8 +185,8 @@ def compare(
             }
         )
     train_cases(configs, servers * ranks_per_server, folder / "world")
-    for values, named in zip(configs, chosen, strict=True):
-        assert_exact(values, servers * ranks_per_server, ", ".join(named))
+    for values, case in zip(configs, chosen, strict=True):
+        assert_exact(values, servers * ranks_per_server, ", ".join(case))
 
 
 @pytest.mark.parametrize(("method", "servers", "ranks_per_server", "topology"), DIVISIONS)
@@ -204,9 +204,9 @@ def test_one_type(
     graph = GraphDirectory.open(one_type)
     partition_graph(graph, parts, servers, method, topology=topology, backend="pymetis")
     here = (method, servers, ranks_per_server, topology)
-    chosen = [(each[1], each[2], each[3]) for each in OF_ONE_TYPE if each[0] == here]
-    place = one_type, parts, (servers, ranks_per_server)
-    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+    chosen = [(case[1], case[2], case[3]) for case in OF_ONE_TYPE if case[0] == here]
+    graph_and_world = one_type, parts, (servers, ranks_per_server)
+    compare(chosen, *graph_and_world, serve_partitions, train_cases, tmp_path)
 
 
 @pytest.mark.parametrize("links", [False, True])
@@ -219,11 +219,11 @@ def test_several_types(
     parts = tmp_path / "parts"
     graph = GraphDirectory.open(make_library(tmp_path / "graph", links=links))
     partition_graph(graph, parts, 2, "random")
-    chosen = [(each[1], each[2], each[3]) for each in OF_SEVERAL_TYPES if each[0] == links]
+    chosen = [(case[1], case[2], case[3]) for case in OF_SEVERAL_TYPES if case[0] == links]
     compare(chosen, graph.path, parts, (2, 1), serve_partitions, train_cases, tmp_path)
 
 
-def test_what_cannot_be_is_refused_and_what_is_not_used_said(
+def test_missing_weights_are_refused_and_unused_weights_are_reported(
     one_type: Path, tmp_path: Path
 ) -> None:
     partition_graph(GraphDirectory.open(one_type), tmp_path / "parts", 1)
