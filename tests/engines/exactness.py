@@ -1,4 +1,4 @@
-"""What every test of parity asks: did a run record what one process computes? No test itself."""
+"""Compares what a run recorded with what one process computes. No tests of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopper.partition import PartitionedGraph
 def assert_exact(
     values: Mapping[str, Any], world: int, name: str = "", steps: Sequence[int] | None = None
 ) -> tuple[Reference, list[RecordedGradient]]:
-    """Loss and gradient of every recorded iteration are those of one process, in float64.
+    """Assert that loss and gradient of every recorded iteration are those of one process.
 
     Parameters
     ----------
@@ -24,12 +24,12 @@ def assert_exact(
 
     Returns
     -------
-    What one process computes with, and what was recorded.
+    The reference, which computes in one process, and what was recorded.
     """
     config = make_config(dict(values))
     recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-    wanted = config.train.record_gradients if steps is None else steps
-    assert [moment.step for moment in recorded] == list(wanted), name
+    expected_steps = config.train.record_gradients if steps is None else steps
+    assert [moment.step for moment in recorded] == list(expected_steps), name
     reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
     parity = check_engine(name or str(values), "float64", reference, recorded)
     assert parity.gradient_difference < 1e-10, parity

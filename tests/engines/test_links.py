@@ -68,7 +68,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 LABELS: dict[str, dict[str, Any]] = {"labels": {"decoder": "bilinear", "dim": 5}}
 DIVIDING: dict[str, dict[str, Any]] = {
-    each: {"train": {"engine": each}} for each in ("naive", "p3")
+    engine: {"train": {"engine": engine}} for engine in ("naive", "p3")
 }
 LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
 MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
@@ -96,8 +96,8 @@ OF_SEVERAL_TYPES += pairwise(
 
 
 @pytest.fixture(scope="module")
-def near(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The community graph, with its edges as what is predicted."""
+def link_graph(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the community graph with its edges as links."""
     topology = community_graph.topology(Relation("item", "near", "item"))
     dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
     out = tmp_path_factory.mktemp("near") / "graph"
@@ -142,7 +142,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def case_config(
     engine: str, model: dict[str, Any], task: str, parts: Path, run_dir: Path, **train: Any
 ) -> dict[str, Any]:
-    own = (ENGINES | DIVIDING)[engine]
+    options = (ENGINES | DIVIDING)[engine]
     return {
         "data": {"partitioned": str(parts)},
         "model": model,
@@ -160,9 +160,9 @@ def case_config(
             "run_dir": str(run_dir),
             "seed": 3,
         }
-        | own["train"]
+        | options["train"]
         | train,
-        "hop": {"merge": "off"} | own.get("hop", {}),
+        "hop": {"merge": "off"} | options.get("hop", {}),
     }
 
 
@@ -195,21 +195,21 @@ def test_one_type(
     method: str,
     servers: int,
     ranks_per_server: int,
-    near: Path,
+    link_graph: Path,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(near), parts, servers, method, backend="pymetis")
+    partition_graph(GraphDirectory.open(link_graph), parts, servers, method, backend="pymetis")
     here = (method, servers, ranks_per_server)
     chosen = [
         (engine, ONE_TYPE[model], task)
         for division, engine, model, task in OF_ONE_TYPE
         if division == here
     ]
-    place = parts, (servers, ranks_per_server)
-    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+    parts_and_world = parts, (servers, ranks_per_server)
+    compare(chosen, *parts_and_world, serve_partitions, train_cases, tmp_path)
 
 
 @pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
@@ -228,18 +228,18 @@ def test_several_types(
         for world, engine, (model, task) in OF_SEVERAL_TYPES
         if world == (servers, ranks_per_server)
     ]
-    place = parts, (servers, ranks_per_server)
-    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+    parts_and_world = parts, (servers, ranks_per_server)
+    compare(chosen, *parts_and_world, serve_partitions, train_cases, tmp_path)
 
 
 def test_negatives_from_a_file(
-    near: Path,
+    link_graph: Path,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    graph, parts = GraphDirectory.open(near), tmp_path / "parts"
+    graph, parts = GraphDirectory.open(link_graph), tmp_path / "parts"
     partition_graph(graph, parts, 2, "random")
     links = graph.schema.splits["train"]
     file = tmp_path / "train.npy"
@@ -285,7 +285,7 @@ def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
 
 @pytest.fixture(scope="module")
 def divided(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """By number of servers, the library divided otherwise each time."""
+    """The library on one, two and four servers, its nodes divided differently each time."""
     folder, graph = tmp_path_factory.mktemp("divided"), GraphDirectory.open(library)
     for servers in (1, 2, 4):
         partition_graph(graph, folder / str(servers), servers, "random", seed=servers)
@@ -294,7 +294,7 @@ def divided(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int
 
 @pytest.mark.parametrize("negatives", ["uniform", "joint", "in_batch", "degree"])
 def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int, Path]) -> None:
-    found = []
+    results = []
     for servers, parts in divided.items():
         # As many links in all.
         request, batches = batches_of(parts, negatives=negatives, num_negatives=4)
@@ -311,26 +311,26 @@ def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int,
         originals = np.concatenate(
             [request.graph.original_ids(name)[ids] for name, ids in pairs.versions.items()]
         )
-        found.append((originals[pairs.heads], originals[pairs.tails], pairs.labels))
+        results.append((originals[pairs.heads], originals[pairs.tails], pairs.labels))
         assert set(np.unique(pairs.labels)) <= {-1.0, 0.0, 1.0}
         assert (pairs.labels[:, 0] == 1).all()
-    for other in found[1:]:
-        for ours, theirs in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    for result in results[1:]:
+        for expected, array in zip(results[0], result, strict=True):
+            np.testing.assert_array_equal(expected, array)
 
 
-def test_no_edge_of_a_batch_is_drawn(divided: dict[int, Path]) -> None:
+def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> None:
     request, _batches = batches_of(divided[1])
     trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
     trainer.sampler.fanouts = (-1, -1)
     table, relations = request.links.table, request.schema.target_relations
     roots = make_schedule(request).batch(0, 1).roots
-    told = {
+    left_out = {
         (relations[table.relations[root]], int(table.src[root]), int(table.dst[root]))
         for root in roots
     }
     turned = Relation("book", "lent_to", "reader")
-    told |= {(turned, v, u) for relation, u, v in told if relation.rel == "borrows"}
+    left_out |= {(turned, v, u) for relation, u, v in left_out if relation.rel == "borrows"}
     (subgraph,) = trainer.sample(roots, 0, 1)
     drawn: set[tuple[Relation, int, int]] = set()
     for hop in subgraph.hops:
@@ -339,30 +339,30 @@ def test_no_edge_of_a_batch_is_drawn(divided: dict[int, Path]) -> None:
             ends = subgraph.nodes[relation.src][edges.indices], subgraph.nodes[relation.dst][dst]
             drawn |= {(relation, *pair) for pair in zip(*(e.tolist() for e in ends), strict=True)}
     assert drawn
-    assert not drawn & told
+    assert not drawn & left_out
     # Every other edge into a root is.
     into = Relation("reader", "borrows", "book")
     topology = request.graph.topology(into)
     for book in subgraph.nodes["book"][: subgraph.sizes[0]["book"]].tolist():
-        own = topology.indices[topology.indptr[book] : topology.indptr[book + 1]].tolist()
-        left = {(into, u, book) for u in own} - told
-        assert left == {each for each in drawn if each[0] == into and each[2] == book}
+        sources = topology.indices[topology.indptr[book] : topology.indptr[book + 1]].tolist()
+        remaining = {(into, u, book) for u in sources} - left_out
+        assert remaining == {edge for edge in drawn if edge[0] == into and edge[2] == book}
 
 
 @pytest.mark.parametrize(
     ("engine", "servers", "ranks_per_server"), [("naive", 2, 2), ("naive", 3, 1), ("p3", 2, 1)]
 )
-def test_divided_first_layers(
+def test_engines_that_divide_the_first_layer(
     engine: str,
     servers: int,
     ranks_per_server: int,
-    near: Path,
+    link_graph: Path,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """Of links, and of edges whose labels are predicted."""
-    links, relation = GraphDirectory.open(near), Relation("item", "near", "item")
+    """They train links, and edges whose labels are predicted."""
+    links, relation = GraphDirectory.open(link_graph), Relation("item", "near", "item")
     topology = links.topology(relation)
     dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
     labelled = GraphDirectory.from_arrays(
@@ -415,8 +415,10 @@ def test_full_batches(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """Of all training links at once, or of all edges with labels: what links are compared with
-    is another in every epoch, and dependencies are kept."""
+    """All training links, or all edges with labels, are one batch.
+
+    Every epoch draws other negatives. Rows that an earlier epoch fetched are not fetched again.
+    """
     topology = community_graph.topology(Relation("item", "near", "item"))
     ranks = servers * ranks_per_server
     dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
@@ -425,17 +427,17 @@ def test_full_batches(
     order = np.random.default_rng(2).permutation(dst.size)
     # Some edges are in no split: they are read, whatever is trained.
     splits = {"train": order[:200], "val": order[200:260], "test": order[260:300]}
-    near = ("item", "near", "item")
-    for name, own in (("links", None), ("labels", {near: labels})):
+    relation = ("item", "near", "item")
+    for name, labels_of_edges in (("links", None), ("labels", {relation: labels})):
         graph = GraphDirectory.from_arrays(
             tmp_path / name,
-            *({near: ends}, {"item": features}, own, splits),
-            target=near,
+            *({relation: ends}, {"item": features}, labels_of_edges, splits),
+            target=relation,
         )
         partition_graph(graph, tmp_path / f"{name} divided", servers, "random")
     addresses = {
-        each: serve_partitions(tmp_path / f"{each} divided", servers)
-        for each in ("links", "labels")
+        name: serve_partitions(tmp_path / f"{name} divided", servers)
+        for name in ("links", "labels")
     }
     configs = []
     for world, way, number in OF_FULL_BATCHES:
@@ -465,9 +467,9 @@ def test_full_batches(
         assert fetched[2] < max(1, fetched[0] / 4)
 
 
-def test_a_full_batch_leaves_edges_to_read(near: Path, tmp_path: Path) -> None:
+def test_a_full_batch_leaves_edges_to_read(link_graph: Path, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(near), parts, 2, "random")
+    partition_graph(GraphDirectory.open(link_graph), parts, 2, "random")
     values = case_config("cooperative", ONE_TYPE["sage"], "dot, joint", parts, tmp_path / "run")
     values["sampler"] = {"kind": "full"}
     graph = PartitionedGraph.open(parts)
@@ -490,7 +492,7 @@ def test_a_full_batch_leaves_edges_to_read(near: Path, tmp_path: Path) -> None:
         ({"model": {"name": "nars", "layers": 1, "hidden": 8}}, "model.name: links are predicted"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_wrong_requests_are_refused(
     changes: dict[str, Any], expected: str, divided: dict[int, Path]
 ) -> None:
     parts = divided[2]
@@ -505,7 +507,7 @@ def test_what_cannot_be_is_refused(
     assert str(error.value).startswith(expected), str(error.value)
 
 
-def test_links_want_a_graph_that_has_them(community_graph: GraphDirectory, tmp_path: Path) -> None:
+def test_links_need_a_graph_that_has_them(community_graph: GraphDirectory, tmp_path: Path) -> None:
     partition_graph(community_graph, tmp_path / "parts", 1)
     config = make_config(
         {"data": {"partitioned": str(tmp_path / "parts")}, "task": {"kind": "link"}}

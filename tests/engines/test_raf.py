@@ -144,7 +144,7 @@ def test_its_gradient_is_that_of_one_process(
 
 
 def check(values: dict[str, Any], result: dict[str, Any], world: int) -> None:
-    """Gradients and losses are those of one process; no feature crossed a link."""
+    """Assert that gradients and losses are those of one process, and no feature crossed a link."""
     config = make_config(values)
     graph = PartitionedGraph.open(config.data.partitioned)
     assert_exact(values, world)
@@ -177,42 +177,45 @@ def test_losses_and_scores_are_those_of_other_engines(
             values["cluster"]["servers"] = addresses[name]
             cases.append(values)
     results = train_cases(cases, 2, tmp_path)
-    for number, (raf, other) in enumerate(
+    for number, (raf, zero_hop) in enumerate(
         zip(results[: len(chosen)], results[len(chosen) :], strict=True)
     ):
-        assert raf["losses"] == pytest.approx(other["losses"], rel=1e-9)
-        assert raf["val"] == other["val"]
+        assert raf["losses"] == pytest.approx(zero_hop["losses"], rel=1e-9)
+        assert raf["val"] == zero_hop["val"]
         is_scored = number < len(chosen) - 1
         assert [score is not None for score in raf["val"]] == 2 * [is_scored]
         # What stayed with one server is in the files all the same.
-        runs = [tmp_path / f"run {number + own}" for own in (0, len(chosen))]
+        runs = [tmp_path / f"run {number + offset}" for offset in (0, len(chosen))]
         for file in ("best.safetensors", CheckpointFiles(runs[0]).newest.relative_to(runs[0])):
-            found, wanted = (load_file(run / file) for run in runs)
-            assert found.keys() == wanted.keys()
-            for key, value in wanted.items():
-                assert found[key] == pytest.approx(value, rel=1e-7, abs=1e-9), (number, file, key)
-        assert raf["bytes"]["gradient"] < other["bytes"]["gradient"]
+            tensors, zero_hop_tensors = (load_file(run / file) for run in runs)
+            assert tensors.keys() == zero_hop_tensors.keys()
+            for key, value in zero_hop_tensors.items():
+                assert tensors[key] == pytest.approx(value, rel=1e-7, abs=1e-9), (number, file, key)
+        assert raf["bytes"]["gradient"] < zero_hop["bytes"]["gradient"]
 
 
 def test_what_servers_send_does_not_grow_with_their_ranks(
     graphs: dict[str, GraphDirectory], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    """Relations' weights are added up on their server alone, and those of all by one rank each: the
-    same losses, with a bound on the norm that counts, and the same bytes of gradients."""
+    """With more ranks on a server, losses and bytes of gradients are the same.
+
+    A server adds up the weights of its relations alone, and one rank of each server adds up those
+    that all have. A bound on the norm of the gradient takes effect.
+    """
     partition_by_relation(graphs[FEATURED], tmp_path / f"{FEATURED} by relation", 2, layers=3)
     results = []
     for ranks in (1, 2):
         more = {"epochs": 2, "clip_norm": 0.3, "weight_decay": 0.01, "batch_size": 8 // ranks}
         values = case(FEATURED, "rgcn", "raf", tmp_path, ranks, ranks, **more)
         results += train_cases([values], 2 * ranks, tmp_path)
-    one, two = results
-    assert two["losses"] == pytest.approx(one["losses"], rel=1e-9)
-    assert two["val"] == one["val"]
-    assert two["bytes"]["gradient"] == one["bytes"]["gradient"] > 0
+    one_rank, two_ranks = results
+    assert two_ranks["losses"] == pytest.approx(one_rank["losses"], rel=1e-9)
+    assert two_ranks["val"] == one_rank["val"]
+    assert two_ranks["bytes"]["gradient"] == one_rank["bytes"]["gradient"] > 0
 
 
 def test_a_parameter_that_another_server_uses_too_is_named() -> None:
-    """What is not seen to be shared would lose a part of its gradient."""
+    """A shared parameter that is taken for a server's own would lose a part of its gradient."""
     model = torch.nn.Linear(3, 2)
     packed = PackedModel(model)
     cluster = Cluster(0, 2, 1, torch.device("cpu"), 1.0)
@@ -235,14 +238,14 @@ def test_parameters_of_what_one_server_stores_are_its_own(
     everyone = {0, 1, 2, 3}
     first, last = model.relation_layer(0), model.relation_layer(1)
     for place, relation in enumerate(last.relations):
-        holders = {s for s, held in enumerate(parts.holdings) if relation in held.roots}
+        holders = {s for s, holding in enumerate(parts.holdings) if relation in holding.roots}
         assert servers[f"layers.1.aggregations.{place}.weight.weight"] == holders
         assert holders
-    assert any(len(found) == 1 for found in servers.values())
+    assert any(len(homes) == 1 for homes in servers.values())
     for name in ("paper", "field"):
-        own = servers[f"inputs.{model.types.index(name)}.weight"]
-        holders = {s for s, held in enumerate(parts.holdings) if name in held.node_types}
-        assert own == (everyone if name == "paper" else holders)
+        users = servers[f"inputs.{model.types.index(name)}.weight"]
+        holders = {s for s, holding in enumerate(parts.holdings) if name in holding.node_types}
+        assert users == (everyone if name == "paper" else holders)
     assert all(
         servers[f"layers.{index}.updates.{layer.types.index('paper')}.linear.bias"] == everyone
         for index, layer in enumerate((first, last))
@@ -254,15 +257,15 @@ def test_a_resumed_run_goes_on_bit_for_bit(
 ) -> None:
     partition_by_relation(graphs[BARE], tmp_path / f"{BARE} by relation", 2, layers=3)
 
-    def part(folder: str, epochs: int, resume: bool = False) -> dict[str, Any]:
+    def configure(folder: str, epochs: int, resume: bool = False) -> dict[str, Any]:
         values = case(BARE, "rgat", "raf", tmp_path, 1, 0, epochs=epochs, resume=resume)
         more = {"checkpoint_every": 2, "record_gradients": [], "run_dir": str(tmp_path / folder)}
         return values | {"train": values["train"] | more}
 
-    cases = [part("whole", 2), part("halted", 1), part("halted", 2, resume=True)]
-    whole, _, resumed = train_cases(cases, 2, tmp_path)
-    assert resumed["losses"] == whole["losses"]
-    assert resumed["val"] == whole["val"]
+    cases = [configure("whole", 2), configure("halted", 1), configure("halted", 2, resume=True)]
+    full_run, _, resumed = train_cases(cases, 2, tmp_path)
+    assert resumed["losses"] == full_run["losses"]
+    assert resumed["val"] == full_run["val"]
     for rank in range(2):
         name = f"learnable-rank-{rank}.safetensors"
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halted" / name).read_bytes()

@@ -61,7 +61,7 @@ def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 @pytest.fixture(scope="module")
 def bare_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """The same with two types that have no features."""
+    """The same graph, with two types that have no features."""
     return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
 
 
@@ -91,8 +91,8 @@ def test_engines_compute_the_gradient_of_one_process(
 ) -> None:
     chosen = [(engine, model, "node") for engine, models in WITH_MODELS.items() for model in models]
     chosen += [("zero_hop in passes", model, "labor") for model in ("rgcn", "rgat", "hgt")]
-    place = typed_graph, servers, ranks_per_server
-    compare(chosen, place, serve_partitions, train_cases, tmp_path)
+    division = typed_graph, servers, ranks_per_server
+    compare(chosen, division, serve_partitions, train_cases, tmp_path)
 
 
 WORLDS = [(1, 1), (2, 1), (2, 2)]
@@ -118,8 +118,8 @@ def test_learnable_rows_are_those_of_one_process(
         for world, engine, model in WITH_LEARNABLE_ROWS
         if world == (servers, ranks_per_server)
     ]
-    place = bare_graph, servers, ranks_per_server
-    compare(chosen, place, serve_partitions, train_cases, tmp_path)
+    division = bare_graph, servers, ranks_per_server
+    compare(chosen, division, serve_partitions, train_cases, tmp_path)
     # Fetched, updated and saved, each row by one rank.
     for number in range(len(chosen)):
         shards = [
@@ -135,24 +135,24 @@ def test_learnable_rows_are_those_of_one_process(
 
 
 def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
-    """Rows begin as specified, and the first update is the optimiser's."""
+    """Assert that rows begin as specified, and that the first update is the optimiser's."""
     first, second = read_recorded(recorded)
     for name in ("author", "field"):
         key = f"learnable.{name}"
-        ids, later = (each.parameters[f"{key}.ids"].numpy() for each in (first, second))
+        ids, later = (record.parameters[f"{key}.ids"].numpy() for record in (first, second))
         originals = np.ascontiguousarray(graph.original_ids(name)[ids])
         rows = first.parameters[key].numpy()
         assert np.array_equal(rows, first_rows(5, name, originals, 6))
-        own = torch.from_numpy(rows)
+        start = torch.from_numpy(rows)
         optimizer = OPTIMIZERS["adam"](LEARNABLE["learning_rate"])
-        records = torch.stack((own, own * 0, own * 0), 1)
-        optimizer.step(records, first.gradients[key] + LEARNABLE["l2"] * own)
+        records = torch.stack((start, start * 0, start * 0), 1)
+        optimizer.step(records, first.gradients[key] + LEARNABLE["l2"] * start)
         table = torch.zeros(COUNTS[name], 6, dtype=torch.float64)
         table[ids] = records[:, 0]
         both = np.intersect1d(ids, later)
         assert both.size
-        found = second.parameters[key][np.searchsorted(later, both)]
-        assert torch.allclose(found, table[both], rtol=0, atol=1e-12)
+        updated = second.parameters[key][np.searchsorted(later, both)]
+        assert torch.allclose(updated, table[both], rtol=0, atol=1e-12)
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(
@@ -169,7 +169,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         epochs: int,
         resume: bool = False,
         storage: str = "memory",
-        held: str = "none",
+        policy: str = "none",
     ) -> dict[str, Any]:
         values = case_config("zero_hop in passes", "rgcn", "node", tmp_path / "parts", Path())
         values["train"] |= {
@@ -182,7 +182,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(
             "run_dir": str(tmp_path / folder),
         }
         values["learnable"] = LEARNABLE | {"storage": storage}
-        values["cache"] = {"policy": held, "size": "30%", "decline": False}
+        values["cache"] = {"policy": policy, "size": "30%", "decline": False}
         return values | {"cluster": {"servers": addresses, "ranks_per_server": 1}}
 
     cases = [
@@ -191,25 +191,25 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         case("halted", 2, resume=True),
         case("mapped", 1, storage="mmap"),
         case("mapped", 2, resume=True, storage="mmap"),
-        case("held", 1, storage="mmap", held="lru"),
-        case("held", 2, resume=True, storage="mmap", held="hotness"),
-        case("in host memory", 2, storage="host", held="hotness+penalty"),
+        case("cached", 1, storage="mmap", policy="lru"),
+        case("cached", 2, resume=True, storage="mmap", policy="hotness"),
+        case("in host memory", 2, storage="host", policy="hotness+penalty"),
     ]
-    whole, _, resumed, _, mapped, recent, held, hosted = train_cases(cases, 2, tmp_path)
-    for found in (resumed, mapped, held, hosted):
-        assert (found["losses"], found["val"]) == (whole["losses"], whole["val"])
+    full_run, _, resumed, _, mapped, lru, cached, hosted = train_cases(cases, 2, tmp_path)
+    for result in (resumed, mapped, cached, hosted):
+        assert (result["losses"], result["val"]) == (full_run["losses"], full_run["val"])
     # Features of other servers, too, are looked for.
-    for found in (recent, held, hosted):
-        assert found["lookups"].keys() == {"author", "field", "nobody", "paper"}
-        assert found["lookups"]["author"][1]
-    assert held["lookups"]["author"][0]
+    for result in (lru, cached, hosted):
+        assert result["lookups"].keys() == {"author", "field", "nobody", "paper"}
+        assert result["lookups"]["author"][1]
+    assert cached["lookups"]["author"][0]
     assert not list((tmp_path / "mapped").glob(".learnable*"))
     for rank in range(2):
         name = f"learnable-rank-{rank}.safetensors"
-        runs = ("whole", "halted", "mapped", "held")
-        assert len({(tmp_path / each / name).read_bytes() for each in runs}) == 1
-        kept = list((tmp_path / "whole").glob(f"checkpoints/learnable-rank-{rank}-step-*"))
-        assert len(kept) >= 2
+        runs = ("whole", "halted", "mapped", "cached")
+        assert len({(tmp_path / run / name).read_bytes() for run in runs}) == 1
+        files = list((tmp_path / "whole").glob(f"checkpoints/learnable-rank-{rank}-step-*"))
+        assert len(files) >= 2
 
 
 def test_one_norm_bounds_parameters_and_learnable_rows(
@@ -233,8 +233,8 @@ def test_one_norm_bounds_parameters_and_learnable_rows(
             values["learnable"] = LEARNABLE | {"optimizer": "sgd", "learning_rate": 0.5}
             values["cluster"] = {"servers": addresses, "ranks_per_server": 1}
             cases.append(values)
-        found = train_cases(cases, servers, tmp_path / f"ranks-{servers}")
-        losses[servers] = [case["losses"] for case in found]
+        results = train_cases(cases, servers, tmp_path / f"ranks-{servers}")
+        losses[servers] = [case["losses"] for case in results]
     free, bounded = losses[1]
     assert losses[2][1] == pytest.approx(bounded, rel=1e-9)
     assert losses[2][0] == pytest.approx(free, rel=1e-9)
@@ -244,13 +244,13 @@ def test_one_norm_bounds_parameters_and_learnable_rows(
 
 def compare(
     chosen: list[tuple[str, str, str]],
-    place: tuple[GraphDirectory, int, int],
+    division: tuple[GraphDirectory, int, int],
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    """Train cases on a number of servers; gradients, losses and scores must be one process's."""
-    graph_directory, servers, ranks_per_server = place
+    """Train cases, and assert that gradients, losses and scores are those of one process."""
+    graph_directory, servers, ranks_per_server = division
     world = servers * ranks_per_server
     partitioned = tmp_path / "parts"
     partition_graph(graph_directory, partitioned, servers, "random")
@@ -296,17 +296,19 @@ def on_one_server(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_only_what_is_empty_never_learns(
+def test_only_parameters_of_empty_types_and_relations_never_learn(
     name: str, on_one_server: PartitionedGraph, tmp_path: Path
 ) -> None:
-    """What never gets a gradient would pass every comparison."""
+    """A parameter that never gets a gradient would pass every comparison."""
     graph = on_one_server
     config = make_config(case_config("model_centric", name, "node", graph.path, tmp_path))
     model = make_model(Request(config, graph))
     assert isinstance(model, HGNN)
     # What begins at zero would hide what it multiplies.
-    own = {name: value.detach() + 0.1 * (value == 0) for name, value in model.named_parameters()}
-    _, gradients = Reference(config, graph, 1).gradient(0, 0, own)
+    parameters = {
+        name: value.detach() + 0.1 * (value == 0) for name, value in model.named_parameters()
+    }
+    _, gradients = Reference(config, graph, 1).gradient(0, 0, parameters)
     empty = {f"inputs.{model.types.index('nobody')}."}
     for index, layer in enumerate(model.layers):
         assert isinstance(layer, RelationLayer)
@@ -318,10 +320,10 @@ def test_only_what_is_empty_never_learns(
         if "nobody" in layer.types:
             empty.add(f"layers.{index}.updates.{layer.types.index('nobody')}.")
         if hasattr(layer, "projections"):
-            types = sorted({each for r in layer.relations for each in (r.src, r.dst)})
+            types = sorted({node_type for r in layer.relations for node_type in (r.src, r.dst)})
             empty.add(f"layers.{index}.projections.{types.index('nobody')}.")
     idle = [name for name, value in gradients.items() if not value.any()]
-    assert [each for each in idle if not any(each.startswith(start) for start in empty)] == []
+    assert [name for name in idle if not any(name.startswith(start) for start in empty)] == []
 
 
 def typed_config(folder: Path, **sampler: Any) -> Config:
@@ -334,7 +336,9 @@ def typed_config(folder: Path, **sampler: Any) -> Config:
     )
 
 
-def test_what_typed_models_do_not_take_is_named(bare_graph: GraphDirectory, tmp_path: Path) -> None:
+def test_what_typed_models_cannot_sample_is_refused(
+    bare_graph: GraphDirectory, tmp_path: Path
+) -> None:
     parts = partition_graph(bare_graph, tmp_path / "parts", 1, "random")
     check_request(Request(typed_config(parts.path, fanouts=[3]), parts))
     with pytest.raises(RequestError, match=r"sampler\.kind: 'layer' .* expected node or labor"):
