@@ -123,7 +123,7 @@ as said above."""
 
 
 def method_of(world: tuple[int, int], method: str) -> str:
-    """How nodes are divided in a world; one server is one division."""
+    """Return how nodes are divided in a world. One server is one division."""
     if method == "metis" or world == (1, 1):
         return "metis"
     return "random" if world[1] == 1 else "two levels"
@@ -134,15 +134,15 @@ def partitions(
     community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[int, str], Path]:
     folder = tmp_path_factory.mktemp("partitions")
-    made = {}
+    paths = {}
     for servers, method in itertools.product((1, 2, 3, 4), ("metis", "random")):
         path = folder / f"{method}-{servers}"
         partition_graph(community_graph, path, servers, method, backend="pymetis")
-        made[servers, method] = path
+        paths[servers, method] = path
     path = folder / "two-levels"
     partition_graph(community_graph, path, 2, backend="pymetis", ranks_per_server=2)
-    made[2, "two levels"] = path
-    return made
+    paths[2, "two levels"] = path
+    return paths
 
 
 def test_rounding_on_the_wire_halves_bytes_and_stays_near(
@@ -171,7 +171,7 @@ def test_rounding_on_the_wire_halves_bytes_and_stays_near(
         assert result["bytes"]["partial"] * 2 == exact["bytes"]["partial"]
 
 
-def test_rows_rounded_between_servers_are_fewer_bytes_and_stay_near(
+def test_rows_rounded_between_servers_take_fewer_bytes_and_stay_near(
     partitions: dict[tuple[int, str], Path],
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
@@ -212,10 +212,10 @@ def test_every_engine_computes_the_gradient_of_one_process(
 ) -> None:
     world = servers * ranks_per_server
     cases, addresses = {}, {}
-    for where, *case, method in CASES:
-        if where != (servers, ranks_per_server):
+    for case_world, *case, method in CASES:
+        if case_world != (servers, ranks_per_server):
             continue
-        method = method_of(where, method)
+        method = method_of(case_world, method)
         partitioned = partitions[servers, method]
         if partitioned not in addresses:
             addresses[partitioned] = serve_partitions(partitioned, servers) if servers > 1 else []
