@@ -25,30 +25,30 @@ class Graph:
     def block(
         self,
         roots: list[int] | None = None,
-        kept: dict[int, list[int]] | None = None,
+        sampled_neighbors: dict[int, list[int]] | None = None,
         sources: list[int] | None = None,
         key: int = 11,
     ) -> Block:
         """The block of some roots (all nodes by default), with all or chosen neighbours.
 
-        ``kept`` maps a node to the neighbours that were sampled.
+        ``sampled_neighbors`` maps a node to the neighbours that were sampled.
         """
         roots = list(range(self.num_nodes)) if roots is None else roots
-        chosen = {v: (kept or {}).get(v, self.neighbors[v]) for v in roots}
+        neighbors = {v: (sampled_neighbors or {}).get(v, self.neighbors[v]) for v in roots}
         frontier = list(roots)
         for v in roots:
-            frontier += [u for u in chosen[v] if u not in frontier]
+            frontier += [u for u in neighbors[v] if u not in frontier]
         frontier += [u for u in sources or [] if u not in frontier]
         row = {u: i for i, u in enumerate(frontier)}
         degree = torch.tensor([len(n) for n in self.neighbors], dtype=torch.int64)
-        flat = [(u, self.neighbors[v].index(u)) for v in roots for u in chosen[v]]
+        flat = [(u, self.neighbors[v].index(u)) for v in roots for u in neighbors[v]]
         ids = torch.tensor(frontier, dtype=torch.int64)
         dst = ids[: len(roots)]
         return Block(
             relation=Relation("paper", "cites", "paper"),
             num_src=len(frontier),
             num_dst=len(roots),
-            indptr=torch.tensor([0] + [len(chosen[v]) for v in roots]).cumsum(0),
+            indptr=torch.tensor([0] + [len(neighbors[v]) for v in roots]).cumsum(0),
             indices=torch.tensor([row[u] for u, _ in flat], dtype=torch.int64),
             positions=torch.tensor([place for _, place in flat], dtype=torch.int64),
             src=Nodes("paper", ids, degree[ids], key),
@@ -57,12 +57,12 @@ class Graph:
 
     def blocks(self, roots: list[int], layers: int, key: int = 11) -> list[Block]:
         """Blocks in order of computation, with all neighbours."""
-        found: list[Block] = []
+        blocks: list[Block] = []
         for _ in range(layers):
             block = self.block(roots, key=key)
-            found.insert(0, block)
+            blocks.insert(0, block)
             roots = block.src.original.tolist()
-        return found
+        return blocks
 
     def edges(self, self_loops: bool) -> tuple[Tensor, Tensor]:
         """Sources and destinations of all edges."""
@@ -76,7 +76,7 @@ class Graph:
 def graph() -> Graph:
     """40 nodes, average degree about 6, node 39 isolated."""
     generator = torch.Generator().manual_seed(4)
-    linked = (torch.rand(40, 40, generator=generator) < 0.08).triu(1)
-    linked[:, 39] = False
-    linked |= linked.T.clone()
-    return Graph([row.nonzero().flatten().tolist() for row in linked])
+    adjacency = (torch.rand(40, 40, generator=generator) < 0.08).triu(1)
+    adjacency[:, 39] = False
+    adjacency |= adjacency.T.clone()
+    return Graph([row.nonzero().flatten().tolist() for row in adjacency])

@@ -41,103 +41,110 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-def compare(ours, theirs, parameters, x, block):
-    """Outputs and gradients, of parameters (pairs of tensors or of functions) and of x."""
-    upstream = torch.randn(block.num_dst, *theirs(x).shape[1:])
-    own_x, dgl_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    own = ours(block, own_x, own_x[: block.num_dst])
-    expected = theirs(dgl_x)
-    torch.testing.assert_close(own, expected, **TOLERANCE)
-    (own * upstream).sum().backward()
+def compare(layer, run_dgl, parameters, x, block):
+    """Compare outputs and gradients with DGL's.
+
+    ``run_dgl`` maps features to DGL's output. ``parameters`` pairs each parameter of the layer
+    with a function that returns DGL's gradient for it.
+    """
+    upstream = torch.randn(block.num_dst, *run_dgl(x).shape[1:])
+    layer_x, dgl_x = x.clone().requires_grad_(), x.clone().requires_grad_()
+    out = layer(block, layer_x, layer_x[: block.num_dst])
+    expected = run_dgl(dgl_x)
+    torch.testing.assert_close(out, expected, **TOLERANCE)
+    (out * upstream).sum().backward()
     (expected * upstream).sum().backward()
-    torch.testing.assert_close(own_x.grad, dgl_x.grad, **TOLERANCE)
-    assert len(parameters) == len(list(ours.parameters()))
-    for mine, other in parameters:
-        torch.testing.assert_close(mine.grad, other(), **TOLERANCE)
+    torch.testing.assert_close(layer_x.grad, dgl_x.grad, **TOLERANCE)
+    assert len(parameters) == len(list(layer.parameters()))
+    for parameter, dgl_gradient in parameters:
+        torch.testing.assert_close(parameter.grad, dgl_gradient(), **TOLERANCE)
 
 
 @pytest.mark.parametrize("project_first", [True, False, None])
 @pytest.mark.parametrize(("in_dim", "out_dim"), WIDTHS)
 def test_gcn(dgl, graph, in_dim, out_dim, project_first):
     torch.manual_seed(0)
-    theirs = dgl.nn.GraphConv(in_dim, out_dim, norm="both", activation=torch.relu)
-    ours = GCNLayer(in_dim, out_dim, activation=torch.relu, project_first=project_first)
-    torch.nn.init.normal_(theirs.bias)
-    ours.weight.data.copy_(theirs.weight)
-    ours.bias.data.copy_(theirs.bias)
+    dgl_layer = dgl.nn.GraphConv(in_dim, out_dim, norm="both", activation=torch.relu)
+    layer = GCNLayer(in_dim, out_dim, activation=torch.relu, project_first=project_first)
+    torch.nn.init.normal_(dgl_layer.bias)
+    layer.weight.data.copy_(dgl_layer.weight)
+    layer.bias.data.copy_(dgl_layer.bias)
     g = dgl.graph(graph.edges(self_loops=True), num_nodes=graph.num_nodes)
-    pairs = [(ours.weight, lambda: theirs.weight.grad), (ours.bias, lambda: theirs.bias.grad)]
+    pairs = [
+        (layer.weight, lambda: dgl_layer.weight.grad),
+        (layer.bias, lambda: dgl_layer.bias.grad),
+    ]
     x = torch.randn(graph.num_nodes, in_dim)
-    compare(ours, lambda x: theirs(g, x), pairs, x, graph.block())
+    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
 
 
 @pytest.mark.parametrize("project_first", [True, False, None])
 @pytest.mark.parametrize(("in_dim", "out_dim"), WIDTHS)
 def test_sage(dgl, graph, in_dim, out_dim, project_first):
     torch.manual_seed(0)
-    theirs = dgl.nn.SAGEConv(in_dim, out_dim, "mean", activation=torch.relu)
-    ours = SAGELayer(in_dim, out_dim, activation=torch.relu, project_first=project_first)
-    ours.self_linear.load_state_dict(theirs.fc_self.state_dict())
-    ours.neighbor_linear.load_state_dict(theirs.fc_neigh.state_dict())
+    dgl_layer = dgl.nn.SAGEConv(in_dim, out_dim, "mean", activation=torch.relu)
+    layer = SAGELayer(in_dim, out_dim, activation=torch.relu, project_first=project_first)
+    layer.self_linear.load_state_dict(dgl_layer.fc_self.state_dict())
+    layer.neighbor_linear.load_state_dict(dgl_layer.fc_neigh.state_dict())
     g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
     pairs = [
-        (ours.self_linear.weight, lambda: theirs.fc_self.weight.grad),
-        (ours.self_linear.bias, lambda: theirs.fc_self.bias.grad),
-        (ours.neighbor_linear.weight, lambda: theirs.fc_neigh.weight.grad),
+        (layer.self_linear.weight, lambda: dgl_layer.fc_self.weight.grad),
+        (layer.self_linear.bias, lambda: dgl_layer.fc_self.bias.grad),
+        (layer.neighbor_linear.weight, lambda: dgl_layer.fc_neigh.weight.grad),
     ]
     x = torch.randn(graph.num_nodes, in_dim)
-    compare(ours, lambda x: theirs(g, x), pairs, x, graph.block())
+    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
 
 
-def load_own_and_neighbor(ours, theirs):
-    ours.self_linear.load_state_dict(theirs.fc_self.state_dict())
-    ours.neighbor_linear.load_state_dict(theirs.fc_neigh.state_dict())
+def load_self_and_neighbor(layer, dgl_layer):
+    layer.self_linear.load_state_dict(dgl_layer.fc_self.state_dict())
+    layer.neighbor_linear.load_state_dict(dgl_layer.fc_neigh.state_dict())
     return [
-        (ours.self_linear.weight, lambda: theirs.fc_self.weight.grad),
-        (ours.self_linear.bias, lambda: theirs.fc_self.bias.grad),
-        (ours.neighbor_linear.weight, lambda: theirs.fc_neigh.weight.grad),
+        (layer.self_linear.weight, lambda: dgl_layer.fc_self.weight.grad),
+        (layer.self_linear.bias, lambda: dgl_layer.fc_self.bias.grad),
+        (layer.neighbor_linear.weight, lambda: dgl_layer.fc_neigh.weight.grad),
     ]
 
 
 def test_sage_pool(dgl, graph):
-    """DGL's rows in between are as wide as the input, ours as the output."""
+    """DGL pools rows as wide as the input, Hopper rows as wide as the output: here both are 6."""
     torch.manual_seed(0)
-    theirs = dgl.nn.SAGEConv(6, 6, "pool", activation=torch.relu)
-    ours = PoolLayer(6, 6, activation=torch.relu)
-    pairs = load_own_and_neighbor(ours, theirs)
-    ours.source_linear.load_state_dict(theirs.fc_pool.state_dict())
+    dgl_layer = dgl.nn.SAGEConv(6, 6, "pool", activation=torch.relu)
+    layer = PoolLayer(6, 6, activation=torch.relu)
+    pairs = load_self_and_neighbor(layer, dgl_layer)
+    layer.source_linear.load_state_dict(dgl_layer.fc_pool.state_dict())
     pairs += [
-        (ours.source_linear.weight, lambda: theirs.fc_pool.weight.grad),
-        (ours.source_linear.bias, lambda: theirs.fc_pool.bias.grad),
+        (layer.source_linear.weight, lambda: dgl_layer.fc_pool.weight.grad),
+        (layer.source_linear.bias, lambda: dgl_layer.fc_pool.bias.grad),
     ]
     g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
     x = torch.randn(graph.num_nodes, 6)
-    compare(ours, lambda x: theirs(g, x), pairs, x, graph.block())
+    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
 
 
 def test_sage_lstm(dgl, graph):
     torch.manual_seed(0)
-    theirs = dgl.nn.SAGEConv(6, 6, "lstm", activation=torch.relu)
-    ours = LSTMLayer(6, 6, activation=torch.relu)
-    pairs = load_own_and_neighbor(ours, theirs)
+    dgl_layer = dgl.nn.SAGEConv(6, 6, "lstm", activation=torch.relu)
+    layer = LSTMLayer(6, 6, activation=torch.relu)
+    pairs = load_self_and_neighbor(layer, dgl_layer)
 
     def gates(tensor):
-        """torch's gates are in another order."""
-        enter, forget, new, leave = tensor.chunk(4)
-        return torch.cat((enter, forget, leave, new))
+        """Reorder torch's gates to the order of LSTMLayer."""
+        enter, forget, cell, leave = tensor.chunk(4)
+        return torch.cat((enter, forget, leave, cell))
 
-    lstm = theirs.lstm
-    ours.source_linear.weight.data.copy_(gates(lstm.weight_ih_l0))
-    ours.source_linear.bias.data.copy_(gates(lstm.bias_ih_l0 + lstm.bias_hh_l0))
-    ours.state_linear.weight.data.copy_(gates(lstm.weight_hh_l0))
+    lstm = dgl_layer.lstm
+    layer.source_linear.weight.data.copy_(gates(lstm.weight_ih_l0))
+    layer.source_linear.bias.data.copy_(gates(lstm.bias_ih_l0 + lstm.bias_hh_l0))
+    layer.state_linear.weight.data.copy_(gates(lstm.weight_hh_l0))
     pairs += [
-        (ours.source_linear.weight, lambda: gates(lstm.weight_ih_l0.grad)),
-        (ours.source_linear.bias, lambda: gates(lstm.bias_ih_l0.grad)),
-        (ours.state_linear.weight, lambda: gates(lstm.weight_hh_l0.grad)),
+        (layer.source_linear.weight, lambda: gates(lstm.weight_ih_l0.grad)),
+        (layer.source_linear.bias, lambda: gates(lstm.bias_ih_l0.grad)),
+        (layer.state_linear.weight, lambda: gates(lstm.weight_hh_l0.grad)),
     ]
     g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
     x = torch.randn(graph.num_nodes, 6)
-    compare(ours, lambda x: theirs(g, x), pairs, x, graph.block())
+    compare(layer, lambda x: dgl_layer(g, x), pairs, x, graph.block())
 
 
 @pytest.mark.parametrize("concat", [True, False])
@@ -145,17 +152,17 @@ def test_sage_lstm(dgl, graph):
 def test_gat(dgl, graph, in_dim, width, concat):
     torch.manual_seed(0)
     heads = 3
-    theirs = dgl.nn.GATConv(in_dim, width, heads).double()
-    ours = GATLayer(in_dim, width, heads, concat=concat, activation=functional.elu)
-    ours.linear.load_state_dict(theirs.fc.state_dict())
-    ours.attention_src.data.copy_(theirs.attn_l[0])
-    ours.attention_dst.data.copy_(theirs.attn_r[0])
+    dgl_layer = dgl.nn.GATConv(in_dim, width, heads).double()
+    layer = GATLayer(in_dim, width, heads, concat=concat, activation=functional.elu)
+    layer.linear.load_state_dict(dgl_layer.fc.state_dict())
+    layer.attention_src.data.copy_(dgl_layer.attn_l[0])
+    layer.attention_dst.data.copy_(dgl_layer.attn_r[0])
     bias = torch.randn(heads, width) if concat else torch.randn(1, width).expand(heads, width)
-    theirs.bias.data.copy_(bias.reshape(-1))
-    ours.bias.data.copy_(bias.reshape(-1) if concat else bias[0])
+    dgl_layer.bias.data.copy_(bias.reshape(-1))
+    layer.bias.data.copy_(bias.reshape(-1) if concat else bias[0])
 
     def bias_grad():
-        grad = theirs.bias.grad.view(heads, width)
+        grad = dgl_layer.bias.grad.view(heads, width)
         return grad.reshape(-1) if concat else grad.sum(0)
 
     def join(out):
@@ -163,40 +170,40 @@ def test_gat(dgl, graph, in_dim, width, concat):
 
     g = dgl.graph(graph.edges(self_loops=True), num_nodes=graph.num_nodes)
     pairs = [
-        (ours.linear.weight, lambda: theirs.fc.weight.grad),
-        (ours.attention_src, lambda: theirs.attn_l.grad[0]),
-        (ours.attention_dst, lambda: theirs.attn_r.grad[0]),
-        (ours.bias, bias_grad),
+        (layer.linear.weight, lambda: dgl_layer.fc.weight.grad),
+        (layer.attention_src, lambda: dgl_layer.attn_l.grad[0]),
+        (layer.attention_dst, lambda: dgl_layer.attn_r.grad[0]),
+        (layer.bias, bias_grad),
     ]
     x = torch.randn(graph.num_nodes, in_dim)
-    compare(ours, lambda x: join(theirs(g, x)), pairs, x, graph.block())
+    compare(layer, lambda x: join(dgl_layer(g, x)), pairs, x, graph.block())
 
 
 def test_deepgcn(dgl, graph):
     """The whole stack, rebuilt from dgl.nn.GraphConv and torch's layer norm."""
-    ours = build_model(
+    model = build_model(
         "deepgcn", in_dim=7, out_dim=3, layers=4, hidden=5, dtype=torch.float64, seed=1
     )
-    for norm in ours.norms:
+    for norm in model.norms:
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
     convolutions = []
-    for layer in ours.layers:
+    for layer in model.layers:
         torch.nn.init.normal_(layer.bias)
-        theirs = dgl.nn.GraphConv(*layer.weight.shape, norm="both")
-        theirs.weight.data.copy_(layer.weight)
-        theirs.bias.data.copy_(layer.bias)
-        convolutions.append(theirs)
+        convolution = dgl.nn.GraphConv(*layer.weight.shape, norm="both")
+        convolution.weight.data.copy_(layer.weight)
+        convolution.bias.data.copy_(layer.bias)
+        convolutions.append(convolution)
     g = dgl.graph(graph.edges(self_loops=True), num_nodes=graph.num_nodes)
     x = torch.randn(graph.num_nodes, 7, generator=torch.Generator().manual_seed(0))
     h = convolutions[0](g, x)
-    for norm, convolution in zip(ours.norms[:-1], convolutions[1:], strict=True):
+    for norm, convolution in zip(model.norms[:-1], convolutions[1:], strict=True):
         h = h + convolution(g, norm(h).relu())
-    expected = ours.classifier(ours.norms[-1](h).relu())
-    out = ours([graph.block()] * 4, x)
+    expected = model.classifier(model.norms[-1](h).relu())
+    out = model([graph.block()] * 4, x)
     torch.testing.assert_close(out, expected, **TOLERANCE)
     out.sin().sum().backward()
-    mine = [layer.weight.grad for layer in ours.layers]
+    gradients = [layer.weight.grad for layer in model.layers]
     expected.sin().sum().backward()
-    for layer, theirs in zip(mine, convolutions, strict=True):
-        torch.testing.assert_close(layer, theirs.weight.grad, **TOLERANCE)
+    for gradient, convolution in zip(gradients, convolutions, strict=True):
+        torch.testing.assert_close(gradient, convolution.weight.grad, **TOLERANCE)

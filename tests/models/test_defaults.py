@@ -21,7 +21,7 @@ DATA = {"data": {"partitioned": "parts"}}
         ({"name": "film", "layers": 3, "hidden": 8}, 3, [2] * 3),
     ],
 )
-def test_what_is_not_given_follows_from_the_model(model, layers, fanouts):
+def test_missing_layers_and_fanouts_follow_from_the_model(model, layers, fanouts):
     config = make_config({**DATA, "model": model})
     assert (config.model.layers, config.sampler.fanouts) == (layers, fanouts)
     assert make_config({**DATA, "model": model, "sampler": {"kind": "node"}}) == config
@@ -47,6 +47,6 @@ LAYERS = ["--model.layers", "2"]
         ({"name": "film"}, 3, r"sampler: "),
     ],
 )
-def test_what_is_wrong_is_named(model, sampler, text):
+def test_bad_values_are_named(model, sampler, text):
     with pytest.raises(ConfigError, match=text):
         make_config({**DATA, "model": model, "sampler": sampler})

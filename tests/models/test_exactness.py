@@ -94,7 +94,7 @@ def test_other_norms_over_rows_are_refused(inner):
         check_exactness(Nested(inner))
 
 
-def test_what_changes_with_every_pass_is_refused():
+def test_modules_that_change_with_every_pass_are_refused():
     for inner in (parametrizations.spectral_norm(nn.Linear(2, 2)), old_spectral_norm()):
         with pytest.raises(ExactnessError, match=r"model: stack\.1.*every pass.*weight_norm"):
             check_exactness(Nested(inner))
@@ -129,5 +129,5 @@ def test_harmless_modules_pass(inner):
 
 
 @pytest.mark.parametrize("name", ["gcn", "sage", "gat", "deepgcn", "film"])
-def test_our_models_pass(name):
+def test_built_in_models_pass(name):
     check_exactness(build_model(name, in_dim=2, out_dim=2, layers=2, hidden=2, dropout=0.5))

@@ -44,18 +44,18 @@ MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def sample(
-    fanout: int, kind: type[NeighborSampler] = NeighborSampler, layers: int = 2
+    fanout: int, sampler_class: type[NeighborSampler] = NeighborSampler, layers: int = 2
 ) -> list[TypedBlocks]:
     generator = np.random.default_rng(4)
-    sampler = kind(
+    sampler = sampler_class(
         {
-            each: build_topology(
-                generator.integers(0, max(1, COUNTS[each.src]), count),
-                generator.integers(0, max(1, COUNTS[each.dst]), count),
-                COUNTS[each.src],
-                COUNTS[each.dst],
+            relation: build_topology(
+                generator.integers(0, max(1, COUNTS[relation.src]), count),
+                generator.integers(0, max(1, COUNTS[relation.dst]), count),
+                COUNTS[relation.src],
+                COUNTS[relation.dst],
             )
-            for each, count in EDGES.items()
+            for relation, count in EDGES.items()
         },
         {name: np.arange(count) for name, count in COUNTS.items()},
         "paper",
@@ -65,7 +65,7 @@ def sample(
     return sampler.sample(np.arange(0, 60, 4), 0, 0).typed_blocks()
 
 
-def make(name: str, *, merge: bool, out_dim: int = 3, **more: Any) -> HGNN:
+def build(name: str, *, merge: bool, out_dim: int = 3, **options: Any) -> HGNN:
     types = tuple(sorted(COUNTS))
     reads = [(RELATIONS, types), (tuple(r for r in RELATIONS if r.dst == "paper"), ("paper",))]
     return build_typed_model(
@@ -77,12 +77,12 @@ def make(name: str, *, merge: bool, out_dim: int = 3, **more: Any) -> HGNN:
         hidden=8,
         dtype=torch.float64,
         merge=merge,
-        **more,
+        **options,
     )
 
 
-def outcome(model: HGNN, blocks: list[TypedBlocks]) -> tuple[Tensor, dict[str, Tensor], int]:
-    """Logits, gradients of all parameters, and how many hops were merged."""
+def run_model(model: HGNN, blocks: list[TypedBlocks]) -> tuple[Tensor, dict[str, Tensor], int]:
+    """Return logits, gradients of all parameters, and how many hops were merged."""
     generator = torch.Generator().manual_seed(2)
     x = {
         name: torch.randn(
@@ -94,26 +94,26 @@ def outcome(model: HGNN, blocks: list[TypedBlocks]) -> tuple[Tensor, dict[str, T
     (logits * torch.randn(logits.shape, generator=generator, dtype=torch.float64)).sum().backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     gradients |= {f"x.{name}": rows.grad for name, rows in x.items() if rows.grad is not None}
-    return logits.detach(), gradients, sum(bool(each.prepared) for each in blocks)
+    return logits.detach(), gradients, sum(bool(hop.prepared) for hop in blocks)
 
 
 @pytest.mark.parametrize("order", ["cheaper", "project first", "aggregate first"])
-@pytest.mark.parametrize(("name", "more"), MODELS)
-def test_same_numbers(
-    name: str, more: dict[str, Any], order: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "options"), MODELS)
+def test_merged_and_single_relations_give_the_same_numbers(
+    name: str, options: dict[str, Any], order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logits and the gradients of all parameters and input rows, whichever comes first."""
+    """Logits and gradients agree, whether rows are projected or aggregated first."""
     if order != "cheaper":
         first = order == "project first"
         monkeypatch.setattr(MergedRelations, "project_first", lambda *_: first)
-    expected, gradients, merged = outcome(make(name, merge=False, **more), sample(3))
-    assert merged == 0
-    found, own, merged = outcome(make(name, merge=True, **more), sample(3))
-    assert merged == 2
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    expected, gradients, merged_hops = run_model(build(name, merge=False, **options), sample(3))
+    assert merged_hops == 0
+    logits, merged_gradients, merged_hops = run_model(build(name, merge=True, **options), sample(3))
+    assert merged_hops == 2
+    torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
     # A parameter that nothing reads may have no gradient, or one of zeros.
-    for each in gradients.keys() | own.keys():
-        a, b = gradients.get(each), own.get(each)
+    for parameter in gradients.keys() | merged_gradients.keys():
+        a, b = gradients.get(parameter), merged_gradients.get(parameter)
         b = torch.zeros_like(a) if b is None and a is not None else b
         a = torch.zeros_like(b) if a is None and b is not None else a
         assert a is not None
@@ -123,18 +123,22 @@ def test_same_numbers(
 @pytest.mark.parametrize("name", ["rgcn", "rgat", "hgt"])
 def test_edges_of_different_probability(name: str) -> None:
     """LABOR draws sources that fewer destinations share with other probabilities."""
-    expected, gradients, _ = outcome(make(name, merge=False), sample(3, LaborSampler))
-    found, own, merged = outcome(make(name, merge=True), sample(3, LaborSampler))
-    assert merged == 2
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    for each, gradient in gradients.items():
-        if each in own:
-            torch.testing.assert_close(own[each], gradient, rtol=1e-10, atol=1e-12)
+    expected, gradients, _ = run_model(build(name, merge=False), sample(3, LaborSampler))
+    logits, merged_gradients, merged_hops = run_model(
+        build(name, merge=True), sample(3, LaborSampler)
+    )
+    assert merged_hops == 2
+    torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
+    for parameter, gradient in gradients.items():
+        if parameter in merged_gradients:
+            torch.testing.assert_close(
+                merged_gradients[parameter], gradient, rtol=1e-10, atol=1e-12
+            )
 
 
 def test_blocks_on_the_diagonal_stay_apart() -> None:
-    model = make("rgcn", merge=True, diagonal_blocks=4, head=True)
-    assert outcome(model, sample(3))[2] == 0
+    model = build("rgcn", merge=True, diagonal_blocks=4, head=True)
+    assert run_model(model, sample(3))[2] == 0
 
 
 def test_layout() -> None:
@@ -148,47 +152,51 @@ def test_layout() -> None:
         zip(merged.readers, np.cumsum([0, *(hop.sources[t] for t in merged.readers)]), strict=False)
     )
     expected = []
-    for place, relation in enumerate(RELATIONS, 1):
+    for number, relation in enumerate(RELATIONS, 1):
         block = hop.blocks[relation]
         for destination in range(block.num_dst):
             first, stop = block.indptr[destination : destination + 2].tolist()
             if stop > first:
                 sources = (block.indices[first:stop] + rows[relation.src]).tolist()
                 expected.append((int(starts[relation.dst]) + destination, sources))
-        assert merged.bounds[place] == len(expected)
+        assert merged.bounds[number] == len(expected)
     edges = merged.segments(projected=False)
-    found = [
-        (int(own), edges.indices[first:stop].tolist())
-        for own, first, stop in zip(
+    segments = [
+        (int(destination), edges.indices[first:stop].tolist())
+        for destination, first, stop in zip(
             merged.segment_places, edges.indptr[:-1], edges.indptr[1:], strict=True
         )
     ]
-    assert found == expected
-    assert edges.num_src == sum(hop.sources[each] for each in merged.readers)
+    assert segments == expected
+    assert edges.num_src == sum(hop.sources[name] for name in merged.readers)
     assert merged.destinations.num_dst == sum(hop.destinations.values())
     for destination in range(merged.destinations.num_dst):
         first, stop = merged.destinations.indptr[destination : destination + 2].tolist()
-        own = merged.destinations.indices[first:stop]
-        assert own.tolist() == [i for i, (d, _) in enumerate(expected) if d == destination]
+        segments_of_destination = merged.destinations.indices[first:stop]
+        assert segments_of_destination.tolist() == [
+            i for i, (d, _) in enumerate(expected) if d == destination
+        ]
 
 
-def test_the_layout_is_the_same_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one kernel of edges in host memory, by tensor operations of those on a device."""
+def test_the_layout_is_the_same_on_host_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel makes the layout of edges in host memory, tensor operations that on a device."""
     types = tuple(sorted(COUNTS))
-    for hop, again in zip(sample(2), sample(2), strict=True):
+    for hop, same_hop in zip(sample(2), sample(2), strict=True):
         on_host = merge_relations(hop, RELATIONS, types)
         with monkeypatch.context() as patched:
             patched.setattr("hopper.models.merged._merge_on_host", lambda *_: None)
-            on_device = merge_relations(again, RELATIONS, types)
+            on_device = merge_relations(same_hop, RELATIONS, types)
         assert on_host.bounds == on_device.bounds
         assert on_host.places == on_device.places
         for name in ("indices", "projected", "segment_starts", "segment_places"):
-            one, other = getattr(on_host, name), getattr(on_device, name)
-            assert one.dtype == other.dtype == torch.int64
-            assert torch.equal(one, other), name
+            host_array, device_array = getattr(on_host, name), getattr(on_device, name)
+            assert host_array.dtype == device_array.dtype == torch.int64
+            assert torch.equal(host_array, device_array), name
         for name in ("indptr", "indices"):
-            one, other = (getattr(each.destinations, name) for each in (on_host, on_device))
-            assert torch.equal(one, other), name
+            host_array, device_array = (
+                getattr(layout.destinations, name) for layout in (on_host, on_device)
+            )
+            assert torch.equal(host_array, device_array), name
 
 
 def test_the_cheaper_order() -> None:

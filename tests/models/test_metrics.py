@@ -16,7 +16,7 @@ regression = pytest.importorskip("torchmetrics.functional.regression", reason=WH
 CLASSES = 5
 
 
-def drawn(kind: str, roots: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_logits_and_labels(kind: str, roots: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(roots, CLASSES, generator=generator, dtype=torch.float64)
     if kind == "float":
@@ -29,29 +29,33 @@ def drawn(kind: str, roots: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, labels
 
 
-def theirs(name: str, kind: str, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def torchmetrics_score(
+    name: str, kind: str, logits: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     if kind == "float":
         return {
             "rmse": lambda: regression.mean_squared_error(logits, labels, squared=False),
             "mae": lambda: regression.mean_absolute_error(logits, labels),
         }[name]()
     if kind == "multi_hot":
-        given: dict[str, Any] = {"preds": torch.sigmoid(logits), "target": labels.long()}
-        given["num_labels"] = CLASSES
+        arguments: dict[str, Any] = {"preds": torch.sigmoid(logits), "target": labels.long()}
+        arguments["num_labels"] = CLASSES
         return {
-            "micro_f1": lambda: classification.multilabel_f1_score(**given, average="micro"),
-            "macro_f1": lambda: classification.multilabel_f1_score(**given, average="macro"),
-            "roc_auc": lambda: classification.multilabel_auroc(**given),
-            "average_precision": lambda: classification.multilabel_average_precision(**given),
+            "micro_f1": lambda: classification.multilabel_f1_score(**arguments, average="micro"),
+            "macro_f1": lambda: classification.multilabel_f1_score(**arguments, average="macro"),
+            "roc_auc": lambda: classification.multilabel_auroc(**arguments),
+            "average_precision": lambda: classification.multilabel_average_precision(**arguments),
         }[name]()
-    given = {"preds": torch.softmax(logits, 1), "target": labels, "num_classes": CLASSES}
+    arguments = {"preds": torch.softmax(logits, 1), "target": labels, "num_classes": CLASSES}
     return {
-        "accuracy": lambda: classification.multiclass_accuracy(**given, average="micro"),
-        "balanced_accuracy": lambda: classification.multiclass_accuracy(**given, average="macro"),
-        "micro_f1": lambda: classification.multiclass_f1_score(**given, average="micro"),
-        "macro_f1": lambda: classification.multiclass_f1_score(**given, average="macro"),
-        "roc_auc": lambda: classification.multiclass_auroc(**given),
-        "average_precision": lambda: classification.multiclass_average_precision(**given),
+        "accuracy": lambda: classification.multiclass_accuracy(**arguments, average="micro"),
+        "balanced_accuracy": lambda: classification.multiclass_accuracy(
+            **arguments, average="macro"
+        ),
+        "micro_f1": lambda: classification.multiclass_f1_score(**arguments, average="micro"),
+        "macro_f1": lambda: classification.multiclass_f1_score(**arguments, average="macro"),
+        "roc_auc": lambda: classification.multiclass_auroc(**arguments),
+        "average_precision": lambda: classification.multiclass_average_precision(**arguments),
     }[name]()
 
 
@@ -61,23 +65,25 @@ def test_scores_are_those_of_torchmetrics(kind: Any) -> None:
     names = [name for name, metric in METRICS.items() if kind in metric.label_kinds]  # type: ignore[attr-defined]
     metrics = [METRICS[name](classes=CLASSES) for name in names]
     objective = Objective(kind, metrics=metrics)
-    logits, labels = drawn(kind)
+    logits, labels = draw_logits_and_labels(kind)
     pieces = [slice(0, 0), slice(0, 70), slice(70, 71), slice(71, 200)]
     sums = sum(objective.metric_sums(logits[piece], labels[piece]) for piece in pieces)
     assert isinstance(sums, torch.Tensor)
-    found = objective.scores(sums, (logits, labels))
-    assert list(found) == names
+    scores = objective.scores(sums, (logits, labels))
+    assert list(scores) == names
     assert objective.needs_all_roots == (kind != "float")
-    for name, score in found.items():
-        # Some of theirs are rounded to float32 on the way.
-        assert score == pytest.approx(float(theirs(name, kind, logits, labels)), rel=2e-7), name
+    for name, score in scores.items():
+        # torchmetrics rounds some of its scores to float32 on the way.
+        assert score == pytest.approx(
+            float(torchmetrics_score(name, kind, logits, labels)), rel=2e-7
+        ), name
 
 
 def test_two_classes_have_one_curve() -> None:
     logits, labels = torch.randn(50, 2, dtype=torch.float64), torch.randint(0, 2, (50,))
-    found = METRICS["roc_auc"](classes=2).score_all(logits, labels)  # type: ignore[union-attr]
+    score = METRICS["roc_auc"](classes=2).score_all(logits, labels)  # type: ignore[union-attr]
     expected = classification.binary_auroc(torch.softmax(logits, 1)[:, 1], labels)
-    assert found == pytest.approx(float(expected))
+    assert score == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,9 @@ def test_two_classes_have_one_curve() -> None:
         ("float", torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]), [2.0, 2.0, 2.0]),
     ],
 )
-def test_the_best_answer_for_all(kind: Any, labels: torch.Tensor, expected: list[float]) -> None:
+def test_the_best_single_answer_for_all_roots(
+    kind: Any, labels: torch.Tensor, expected: list[float]
+) -> None:
     objective = Objective(kind)
     sums = sum(objective.label_sums(labels[piece], 3) for piece in (slice(1), slice(1, None)))
     assert isinstance(sums, torch.Tensor)

@@ -99,9 +99,9 @@ def test_nothing_labelled_is_nan(kind, logits, labels):
     ],
 )
 def test_shapes_that_do_not_fit_are_named(kind, labels):
-    for part in (Objective(kind, classes=3).loss_sum, Objective(kind, classes=3).metric_sums):
+    for method in (Objective(kind, classes=3).loss_sum, Objective(kind, classes=3).metric_sums):
         with pytest.raises(RequestError, match=f"{kind} labels: expected shape"):
-            part(torch.zeros(2, 4), labels)
+            method(torch.zeros(2, 4), labels)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,14 @@ def test_usable_training_labels_pass():
 def test_weights_of_classes():
     logits = torch.randn(6, 3, dtype=torch.float64)
     labels, weights = torch.tensor([0, 1, 2, 2, -1, 0]), (1.0, 0.0, 2.5)
-    found = CrossEntropy(classes=3, class_weights=weights).root_losses(logits, labels)
+    losses = CrossEntropy(classes=3, class_weights=weights).root_losses(logits, labels)
     plain = CrossEntropy(classes=3).root_losses(logits, labels)
-    torch.testing.assert_close(found, plain * torch.tensor([1.0, 0.0, 2.5, 2.5, 1.0, 1.0]))
+    torch.testing.assert_close(losses, plain * torch.tensor([1.0, 0.0, 2.5, 2.5, 1.0, 1.0]))
     hot = torch.tensor([[1.0, 0.0, 1.0]] * 6, dtype=torch.float64)
-    found = BinaryCrossEntropy(classes=3, positive_weights=weights).root_losses(logits, hot)
-    each = functional.binary_cross_entropy_with_logits(logits, hot, reduction="none")
-    torch.testing.assert_close(found, each[:, 0] + each[:, 1] + 2.5 * each[:, 2])
+    losses = BinaryCrossEntropy(classes=3, positive_weights=weights).root_losses(logits, hot)
+    label_losses = functional.binary_cross_entropy_with_logits(logits, hot, reduction="none")
+    torch.testing.assert_close(
+        losses, label_losses[:, 0] + label_losses[:, 1] + 2.5 * label_losses[:, 2]
+    )
     with pytest.raises(ConfigError, match=r"class_weights: expected 3 numbers, .*; got 1"):
         CrossEntropy(classes=3, class_weights=(1.0,))

@@ -1,4 +1,4 @@
-"""What a user's own AGG_r and AGG_all must be, and how a mistake is told."""
+"""What a user's own AGG_r and AGG_all must be, and how a mistake is named."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OfThree(Layer):
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "combine", "words"),
+    ("aggregate", "combine", "message"),
     [
         ("NoLayer", "sum", "aggregate: expected a subclass of hopper.models.Layer"),
         ("WithUpdate", "sum", "aggregate: .*WithUpdate.* has an update.. of its own"),
@@ -56,9 +56,9 @@ class OfThree(Layer):
         ("gated_aggregation:GatedAggregation", "torch.nn:Identity", "subclass of .*Combination"),
     ],
 )
-def test_a_mistake_is_named(aggregate: str, combine: str, words: str) -> None:
+def test_a_mistake_is_named(aggregate: str, combine: str, message: str) -> None:
     name = aggregate if ":" in aggregate else f"{__name__}:{aggregate}"
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         build_typed_model(
             "hgnn",
             target="paper",

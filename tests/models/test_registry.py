@@ -17,8 +17,8 @@ from hopper.models.sage import GraphSAGE
 OPTIONS = {"in_dim": 5, "out_dim": 3, "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.1}
 
 
-def same(one, other):
-    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+def have_same_parameters(model, twin):
+    pairs = zip(model.state_dict().items(), twin.state_dict().items(), strict=True)
     return all(a == b and torch.equal(p, q) for (a, p), (b, q) in pairs)
 
 
@@ -29,18 +29,18 @@ KINDS = {"gcn": GCN, "sage": GraphSAGE, "gat": GAT, "deepgcn": DeepGCN, "film": 
 def test_initialisation_depends_on_the_seed_only(name, kind):
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one = build_model(name, **OPTIONS, seed=7)
+    model = build_model(name, **OPTIONS, seed=7)
     assert torch.equal(torch.get_rng_state(), before), "the global state is left alone"
     torch.manual_seed(2)
     torch.set_default_dtype(torch.float64)
     try:
-        other = build_model(name, **OPTIONS, seed=7)
+        twin = build_model(name, **OPTIONS, seed=7)
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
-    assert type(one) is kind
-    assert same(one, other)
-    assert not same(one, build_model(name, **OPTIONS, seed=8))
+    assert type(model) is kind
+    assert have_same_parameters(model, twin)
+    assert not have_same_parameters(model, build_model(name, **OPTIONS, seed=8))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -49,7 +49,7 @@ def test_dtype(name):
     double = build_model(name, **OPTIONS, seed=7, dtype=torch.float64)
     assert {p.dtype for p in single.parameters()} == {torch.float32}
     assert {p.dtype for p in double.parameters()} == {torch.float64}
-    assert same(single, double.float())
+    assert have_same_parameters(single, double.float())
 
 
 OWN = """
@@ -80,11 +80,11 @@ def own_package(tmp_path, monkeypatch):
 
 def test_a_class_of_one_s_own(own_package):
     torch.manual_seed(1)
-    one = build_model(f"{own_package}:Own", **OPTIONS, seed=7)
+    model = build_model(f"{own_package}:Own", **OPTIONS, seed=7)
     torch.manual_seed(2)
-    assert same(one, build_model(f"{own_package}:Own", **OPTIONS, seed=7))
-    assert one.options == (5, 3, 2, 4, 2, 0.1)
-    assert isinstance(one, nn.Module)
+    assert have_same_parameters(model, build_model(f"{own_package}:Own", **OPTIONS, seed=7))
+    assert model.options == (5, 3, 2, 4, 2, 0.1)
+    assert isinstance(model, nn.Module)
 
 
 @pytest.mark.parametrize(

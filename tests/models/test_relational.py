@@ -41,7 +41,7 @@ ROOTS = ((CITES, WRITES), ("paper",))
 Rows = dict[str, Tensor]
 
 
-def whole(layers: int) -> tuple[list[TypedBlocks], list[int]]:
+def full_blocks(layers: int) -> tuple[list[TypedBlocks], list[int]]:
     """Blocks of all papers with all neighbours, and the papers in order of rows."""
     sampler = NeighborSampler(
         {
@@ -62,7 +62,7 @@ def whole(layers: int) -> tuple[list[TypedBlocks], list[int]]:
     return subgraph.typed_blocks(), subgraph.nodes["paper"].tolist()
 
 
-def features() -> Rows:
+def make_features() -> Rows:
     generator = torch.Generator().manual_seed(2)
     return {
         name: torch.randn(count, INPUTS[name], generator=generator, dtype=torch.float64)
@@ -70,7 +70,7 @@ def features() -> Rows:
     }
 
 
-def make(name: str, layers: int = 2, **more: int) -> HGNN:
+def make_model(name: str, layers: int = 2, **options: int) -> HGNN:
     reads = [EVERY] * (layers - 1) + [ROOTS]
     return build_typed_model(
         name,
@@ -81,38 +81,38 @@ def make(name: str, layers: int = 2, **more: int) -> HGNN:
         hidden=8,
         seed=3,
         dtype=torch.float64,
-        **more,
+        **options,
     ).eval()
 
 
-def by_formula(model: HGNN, layer: Callable[[RelationLayer, Rows], Rows]) -> Tensor:
+def compute_by_formula(model: HGNN, layer: Callable[[RelationLayer, Rows], Rows]) -> Tensor:
     """[papers, 4]: the model on the whole graph, layer by layer."""
     h = {
-        name: linear(features()[name])
+        name: linear(make_features()[name])
         for name, linear in zip(model.types, model.inputs, strict=True)
     }
-    for each in model.layers:
-        assert isinstance(each, RelationLayer)
-        h = h | layer(each, h)
-    found: Tensor = model.head(h["paper"])
-    return found
+    for relation_layer in model.layers:
+        assert isinstance(relation_layer, RelationLayer)
+        h = h | layer(relation_layer, h)
+    logits: Tensor = model.head(h["paper"])
+    return logits
 
 
 def neighbours(relation: Relation, node: int) -> list[int]:
     return [u for u, v in EDGES[relation] if v == node]
 
 
-def into(layer: RelationLayer, node_type: str) -> list[Relation]:
+def relations_into(layer: RelationLayer, node_type: str) -> list[Relation]:
     return [relation for relation in layer.relations if relation.dst == node_type]
 
 
-def rgcn_layer(layer: RelationLayer, h: Rows) -> Rows:
+def compute_rgcn(layer: RelationLayer, h: Rows) -> Rows:
     out = {}
     for node_type, update in zip(layer.types, layer.updates, strict=True):
         rows = []
         for node in range(COUNTS[node_type]):
             total = update.linear(h[node_type][node])  # type: ignore[operator,union-attr]
-            for relation in into(layer, node_type):
+            for relation in relations_into(layer, node_type):
                 sources = neighbours(relation, node)
                 weight = layer.aggregation(relation).weight  # type: ignore[union-attr]
                 for u in sources:
@@ -123,22 +123,24 @@ def rgcn_layer(layer: RelationLayer, h: Rows) -> Rows:
     return out
 
 
-def rgat_layer(layer: RelationLayer, h: Rows) -> Rows:
+def compute_rgat(layer: RelationLayer, h: Rows) -> Rows:
     out = {}
     for node_type, update in zip(layer.types, layer.updates, strict=True):
         rows = []
         for node in range(COUNTS[node_type]):
             total = update.linear(h[node_type][node])  # type: ignore[operator,union-attr]
-            for relation in into(layer, node_type):
-                own = layer.aggregation(relation)
-                assert isinstance(own, RelationAttention)
+            for relation in relations_into(layer, node_type):
+                attention = layer.aggregation(relation)
+                assert isinstance(attention, RelationAttention)
                 sources = neighbours(relation, node)
                 heads = []
-                for head in range(own.heads if sources else 0):
-                    part = slice(head * own.width, (head + 1) * own.width)
-                    z = own.linear(h[relation.src][sources])[:, part]
-                    z_dst = own.linear(h[node_type][node])[part]
-                    logits = z @ own.attention_src[head] + z_dst @ own.attention_dst[head]
+                for head in range(attention.heads if sources else 0):
+                    columns = slice(head * attention.width, (head + 1) * attention.width)
+                    z = attention.linear(h[relation.src][sources])[:, columns]
+                    z_dst = attention.linear(h[node_type][node])[columns]
+                    logits = (
+                        z @ attention.attention_src[head] + z_dst @ attention.attention_dst[head]
+                    )
                     heads.append(functional.leaky_relu(logits, 0.2).softmax(0) @ z)
                 if heads:
                     total = total + torch.cat(heads)
@@ -147,7 +149,7 @@ def rgat_layer(layer: RelationLayer, h: Rows) -> Rows:
     return out
 
 
-def hgt_layer(layer: RelationLayer, h: Rows) -> Rows:
+def compute_hgt(layer: RelationLayer, h: Rows) -> Rows:
     assert isinstance(layer, HGTLayer)
     out = {}
     for node_type, update in zip(layer.types, layer.updates, strict=True):
@@ -155,73 +157,73 @@ def hgt_layer(layer: RelationLayer, h: Rows) -> Rows:
         for node in range(COUNTS[node_type]):
             heads = []
             for head in range(2):
-                part = slice(head * 4, (head + 1) * 4)
+                columns = slice(head * 4, (head + 1) * 4)
                 logits, messages = [], []
-                for relation in into(layer, node_type):
-                    own = layer.aggregation(relation)
-                    assert isinstance(own, RelationPartial)
-                    source, destination = own._projections
-                    query = destination.query(h[node_type][node])[part]  # type: ignore[misc]
+                for relation in relations_into(layer, node_type):
+                    partial = layer.aggregation(relation)
+                    assert isinstance(partial, RelationPartial)
+                    source, destination = partial._projections
+                    query = destination.query(h[node_type][node])[columns]  # type: ignore[misc]
                     for u in neighbours(relation, node):
                         key, value = source.key_value(h[relation.src][u]).split(8)  # type: ignore[misc]
-                        score = (key[part] @ own.attention[head]) @ query
-                        logits.append(score * own.prior[head] / math.sqrt(4))
-                        messages.append(value[part] @ own.message[head])
+                        score = (key[columns] @ partial.attention[head]) @ query
+                        logits.append(score * partial.prior[head] / math.sqrt(4))
+                        messages.append(value[columns] @ partial.message[head])
                 if logits:
                     heads.append(torch.stack(logits).softmax(0) @ torch.stack(messages))
                 else:
                     heads.append(torch.zeros(4, dtype=torch.float64))
             gate = torch.sigmoid(update.skip)  # type: ignore[arg-type]
-            made = update.linear(functional.gelu(torch.cat(heads)))  # type: ignore[operator]
-            rows.append(gate * made + (1 - gate) * h[node_type][node])
+            update_row = update.linear(functional.gelu(torch.cat(heads)))  # type: ignore[operator]
+            rows.append(gate * update_row + (1 - gate) * h[node_type][node])
         out[node_type] = torch.stack(rows)
     return out
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "layer"),
+    ("name", "options", "layer"),
     [
-        ("rgcn", {}, rgcn_layer),
-        ("rgcn", {"bases": 2}, rgcn_layer),
-        ("rgcn", {"diagonal_blocks": 2}, rgcn_layer),
-        ("rgat", {"heads": 2}, rgat_layer),
-        ("hgt", {"heads": 2}, hgt_layer),
+        ("rgcn", {}, compute_rgcn),
+        ("rgcn", {"bases": 2}, compute_rgcn),
+        ("rgcn", {"diagonal_blocks": 2}, compute_rgcn),
+        ("rgat", {"heads": 2}, compute_rgat),
+        ("hgt", {"heads": 2}, compute_hgt),
     ],
 )
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_the_formula(
-    name: str, more: dict[str, int], layer: Callable[[RelationLayer, Rows], Rows], layers: int
+def test_models_follow_their_formulas(
+    name: str, options: dict[str, int], layer: Callable[[RelationLayer, Rows], Rows], layers: int
 ) -> None:
-    model = make(name, layers, **more)
+    model = make_model(name, layers, **options)
     with torch.no_grad():
         for parameter in model.parameters():
             # Biases and priors that start alike would hide which is used where.
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    blocks, papers = whole(layers)
-    rows = features()
+    blocks, papers = full_blocks(layers)
+    rows = make_features()
     subgraph_rows = {
-        each: rows[each][blocks[0].nodes[each].original]
-        for each in COUNTS
-        if blocks[0].sources[each]
+        node_type: rows[node_type][blocks[0].nodes[node_type].original]
+        for node_type in COUNTS
+        if blocks[0].sources[node_type]
     }
-    found = model(blocks, subgraph_rows)
-    assert torch.allclose(found, by_formula(model, layer)[papers], rtol=1e-11, atol=1e-12)
+    logits = model(blocks, subgraph_rows)
+    assert torch.allclose(logits, compute_by_formula(model, layer)[papers], rtol=1e-11, atol=1e-12)
 
 
 def test_matrices_of_bases_are_shared_and_saved_once() -> None:
-    model = make("rgcn", bases=2)
+    model = make_model("rgcn", bases=2)
     names = [name for name in model.state_dict() if "matrices" in name]
     assert names == ["layers.0.bases.matrices", "layers.1.bases.matrices"]
     layer = model.layers[0]
     assert isinstance(layer, RGCNLayer)
     assert layer.bases is not None
     assert layer.bases.matrices.shape == (2, 8, 8)
-    full = sum(p.numel() for p in make("rgcn", layers=5).parameters())
-    assert sum(p.numel() for p in make("rgcn", layers=5, bases=1).parameters()) < full
+    full = sum(p.numel() for p in make_model("rgcn", layers=5).parameters())
+    assert sum(p.numel() for p in make_model("rgcn", layers=5, bases=1).parameters()) < full
 
 
 def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
-    layer = make("rgcn", diagonal_blocks=4).layers[0]
+    layer = make_model("rgcn", diagonal_blocks=4).layers[0]
     assert isinstance(layer, RelationLayer)
     weight = layer.aggregation(CITES).weight
     dense = torch.block_diag(*weight.matrices)  # type: ignore[union-attr,misc]
@@ -230,8 +232,8 @@ def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_rows_as_they_are_are_those_behind_identities(merge: bool) -> None:
-    def built(**more: bool) -> HGNN:
+def test_a_model_without_input_weights_equals_one_with_identity_weights(merge: bool) -> None:
+    def build(**options: bool) -> HGNN:
         model = build_typed_model(
             "rgcn",
             target="paper",
@@ -241,33 +243,35 @@ def test_rows_as_they_are_are_those_behind_identities(merge: bool) -> None:
             hidden=8,
             dtype=torch.float64,
             merge=merge,
-            **more,
+            **options,
         )
         return model.eval()
 
-    plain, bare = built(), built(input_weights=False)
-    own = dict(bare.named_parameters())
-    layer = bare.relation_layer(0)
-    first = [name for name, _ in layer.named_parameters()]
-    assert first == ["updates.0.bias", "updates.1.bias"]
+    identity_model, bare_model = build(), build(input_weights=False)
+    bare_parameters = dict(bare_model.named_parameters())
+    layer = bare_model.relation_layer(0)
+    first_layer_names = [name for name, _ in layer.named_parameters()]
+    assert first_layer_names == ["updates.0.bias", "updates.1.bias"]
     with torch.no_grad():
-        for parameter in own.values():
+        for parameter in bare_parameters.values():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-        for name, parameter in plain.named_parameters():
-            if name in own:
-                parameter.copy_(own[name])
+        for name, parameter in identity_model.named_parameters():
+            if name in bare_parameters:
+                parameter.copy_(bare_parameters[name])
             elif parameter.dim() == 2:
                 parameter.copy_(torch.eye(8))
             elif name.startswith("inputs."):
                 parameter.zero_()
             else:
-                parameter.copy_(own[name.replace("linear.", "")])
-    blocks, _ = whole(2)
+                parameter.copy_(bare_parameters[name.replace("linear.", "")])
+    blocks, _ = full_blocks(2)
     x = {
-        each: torch.randn(count, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        for each, count in blocks[0].sources.items()
+        node_type: torch.randn(
+            count, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+        )
+        for node_type, count in blocks[0].sources.items()
     }
-    assert torch.allclose(bare(blocks, x), plain(blocks, x), rtol=1e-12, atol=1e-12)
+    assert torch.allclose(bare_model(blocks, x), identity_model(blocks, x), rtol=1e-12, atol=1e-12)
 
 
 def test_a_joint_softmax_of_large_and_missing_logits() -> None:
@@ -276,30 +280,30 @@ def test_a_joint_softmax_of_large_and_missing_logits() -> None:
     # One head, one destination whose relations have an edge each, one that has none.
     parts = []
     for logit, message in zip(logits, messages, strict=True):
-        some = torch.cat((logit.view(1), torch.ones(1), message))
-        none = torch.tensor([-math.inf, 0.0, 0.0, 0.0])
-        parts.append(torch.stack((some, none)).unsqueeze(1).requires_grad_())
-    found = JointSoftmax()(parts)
-    assert found[0, 0].tolist() == [1.0, 2.0]
-    assert found[1, 0].tolist() == [0.0, 0.0]
-    found.sum().backward()
+        with_edge = torch.cat((logit.view(1), torch.ones(1), message))
+        without_edge = torch.tensor([-math.inf, 0.0, 0.0, 0.0])
+        parts.append(torch.stack((with_edge, without_edge)).unsqueeze(1).requires_grad_())
+    combined = JointSoftmax()(parts)
+    assert combined[0, 0].tolist() == [1.0, 2.0]
+    assert combined[1, 0].tolist() == [0.0, 0.0]
+    combined.sum().backward()
     assert all(part.grad is not None and part.grad.isfinite().all() for part in parts)
 
 
-@pytest.mark.parametrize("of_present", [False, True])
-def test_a_mean_of_relations_counts_them_wherever_they_meet(of_present: bool) -> None:
+@pytest.mark.parametrize("present_only", [False, True])
+def test_a_mean_of_relations_is_the_same_when_parts_are_merged_first(present_only: bool) -> None:
     # Three relations into three destinations; a destination has no edge of some of them.
     degrees = torch.tensor([[2, 0, 1], [1, 0, 0], [3, 0, 4]])
     rows = torch.randn(3, 3, 5, dtype=torch.float64)
-    combination = MeanOfPresentRelations() if of_present else MeanOfRelations()
+    combination = MeanOfPresentRelations() if present_only else MeanOfRelations()
     parts = []
-    for own, aggregated in zip(degrees, rows, strict=True):
-        indptr = np.concatenate(([0], np.cumsum(own.numpy())))
+    for in_degrees, aggregated in zip(degrees, rows, strict=True):
+        indptr = np.concatenate(([0], np.cumsum(in_degrees.numpy())))
         edges = Edges.from_arrays(indptr, np.zeros(indptr[-1], np.int64), num_src=1)
         ends = (Nodes("paper", torch.arange(count), None) for count in (1, 3))
         block = Block(1, 3, edges.indptr, edges.indices, CITES, edges.indices, *ends)
         parts.append(combination.partial(block, aggregated))
-    counted = (degrees > 0).double() if of_present else torch.ones(3, 3, dtype=torch.float64)
+    counted = (degrees > 0).double() if present_only else torch.ones(3, 3, dtype=torch.float64)
     expected = (rows * counted[..., None]).sum(0) / counted.sum(0).clamp(min=1)[:, None]
     assert torch.allclose(combination(parts), expected)
     assert torch.allclose(combination([combination.merge(parts[:2]), parts[2]]), expected)
@@ -309,38 +313,38 @@ def test_dropout_is_keyed_by_type_and_node() -> None:
     model = build_typed_model(
         "rgcn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, dropout=0.5
     )
-    (hop,), _ = whole(1)
+    (hop,), _ = full_blocks(1)
     masks = model.drop_all(0, hop, {name: torch.ones(hop.sources[name], 64) for name in COUNTS})
     papers = dict(zip(hop.nodes["paper"].original.tolist(), masks["paper"], strict=True))
     authors = dict(zip(hop.nodes["author"].original.tolist(), masks["author"], strict=True))
     assert not torch.equal(papers[0], authors[0])
-    # Whatever other types the model has (docs/inside/dropout.md).
+    # Masks do not depend on the other types of the model (docs/inside/dropout.md).
     ones = torch.ones(hop.sources["paper"], 64)
     assert torch.equal(masks["paper"], drop_rows(hop.nodes["paper"], ones, 0.5, 0))
 
 
-def test_what_does_not_fit_is_named() -> None:
-    model = make("rgcn")
-    blocks, _ = whole(2)
+def test_inputs_that_do_not_fit_are_named() -> None:
+    model = make_model("rgcn")
+    blocks, _ = full_blocks(2)
     with pytest.raises(RequestError, match="RGCN: expected 2 hops, one per layer; given 1"):
-        model(blocks[:1], features())
+        model(blocks[:1], make_features())
     with pytest.raises(RequestError, match=r"RGCN: author: expected rows \[6, 3\], given \[6, 5\]"):
         model(blocks, {"author": torch.zeros(6, 5), "paper": torch.zeros(9, 5)})
     with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
-        make("hgt", heads=3)
+        make_model("hgt", heads=3)
     with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
-        make("rgat", heads=5)
+        make_model("rgat", heads=5)
     with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
         build_typed_model(
             "sehgnn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, heads=3
         )
     with pytest.raises(ConfigError, match=r"model\.diagonal_blocks: expected a divisor"):
-        make("rgcn", diagonal_blocks=3)
+        make_model("rgcn", diagonal_blocks=3)
     with pytest.raises(ConfigError, match=r"model\.bases: rgat does not take it"):
-        make("rgat", bases=2)
+        make_model("rgat", bases=2)
     with pytest.raises(
         ConfigError, match=r"model\.name: expected rgcn, .*, nars or .*; given 'gin'"
     ):
-        make("gin")
+        make_model("gin")
     with pytest.raises(ConfigError, match=r"model\.heads: expected at least 1; given 0"):
-        make("hgt", heads=0)
+        make_model("hgt", heads=0)

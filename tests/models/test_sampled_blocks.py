@@ -15,19 +15,19 @@ from hopper.models.sage import SAGELayer
 NAMES = ["gcn", "sage", "gat"]
 
 
-def rows_for(graph, width=6, seed=1):
+def make_rows(graph, width=6, seed=1):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
 
 
-def inverse_of(graph, block: Block) -> Tensor:
+def inverse_probabilities(graph, block: Block) -> Tensor:
     """[edges]: an inverse probability for each edge by its source, from 1 to 5."""
     return 1.0 + (block.src.original[block.indices] * 7 % 40).double() / 10
 
 
-def unequal(graph, roots, kept=None, key=11) -> Block:
-    block = graph.block(roots, kept, key=key)
-    block.drawn_inverse, block.equally_likely = inverse_of(graph, block), False
+def make_unequal_block(graph, roots, sampled_neighbors=None, key=11) -> Block:
+    block = graph.block(roots, sampled_neighbors, key=key)
+    block.drawn_inverse, block.equally_likely = inverse_probabilities(graph, block), False
     return block
 
 
@@ -37,7 +37,7 @@ def hub(graph) -> int:
 
 
 def test_gcn_weights_each_edge_by_its_own_probability(graph, hub):
-    block = unequal(graph, [hub, 39], kept={hub: graph.neighbors[hub][:3]})
+    block = make_unequal_block(graph, [hub, 39], sampled_neighbors={hub: graph.neighbors[hub][:3]})
     plain = graph.block([hub, 39])
     sources = plain.src.original[plain.indices].tolist()
     everything = dict(zip(sources, GCNLayer(1, 1).edge_weights(plain, torch.float64), strict=True))
@@ -47,32 +47,32 @@ def test_gcn_weights_each_edge_by_its_own_probability(graph, hub):
 
 
 def test_sage_takes_the_mean_weighted_by_inverse_probabilities(graph, hub):
-    block = unequal(graph, [hub, 39])
-    h = rows_for(graph)
-    inverse = inverse_of(graph, block)
+    block = make_unequal_block(graph, [hub, 39])
+    h = make_rows(graph)
+    inverse = inverse_probabilities(graph, block)
     layer = SAGELayer(6, 6, project_first=False).double()
-    found = layer.aggregate(block, h[block.src.original], h[block.dst.original])
+    rows = layer.aggregate(block, h[block.src.original], h[block.dst.original])
     expected = (inverse / inverse.sum()) @ h[graph.neighbors[hub]]
-    torch.testing.assert_close(found[0], expected)
-    assert (found[1] == 0).all(), "the mean of no neighbours"
+    torch.testing.assert_close(rows[0], expected)
+    assert (rows[1] == 0).all(), "the mean of no neighbours"
 
 
 def test_gat_weighs_exponentials_by_inverse_probability_over_their_mean(graph, hub):
-    block = unequal(graph, [hub, 39])
-    h = rows_for(graph)
+    block = make_unequal_block(graph, [hub, 39])
+    h = make_rows(graph)
     layer = GATLayer(6, 4, 2, concat=True).double()
     z, z_v = layer.project(h[graph.neighbors[hub]]), layer.project(h[[hub]])
     z_all = torch.cat([z, z_v])
     logits = (z_all * layer.attention_src).sum(-1) + (z_v * layer.attention_dst).sum(-1)
-    inverse = inverse_of(graph, block)
+    inverse = inverse_probabilities(graph, block)
     weights = torch.cat([inverse / inverse.mean(), torch.ones(1).double()])
     unnormalised = torch.nn.functional.leaky_relu(logits, 0.2).exp() * weights.unsqueeze(1)
     alpha = unnormalised / unnormalised.sum(0)
     expected = (alpha.unsqueeze(-1) * z_all).sum(0).flatten()
     out = layer(block, h[block.src.original], h[block.dst.original])
     torch.testing.assert_close(out[0], expected)
-    own = layer(graph.block([39]), h[[39]], h[[39]])
-    torch.testing.assert_close(out[1], own[0])
+    isolated_row = layer(graph.block([39]), h[[39]], h[[39]])
+    torch.testing.assert_close(out[1], isolated_row[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,11 +81,14 @@ def test_equal_weights_change_nothing(graph, hub, name):
     model = build_model(
         name, in_dim=6, out_dim=3, layers=1, hidden=4, heads=2, dropout=0.0, dtype=torch.float64
     )
-    kept = {hub: graph.neighbors[hub][1:4]}
-    plain, weighted = graph.block([hub, 4, 39], kept), graph.block([hub, 4, 39], kept)
+    sampled_neighbors = {hub: graph.neighbors[hub][1:4]}
+    plain, weighted = (
+        graph.block([hub, 4, 39], sampled_neighbors),
+        graph.block([hub, 4, 39], sampled_neighbors),
+    )
     weighted.drawn_inverse = plain.inverse_probability(torch.float64)
     weighted.equally_likely = False
-    x = rows_for(graph)[plain.src.original]
+    x = make_rows(graph)[plain.src.original]
     torch.testing.assert_close(model([weighted], x), model([plain], x), atol=1e-14, rtol=1e-12)
 
 
@@ -95,33 +98,33 @@ def test_gradient_of_a_batch_is_the_sum_over_its_roots(graph, name):
     model = build_model(
         name, in_dim=6, out_dim=3, layers=2, hidden=4, heads=2, dropout=0.4, dtype=torch.float64
     )
-    h = rows_for(graph)
+    h = make_rows(graph)
 
     def run(roots):
-        last = unequal(graph, roots)
-        first = unequal(graph, last.src.original.tolist())
+        last = make_unequal_block(graph, roots)
+        first = make_unequal_block(graph, last.src.original.tolist())
         out = model([first, last], h[first.src.original])
         return out, torch.autograd.grad(out.sin().sum(), list(model.parameters()))
 
-    together, gradient = run([4, 17, 39, 8, 21])
-    parts = [run(some) for some in ([8, 39], [21], [17, 4], [])]
+    out, gradient = run([4, 17, 39, 8, 21])
+    parts = [run(batch) for batch in ([8, 39], [21], [17, 4], [])]
     rows = torch.cat([out for out, _ in parts])
-    torch.testing.assert_close(rows, together[[3, 2, 4, 1, 0]], atol=1e-12, rtol=1e-10)
-    for index, whole in enumerate(gradient):
+    torch.testing.assert_close(rows, out[[3, 2, 4, 1, 0]], atol=1e-12, rtol=1e-10)
+    for index, expected in enumerate(gradient):
         summed = sum(grads[index] for _, grads in parts)
-        torch.testing.assert_close(summed, whole, atol=1e-12, rtol=1e-10)
+        torch.testing.assert_close(summed, expected, atol=1e-12, rtol=1e-10)
 
 
 def test_gcn_over_every_sample_averages_to_the_whole_sum(graph, hub):
     """Poisson sampling of three neighbours: the expectation over all eight samples is exact."""
     graph.neighbors[hub] = graph.neighbors[hub][:3]
     layer = GCNLayer(6, 4).double()
-    h = rows_for(graph)
+    h = make_rows(graph)
     p = torch.tensor([0.2, 0.5, 1.0], dtype=torch.float64)
 
-    def combined(chosen: list[int]) -> Tensor:
-        kept = {hub: [graph.neighbors[hub][i] for i in chosen]}
-        block = graph.block([hub], kept)
+    def aggregate_sample(chosen: list[int]) -> Tensor:
+        sampled_neighbors = {hub: [graph.neighbors[hub][i] for i in chosen]}
+        block = graph.block([hub], sampled_neighbors)
         block.drawn_inverse, block.equally_likely = 1 / p[chosen], False
         z = layer.project(h[block.src.original])
         return layer.aggregate(block, z, h[block.dst.original])
@@ -130,8 +133,8 @@ def test_gcn_over_every_sample_averages_to_the_whole_sum(graph, hub):
     for subset in range(8):
         chosen = [i for i in range(3) if subset >> i & 1]
         chance = torch.where(torch.tensor([subset >> i & 1 == 1 for i in range(3)]), p, 1 - p)
-        mean += chance.prod() * combined(chosen)
+        mean += chance.prod() * aggregate_sample(chosen)
     block = graph.block([hub])
     z = layer.project(h[block.src.original])
-    whole = layer.aggregate(block, z, h[block.dst.original])
-    torch.testing.assert_close(mean, whole)
+    expected = layer.aggregate(block, z, h[block.dst.original])
+    torch.testing.assert_close(mean, expected)
