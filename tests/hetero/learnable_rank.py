@@ -38,27 +38,29 @@ def main(out: Path, servers: int) -> None:
     placement = Placement(PartitionBook(servers, offsets), cluster.ranks_per_server)
     storage, names = MemoryStorage(cluster.device), {"item": ("item", "item below user")}
     tables = [
-        LearnableTable(name, name, np.array(own), names.get(name, (name,)), frozen=name == "user")
-        for name, own in offsets.items()
+        LearnableTable(
+            name, name, np.array(table_offsets), names.get(name, (name,)), frozen=name == "user"
+        )
+        for name, table_offsets in offsets.items()
     ]
     learnable = LearnableRows(
         cluster,
         [
-            TableShare(each, learning, np.arange(10)[::-1].copy(), placement, cluster, storage)
-            for each in tables
+            TableShare(table, learning, np.arange(10)[::-1].copy(), placement, cluster, storage)
+            for table in tables
         ],
     )
     assert [share.name for share in learnable] == ["item", "user"]
-    mine = READS if cluster.world == 1 else [READS[cluster.rank]]
-    wanted: dict[str, list[np.ndarray]] = {}
-    for reads in mine:
+    own_reads = READS if cluster.world == 1 else [READS[cluster.rank]]
+    ids_by_table: dict[str, list[np.ndarray]] = {}
+    for reads in own_reads:
         for name, ids in reads.items():
-            wanted.setdefault(name, []).append(np.array(ids, np.int64))
-    found: dict[str, Any] = {"remote": count_remote(wanted, offsets, cluster.server)}
+            ids_by_table.setdefault(name, []).append(np.array(ids, np.int64))
+    result: dict[str, Any] = {"remote": count_remote(ids_by_table, offsets, cluster.server)}
     cluster.traffic.take()
     for step in range(2):
-        fetched = learnable.fetch(learnable.ask(wanted, f"step {step}"), f"step {step}")
-        for name, groups in wanted.items():
+        fetched = learnable.fetch(learnable.ask(ids_by_table, f"step {step}"), f"step {step}")
+        for name, groups in ids_by_table.items():
             for ids in groups:
                 if name != "paper":
                     rows = fetched.of(name, ids)
@@ -67,30 +69,31 @@ def main(out: Path, servers: int) -> None:
                         (rows.square().sum() * 1024).backward()
         fetched.push(1024.0)
         if step == 0:
-            found["bytes"] = cluster.traffic.take()
+            result["bytes"] = cluster.traffic.take()
         assert fetched.is_finite()
-        found["squares"] = fetched.squares("adding up")
+        result["squares"] = fetched.squares("adding up")
         collected = fetched.collect()
         fetched.step(0.5)
-    found["collected"] = {key: each.tolist() for key, each in collected.items()}
-    found["ids"] = {each.name: each.owned_ids().tolist() for each in learnable}
-    found["rows"] = {each.name: each.records.rows.tolist() for each in learnable}
-    everything = {"item": [np.arange(10)], "user": [np.arange(6)]}
-    read = learnable.read(everything, "reading all")
-    found["read"] = {name: read.of(name, ids).tolist() for name, (ids,) in everything.items()}
-    out.write_text(json.dumps(found))
+    result["collected"] = {key: rows.tolist() for key, rows in collected.items()}
+    result["ids"] = {share.name: share.owned_ids().tolist() for share in learnable}
+    result["rows"] = {share.name: share.records.rows.tolist() for share in learnable}
+    all_ids = {"item": [np.arange(10)], "user": [np.arange(6)]}
+    read = learnable.read(all_ids, "reading all")
+    result["read"] = {name: read.of(name, ids).tolist() for name, (ids,) in all_ids.items()}
+    out.write_text(json.dumps(result))
     cluster.leave()
 
 
 def count_remote(
-    wanted: dict[str, list[np.ndarray]], offsets: dict[str, list[int]], server: int
+    ids_by_table: dict[str, list[np.ndarray]], offsets: dict[str, list[int]], server: int
 ) -> dict[str, int]:
-    """By table, the distinct rows of the other server that are wanted."""
+    """Count, for each table, the distinct rows of the other server that are asked for."""
     ids: dict[str, set[int]] = {"item": set(), "user": set()}
-    for name, groups in wanted.items():
+    for name, groups in ids_by_table.items():
         ids.get(name.split()[0], set()).update(*(group.tolist() for group in groups))
     return {
-        name: sum((each >= offsets[name][1]) != server for each in own) for name, own in ids.items()
+        name: sum((id_ >= offsets[name][1]) != server for id_ in table_ids)
+        for name, table_ids in ids.items()
     }
 
 

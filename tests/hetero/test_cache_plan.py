@@ -1,4 +1,4 @@
-"""What a cache holds: shares and rows against numbers worked by hand."""
+"""Which rows a cache gets: shares and rows against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_shares_are_in_proportion() -> None:
     assert share_out(90, {"a": 2, "b": 1}, {"a": 1000, "b": 1000}) == {"a": 60, "b": 30}
 
 
-def test_what_a_type_cannot_use_is_dealt_out_again() -> None:
+def test_bytes_that_a_type_cannot_use_go_to_the_others() -> None:
     """a and b are full in turn: 90 * 3 / 6 > 20, then 70 * 2 / 3 > 30, and c gets the rest."""
     weights, needs = {"a": 3.0, "b": 2.0, "c": 1.0}, {"a": 20, "b": 30, "c": 1000}
     assert share_out(90, weights, needs) == {"a": 20, "b": 30, "c": 40}
@@ -54,18 +54,18 @@ def test_hotness() -> None:
     assert plan.saved_seconds(BOTH) == pytest.approx(15 * 30e-9 + 3 * 40e-9)
 
 
-def test_bytes_over_go_to_the_largest_share() -> None:
+def test_leftover_bytes_go_to_the_largest_share() -> None:
     """50 bytes at 15 : 6 are 35 and 14: three rows of a, none of b, and 20 over, for a's last."""
     assert plan_cache(BOTH, "hotness", 50).room == {"a": 4, "b": 0}
 
 
-def test_penalties_weigh() -> None:
+def test_penalties_count_beside_visits() -> None:
     """60 bytes at 15 x 3 : 6 x 1 are 52 and 7; a takes 40, b the 20 left: no whole row."""
     assert plan_cache(BOTH, "hotness+penalty", 60).room == {"a": 4, "b": 0}
-    dear = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
+    costly = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
     # At 45 : 360, 90 bytes are 10 and 80.
-    assert plan_cache(dear, "hotness+penalty", 90).room == {"a": 1, "b": 2}
-    assert plan_cache(dear, "hotness", 90).room == {"a": 4, "b": 1}
+    assert plan_cache(costly, "hotness+penalty", 90).room == {"a": 1, "b": 2}
+    assert plan_cache(costly, "hotness", 90).room == {"a": 4, "b": 1}
 
 
 def test_benefit_ranks_single_rows() -> None:
@@ -77,8 +77,8 @@ def test_benefit_ranks_single_rows() -> None:
 
 def test_benefit_fills_the_gap_that_a_wide_row_leaves() -> None:
     """b's rows are worth most and too wide for what is left."""
-    dear = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
-    plan = plan_cache(dear, "benefit", 60)
+    costly = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
+    plan = plan_cache(costly, "benefit", 60)
     assert plan.room == {"a": 2, "b": 1}
     assert plan.held["a"].tolist() == [3, 7]
 
@@ -91,13 +91,13 @@ def test_lru_shares_by_tables() -> None:
     }
     plan = plan_cache(unsampled, "lru", 600)
     assert plan.room == {"a": 52, "b": 2}
-    assert all(not held.size for held in plan.held.values())
+    assert all(not ids.size for ids in plan.held.values())
     assert plan_cache(unsampled, "lru", 10_000).room == {"a": 100, "b": 5}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_size_is_kept_to(policy: Any) -> None:
-    """And the larger cache never finds less."""
+def test_plans_fit_every_cache_size(policy: Any) -> None:
+    """A plan never takes more bytes than the cache has, and a larger cache never saves less."""
     generator = np.random.default_rng(3)
     profile = {
         name: TypeProfile(
@@ -109,26 +109,28 @@ def test_every_size_is_kept_to(policy: Any) -> None:
         )
         for name, width, count in (("a", 4, 300), ("b", 28, 120), ("c", 1578, 77), ("d", 64, 0))
     }
-    whole = sum(each.ids.size * each.row_bytes for each in profile.values())
-    before = -1
-    for size in (0, 1, 27, 28, 5_000, 60_000, whole - 1, whole, 2 * whole):
+    all_bytes = sum(
+        type_profile.ids.size * type_profile.row_bytes for type_profile in profile.values()
+    )
+    saved_by_smaller = -1
+    for size in (0, 1, 27, 28, 5_000, 60_000, all_bytes - 1, all_bytes, 2 * all_bytes):
         plan = plan_cache(profile, policy, size)
         assert plan.used_bytes(profile) <= size
         if policy == "lru":
             continue
-        assert all(plan.room[each] == held.size for each, held in plan.held.items())
-        found = sum(plan.hits(profile).values())
+        assert all(plan.room[name] == ids.size for name, ids in plan.held.items())
+        hits = sum(plan.hits(profile).values())
         if policy == "benefit":
-            assert plan.saved_seconds(profile) >= before
-            before = plan.saved_seconds(profile)  # type: ignore[assignment]
-        if size >= whole:
-            assert found == sum(each.total for each in profile.values())
+            assert plan.saved_seconds(profile) >= saved_by_smaller
+            saved_by_smaller = plan.saved_seconds(profile)  # type: ignore[assignment]
+        if size >= all_bytes:
+            assert hits == sum(type_profile.total for type_profile in profile.values())
 
 
 @pytest.mark.parametrize("policy", ["hotness", "hotness+penalty", "benefit"])
-def test_nothing_visited(policy: Any) -> None:
-    nobody = {"a": TypeProfile(10, 100, NOTHING, NOTHING)}
-    assert plan_cache(nobody, policy, 1000).room == {"a": 0}
+def test_without_visits_nothing_is_cached(policy: Any) -> None:
+    unvisited = {"a": TypeProfile(10, 100, NOTHING, NOTHING)}
+    assert plan_cache(unvisited, policy, 1000).room == {"a": 0}
 
 
 def test_sizes() -> None:

@@ -1,4 +1,4 @@
-"""Counting visits, what a missing byte costs, and keeping both."""
+"""Counting visits, measuring what a missing byte costs, and saving both."""
 
 from __future__ import annotations
 
@@ -30,22 +30,25 @@ def test_visits_are_counted_by_iteration() -> None:
     counter.add({"a": np.array([3]), "b": np.empty(0, np.int64)})
     counter.add({"a": np.empty(0, np.int64)})
     assert counter.iterations == 3
-    found = counter.list_visited("a")
-    assert found.ids.tolist() == [1, 3]
-    assert found.visits.tolist() == [1, 2]
+    visited = counter.list_visited("a")
+    assert visited.ids.tolist() == [1, 3]
+    assert visited.visits.tolist() == [1, 2]
     assert counter.list_visited("b").visits.tolist() == [1]
 
 
 def test_penalty_is_the_median_time_of_a_typical_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """60 visits in 10 iterations: six rows of 25 bytes at a time, others each time as far as there
-    are. The first fetch is not counted; of 2, 4 and 9 seconds the median is 4."""
+    """60 visits in 10 iterations make six rows of 25 bytes a fetch.
+
+    Each fetch reads other rows as long as there are any. The first fetch is not counted, and the
+    median of 2, 4 and 9 seconds is 4.
+    """
     moments = iter(np.cumsum([0, 50, 0, 2, 0, 9, 0, 4]).tolist())
     monkeypatch.setattr(presample, "perf_counter", lambda: next(moments))
-    asked: list[np.ndarray[Any, Any]] = []
+    fetched_ids: list[np.ndarray[Any, Any]] = []
     visited = Visited(np.arange(0, 100, 5), np.full(20, 3))
-    assert miss_penalty(asked.append, visited, 10, 25) == pytest.approx(4 / (6 * 25))
-    assert len(asked) == 4
-    assert [ids.tolist() for ids in asked] == [
+    assert miss_penalty(fetched_ids.append, visited, 10, 25) == pytest.approx(4 / (6 * 25))
+    assert len(fetched_ids) == 4
+    assert [ids.tolist() for ids in fetched_ids] == [
         [0, 15, 30, 50, 65, 80],
         [0, 15, 30, 50, 65, 80],
         [5, 20, 35, 55, 70, 85],
@@ -54,31 +57,31 @@ def test_penalty_is_the_median_time_of_a_typical_fetch(monkeypatch: pytest.Monke
 
 
 def test_penalty_of_few_rows() -> None:
-    """At least one row is fetched, and never more than were visited; of none, none."""
-    asked: list[np.ndarray[Any, Any]] = []
-    assert miss_penalty(asked.append, Visited(np.array([4]), np.array([1])), 100, 8) > 0
-    assert [ids.tolist() for ids in asked] == [[4]] * 4
+    """At least one row is fetched, and never more than were visited. Without visits none is."""
+    fetched_ids: list[np.ndarray[Any, Any]] = []
+    assert miss_penalty(fetched_ids.append, Visited(np.array([4]), np.array([1])), 100, 8) > 0
+    assert [ids.tolist() for ids in fetched_ids] == [[4]] * 4
     empty = np.empty(0, np.int64)
-    assert miss_penalty(asked.append, Visited(empty, empty), 100, 8) == 0.0
-    assert len(asked) == 4
+    assert miss_penalty(fetched_ids.append, Visited(empty, empty), 100, 8) == 0.0
+    assert len(fetched_ids) == 4
 
 
-def test_a_profile_comes_back(tmp_path: Path) -> None:
+def test_a_saved_profile_is_loaded_unchanged(tmp_path: Path) -> None:
     path = profile_file(tmp_path, PROFILE.made_for, 1)
     save_profile(PROFILE, path)
-    assert [each.name for each in path.parent.iterdir()] == ["rank-1.npz"]
-    found = load_profile(path)
-    assert (found.made_for, found.iterations) == (PROFILE.made_for, PROFILE.iterations)
-    assert list(found.types) == ["paper", "author"]
-    for name, known in PROFILE.types.items():
-        own = found.types[name]
-        assert (own.row_bytes, own.rows, own.penalty) == (
-            known.row_bytes,
-            known.rows,
-            known.penalty,
+    assert [file.name for file in path.parent.iterdir()] == ["rank-1.npz"]
+    profile = load_profile(path)
+    assert (profile.made_for, profile.iterations) == (PROFILE.made_for, PROFILE.iterations)
+    assert list(profile.types) == ["paper", "author"]
+    for name, expected in PROFILE.types.items():
+        loaded = profile.types[name]
+        assert (loaded.row_bytes, loaded.rows, loaded.penalty) == (
+            expected.row_bytes,
+            expected.rows,
+            expected.penalty,
         )
-        assert np.array_equal(own.ids, known.ids)
-        assert np.array_equal(own.visits, known.visits)
+        assert np.array_equal(loaded.ids, expected.ids)
+        assert np.array_equal(loaded.visits, expected.visits)
 
 
 def test_another_configuration_has_another_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Weights and times where relations are divided: every server has what draws read of its lists."""
+"""Weights and times in a division by relation: a server has what draws read of its lists."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     return GraphDirectory.from_arrays(
         tmp_path_factory.mktemp("drawn") / "graph",
         {
-            tuple(each): np.stack(
-                [generator.integers(0, COUNTS[end], count) for end in (each.src, each.dst)]
+            tuple(relation): np.stack(
+                [
+                    generator.integers(0, COUNTS[node_type], count)
+                    for node_type in (relation.src, relation.dst)
+                ]
             )
-            for each, count in EDGES.items()
+            for relation, count in EDGES.items()
         },
         {"author": generator.random((300, 64))},
         {"paper": generator.integers(0, 3, 80)},
@@ -53,80 +56,86 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 
 @pytest.fixture(scope="module")
-def whole(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
-    """Divided by node for one server, where ids stay."""
+def undivided(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+    """The graph on one server, where nodes keep their ids."""
     return partition_graph(graph, tmp_path_factory.mktemp("whole") / "parts", 1, "random")
 
 
-def check_lists(own: Topology, whole: Topology, relation: Relation, nodes: np.ndarray) -> None:
-    """Of some destinations lists are whole, those of all others empty."""
-    counts = np.zeros(whole.in_degrees.size, np.int64)
-    counts[nodes] = whole.in_degrees[nodes]
-    assert np.array_equal(np.diff(own.indptr), counts)
-    edges = np.flatnonzero(np.repeat(counts > 0, np.diff(whole.indptr)))
+def check_lists(
+    stored: Topology, undivided: Topology, relation: Relation, nodes: np.ndarray
+) -> None:
+    """Check that ``nodes`` have all of their in-edges, and other destinations none."""
+    counts = np.zeros(undivided.in_degrees.size, np.int64)
+    counts[nodes] = undivided.in_degrees[nodes]
+    assert np.array_equal(np.diff(stored.indptr), counts)
+    edges = np.flatnonzero(np.repeat(counts > 0, np.diff(undivided.indptr)))
     for name in ("weight_sums", "times", "by_time"):
-        found, wanted = getattr(own, name), getattr(whole, name)
-        assert (found is not None) == (wanted is not None) == (name in ARRAYS[relation])
-        assert found is None or np.array_equal(found, wanted[edges])
+        actual, expected = getattr(stored, name), getattr(undivided, name)
+        assert (actual is not None) == (expected is not None) == (name in ARRAYS[relation])
+        assert actual is None or np.array_equal(actual, expected[edges])
 
 
-def test_whole_relations_have_what_a_division_by_node_has(
-    graph: GraphDirectory, whole: PartitionedGraph, tmp_path: Path
+def test_a_division_by_relation_stores_the_arrays_of_a_division_by_node(
+    graph: GraphDirectory, undivided: PartitionedGraph, tmp_path: Path
 ) -> None:
     parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
-    met = set()
-    for server, held in enumerate(parts.holdings):
-        for relation in sorted(held.relations):
-            own = parts.topology(relation, server)
-            every = np.arange(own.in_degrees.size)
-            check_lists(own, whole.topology(relation), relation, every)
-            met.add((server, relation))
-    assert len(met) > len(EDGES)
+    checked = set()
+    for server, holding in enumerate(parts.holdings):
+        for relation in sorted(holding.relations):
+            topology = parts.topology(relation, server)
+            all_nodes = np.arange(topology.in_degrees.size)
+            check_lists(topology, undivided.topology(relation), relation, all_nodes)
+            checked.add((server, relation))
+    assert len(checked) > len(EDGES)
     assert np.array_equal(parts.times("paper"), graph.times("paper"))
-    told = json.loads((parts.path / "partition.json").read_text())
-    for server, share in enumerate(told["per_server"]):
+    description = json.loads((parts.path / "partition.json").read_text())
+    for server, share in enumerate(description["per_server"]):
         files = list((parts.path / f"server-{server}" / "topology").rglob("*.npy"))
-        assert sum(each.stat().st_size for each in files) == share["topology_bytes"]
+        assert sum(path.stat().st_size for path in files) == share["topology_bytes"]
     file = topology_file(parts.path / "server-0", WRITES, "weight_sums")
     np.save(file, np.load(file)[1:])
     with pytest.raises(GraphError, match=r"weight_sums of author/writes/paper: expected shape"):
         parts.topology(WRITES, 0)
 
 
-def test_parts_have_whole_lists_with_gaps(
-    graph: GraphDirectory, whole: PartitionedGraph, tmp_path: Path
+def test_parts_of_a_cut_relation_store_full_lists_with_gaps(
+    graph: GraphDirectory, undivided: PartitionedGraph, tmp_path: Path
 ) -> None:
     tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
-    memory = max(sum(part_bytes(graph, each)) for each in cut(graph, tree, WRITES, 2))
+    memory = max(sum(part_bytes(graph, part)) for part in cut(graph, tree, WRITES, 2))
     parts = partition_by_relation(graph, tmp_path / "parts", 4, 2, server_memory=memory)
     roots = np.concatenate([graph.split("train"), graph.split("val")])
     for relation in (WRITES, CITES):
-        servers = [s for s, held in enumerate(parts.holdings) if held.roots == (relation,)]
+        servers = [s for s, holding in enumerate(parts.holdings) if holding.roots == (relation,)]
         assert len(servers) == 2
-        lists, of_whole = [], whole.topology(relation)
+        lists, undivided_topology = [], undivided.topology(relation)
         for server in servers:
-            part, own = parts.root_topology(relation, server), parts.root_lists(relation, server)
-            check_lists(own, of_whole, relation, roots)
-            assert own.has_gaps
-            assert own.positions is None
-            assert np.array_equal(own.indices[own.indices >= 0], part.indices)
-            lists.append(own.indices)
-            for below in sorted(parts.holdings[server].relations):
-                topology = parts.topology(below, server)
+            part, stored = parts.root_topology(relation, server), parts.root_lists(relation, server)
+            check_lists(stored, undivided_topology, relation, roots)
+            assert stored.has_gaps
+            assert stored.positions is None
+            assert np.array_equal(stored.indices[stored.indices >= 0], part.indices)
+            lists.append(stored.indices)
+            for inner_relation in sorted(parts.holdings[server].relations):
+                topology = parts.topology(inner_relation, server)
                 expanded = np.flatnonzero(np.diff(topology.indptr))
-                check_lists(topology, whole.topology(below), below, expanded)
-        # Every edge is in one part, where it is in the whole.
-        assert np.array_equal(sum((each >= 0).astype(int) for each in lists), lists[0] * 0 + 1)
-        edges = np.flatnonzero(np.repeat(np.isin(np.arange(80), roots), of_whole.in_degrees))
-        assert np.array_equal(np.maximum(*lists), of_whole.indices[edges])
-        # Put together for one process they are those of the whole.
-        together = parts.topology(relation)
-        nodes = np.flatnonzero(np.diff(together.indptr))
-        assert set(roots[of_whole.in_degrees[roots] > 0]) <= set(nodes)
-        check_lists(together, of_whole, relation, nodes)
-    told = json.loads((parts.path / "partition.json").read_text())
-    for server, share in enumerate(told["per_server"]):
+                check_lists(topology, undivided.topology(inner_relation), inner_relation, expanded)
+        # Every edge is in one part, at its place in the undivided list.
+        assert np.array_equal(
+            sum((indices >= 0).astype(int) for indices in lists), lists[0] * 0 + 1
+        )
+        edges = np.flatnonzero(
+            np.repeat(np.isin(np.arange(80), roots), undivided_topology.in_degrees)
+        )
+        assert np.array_equal(np.maximum(*lists), undivided_topology.indices[edges])
+        # One process that reads all parts gets the undivided lists.
+        merged = parts.topology(relation)
+        nodes = np.flatnonzero(np.diff(merged.indptr))
+        assert set(roots[undivided_topology.in_degrees[roots] > 0]) <= set(nodes)
+        check_lists(merged, undivided_topology, relation, nodes)
+    description = json.loads((parts.path / "partition.json").read_text())
+    for server, share in enumerate(description["per_server"]):
         files = list((parts.path / f"server-{server}").rglob("*.npy"))
         described = share["feature_bytes"] + share["topology_bytes"]
-        assert sum(each.stat().st_size for each in files) == described + 128 * len(files)
-    assert {each: list(draw_arrays(graph.schema, each)) for each in EDGES} == ARRAYS
+        assert sum(path.stat().st_size for path in files) == described + 128 * len(files)
+    assert {relation: list(draw_arrays(graph.schema, relation)) for relation in EDGES} == ARRAYS

@@ -26,7 +26,7 @@ TORCH = {
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("kind", ["memory", "mmap"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_sparse_updates_are_torchs(name: str, kind: str, tmp_path: Path) -> None:
+def test_sparse_updates_equal_torch_s(name: str, kind: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     start = torch.randn(7, 3, generator=generator, dtype=torch.float64)
     storage: RowStorage = MappedStorage(tmp_path)
@@ -35,73 +35,73 @@ def test_sparse_updates_are_torchs(name: str, kind: str, tmp_path: Path) -> None
     parts = 1 + OPTIMIZERS[name].parts
     stored = storage.zeros(7, parts * 3, torch.float64).view(7, parts, 3)
     records = RowRecords(stored, torch.device("cpu"))
-    own, theirs = records.rows, start.clone().requires_grad_()
-    own.copy_(start)
-    optimizer, expected = OPTIMIZERS[name](0.1), TORCH[name](theirs)
-    for rows in ([0, 3], [3], [], [6, 1, 3], [0]):
-        places = torch.tensor(rows, dtype=torch.int64)
-        gradient = torch.randn(len(rows), 3, generator=generator, dtype=torch.float64)
-        lent = records.lend(places.numpy())
-        lent.update(optimizer, gradient, Factors())
-        records.take_back(lent)
-        theirs.grad = torch.sparse_coo_tensor(
+    rows_of_table, torch_rows = records.rows, start.clone().requires_grad_()
+    rows_of_table.copy_(start)
+    optimizer, expected = OPTIMIZERS[name](0.1), TORCH[name](torch_rows)
+    for read in ([0, 3], [3], [], [6, 1, 3], [0]):
+        places = torch.tensor(read, dtype=torch.int64)
+        gradient = torch.randn(len(read), 3, generator=generator, dtype=torch.float64)
+        lent_records = records.lend(places.numpy())
+        lent_records.update(optimizer, gradient, Factors())
+        records.take_back(lent_records)
+        torch_rows.grad = torch.sparse_coo_tensor(
             places[None], gradient, (7, 3), check_invariants=True
         ).coalesce()
         expected.step()
-        assert torch.allclose(own, theirs.detach(), rtol=0, atol=1e-12)
+        assert torch.allclose(rows_of_table, torch_rows.detach(), rtol=0, atol=1e-12)
     # Rows that nobody read stand still.
-    assert torch.equal(own[[2, 4, 5]], start[[2, 4, 5]])
+    assert torch.equal(rows_of_table[[2, 4, 5]], start[[2, 4, 5]])
 
 
-def test_mapped_tables_are_on_disk_and_leave_nothing(tmp_path: Path) -> None:
+def test_mapped_tables_are_on_disk_and_leave_no_files(tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     table = MappedStorage(folder).zeros(1000, 16, torch.float32)
     assert not table.any()
     table[[3, 999]] += 1.0
     assert table.sum() == 32
     start = table.data_ptr()
-    held = [
+    mapping_lines = [
         line
         for line in Path("/proc/self/maps").read_text().splitlines()
         if int(line.split("-")[0], 16) <= start < int(line.split()[0].split("-")[1], 16)
     ]
-    assert len(held) == 1
+    assert len(mapping_lines) == 1
     # Shared with a file, which has lost its name.
-    assert " rw-s " in held[0]
-    assert held[0].endswith("(deleted)")
+    assert " rw-s " in mapping_lines[0]
+    assert mapping_lines[0].endswith("(deleted)")
     assert list(folder.iterdir()) == []
     assert MappedStorage(folder).zeros(0, 16, torch.float32).shape == (0, 16)
 
 
 def resident_kib(table: torch.Tensor) -> int:
-    """What of a table's mapping lies in memory."""
+    """Return how many KiB of a table's mapping are in memory."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     for line in lines:
         if line.startswith(f"{table.data_ptr():x}-"):
-            return next(int(own.split()[1]) for own in lines if own.startswith("Rss:"))
+            return next(int(field.split()[1]) for field in lines if field.startswith("Rss:"))
     raise AssertionError("not mapped")
 
 
-def test_what_is_written_out_comes_from_disk(tmp_path: Path) -> None:
+def test_a_table_that_is_written_out_leaves_memory_and_is_read_from_disk(tmp_path: Path) -> None:
     kind = subprocess.run(
         ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
     ).stdout.strip()
     if kind == "tmpfs":
         pytest.skip("files here are in memory")
     storage = MappedStorage(tmp_path)
-    table, other = (storage.zeros(1 << 14, 64, torch.float32) for _ in range(2))
+    table, second_table = (storage.zeros(1 << 14, 64, torch.float32) for _ in range(2))
     table += torch.arange(64)
-    other += 1.0
-    assert resident_kib(table) == resident_kib(other) == 4096
+    second_table += 1.0
+    assert resident_kib(table) == resident_kib(second_table) == 4096
     storage.write_out(table)
     assert resident_kib(table) == 0
-    assert resident_kib(other) == 4096
+    assert resident_kib(second_table) == 4096
     assert torch.equal(table, torch.arange(64.0).expand(1 << 14, 64))
     assert resident_kib(table) == 4096
     storage.write_out(storage.zeros(0, 64, torch.float32))
 
 
-def test_a_disk_that_is_too_small_is_told_before_training(tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"learnable\.folder: .*: a table of \d+ bytes: "):
         MappedStorage(tmp_path).zeros(1 << 44, 4, torch.float32)
     assert list(tmp_path.iterdir()) == []
@@ -117,11 +117,11 @@ def test_first_rows_are_a_function_of_seed_type_and_id() -> None:
     assert np.array_equal(rows[::-1], first_rows(3, "author", ids[::-1].copy(), 64))
     assert not np.array_equal(rows, first_rows(4, "author", ids, 64))
     assert not np.array_equal(rows, first_rows(3, "paper", ids, 64))
-    many = first_rows(0, "author", np.arange(2000), 16)
-    assert abs(many.mean()) < 0.01
-    assert many.var() == pytest.approx(1 / 16, rel=0.02)
-    small = first_rows(0, "author", np.arange(2000), 16, deviation=0.03)
-    np.testing.assert_allclose(small, many * (4 * 0.03))
+    rows_of_many_nodes = first_rows(0, "author", np.arange(2000), 16)
+    assert abs(rows_of_many_nodes.mean()) < 0.01
+    assert rows_of_many_nodes.var() == pytest.approx(1 / 16, rel=0.02)
+    scaled = first_rows(0, "author", np.arange(2000), 16, deviation=0.03)
+    np.testing.assert_allclose(scaled, rows_of_many_nodes * (4 * 0.03))
     assert first_rows(0, "author", np.empty(0, np.int64), 4).shape == (0, 4)
 
 
@@ -139,11 +139,11 @@ def test_rows_that_several_passes_read_are_one_leaf() -> None:
     rows.of("a", ids[::-1].copy()).sum().backward()
     rows.of("a", ids[:2]).sum().backward()
     assert leaf.gradient().tolist() == [[5, 5], [2, 2], [2, 2]]
-    whole = Leaf(ids, table, learns=True, places=np.array([5, 0, 2]))
-    assert whole.of(ids[1:]).tolist() == [[0, 1], [4, 5]]
-    (whole.of(ids) * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
-    assert whole.gradient()[[5, 0, 2]].tolist() == [[1, 1], [2, 2], [3, 3]]
-    untouched = Leaf(np.array([1]), table[1:2], learns=False)
-    assert not untouched.of(np.array([1])).requires_grad
-    assert untouched.gradient().tolist() == [[0, 0]]
+    table_leaf = Leaf(ids, table, learns=True, places=np.array([5, 0, 2]))
+    assert table_leaf.of(ids[1:]).tolist() == [[0, 1], [4, 5]]
+    (table_leaf.of(ids) * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
+    assert table_leaf.gradient()[[5, 0, 2]].tolist() == [[1, 1], [2, 2], [3, 3]]
+    frozen = Leaf(np.array([1]), table[1:2], learns=False)
+    assert not frozen.of(np.array([1])).requires_grad
+    assert frozen.gradient().tolist() == [[0, 0]]
     assert distinct([]).size == 0

@@ -35,7 +35,7 @@ DIM = 3
 ORIGINALS = np.array([4, 9, 0, 7, 2, 5, 8, 1, 6, 3])
 
 
-def make(
+def make_share(
     rank: int = 0,
     *,
     offsets: tuple[int, ...] = (0, 10),
@@ -63,42 +63,42 @@ def update(share: TableShare, places: list[int], gradient: torch.Tensor) -> None
 
 @pytest.mark.parametrize("rank", range(4))
 def test_ranks_share_rows_by_the_offsets_of_the_table(rank: int) -> None:
-    share = make(rank, offsets=(0, 7, 10), ranks_per_server=2)
-    owned = [[0, 2, 4, 6], [1, 3, 5], [7, 9], [8]][rank]
-    assert share.owned_ids().tolist() == owned
-    expected = first_rows(5, "item", ORIGINALS[owned], DIM)
+    share = make_share(rank, offsets=(0, 7, 10), ranks_per_server=2)
+    owned_ids = [[0, 2, 4, 6], [1, 3, 5], [7, 9], [8]][rank]
+    assert share.owned_ids().tolist() == owned_ids
+    expected = first_rows(5, "item", ORIGINALS[owned_ids], DIM)
     assert share.records.rows.tolist() == expected.tolist()
-    places = share.places_of(np.array(owned[1:], np.int64))
-    assert places.tolist() == list(range(1, len(owned)))
+    places = share.places_of(np.array(owned_ids[1:], np.int64))
+    assert places.tolist() == list(range(1, len(owned_ids)))
     result = share.result()
-    assert result[f"item{IDS}"].tolist() == ORIGINALS[owned].tolist()
+    assert result[f"item{IDS}"].tolist() == ORIGINALS[owned_ids].tolist()
     assert torch.equal(result["item"], share.records.rows)
 
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("moments", [1, 2])
-def test_updates_are_taken_back(moments: int, cached: bool) -> None:
-    share = make()
+def test_undo_restores_the_state_before_updates(moments: int, cached: bool) -> None:
+    share = make_share()
     if cached:
         share.hold(3, None)
     states = []
-    for turn in range(3):
+    for step in range(3):
         share.records.write_back()
         states.append({name: value.clone() for name, value in share.state(False).items()})
         share.remember()
-        for places in ([turn, 5], [5, 7, turn + 1]):
-            update(share, places, torch.full((len(places), DIM), 0.5 + turn, dtype=torch.float64))
+        for places in ([step, 5], [5, 7, step + 1]):
+            update(share, places, torch.full((len(places), DIM), 0.5 + step, dtype=torch.float64))
     assert not torch.equal(share.state(False)["records.item"], states[2]["records.item"])
     share.undo(moments)
     for name, value in share.state(False).items():
         assert torch.equal(value, states[-moments][name])
 
 
-def test_given_rows_that_stay_what_they_are(tmp_path: Path) -> None:
-    given = np.random.default_rng(0).random((10, DIM), np.float32)
-    np.save(tmp_path / "item.npy", given)
-    share = make(initial=tmp_path / "item.npy", frozen=True)
-    assert share.records.rows.tolist() == given[ORIGINALS].astype(np.float64).tolist()
+def test_frozen_rows_from_a_file_are_neither_changed_nor_saved(tmp_path: Path) -> None:
+    initial_rows = np.random.default_rng(0).random((10, DIM), np.float32)
+    np.save(tmp_path / "item.npy", initial_rows)
+    share = make_share(initial=tmp_path / "item.npy", frozen=True)
+    assert share.records.rows.tolist() == initial_rows[ORIGINALS].astype(np.float64).tolist()
     # They have no optimiser's state, and nothing of them is saved or gone back to.
     assert share.records.stored.shape == (10, 1, DIM)
     assert (share.count(), share.count_changed(), share.state(True)) == (0, 0, {})
@@ -108,43 +108,45 @@ def test_given_rows_that_stay_what_they_are(tmp_path: Path) -> None:
     assert not share.records.rows[1].any()
 
 
-def test_an_update_is_of_the_rows_that_were_read() -> None:
-    share, gradient = make(l2=0.5), torch.ones(2, DIM, dtype=torch.float64)
-    before = share.records.rows.clone()
+def test_an_update_changes_only_the_rows_that_were_read() -> None:
+    share, gradient = make_share(l2=0.5), torch.ones(2, DIM, dtype=torch.float64)
+    rows_before = share.records.rows.clone()
     update(share, [8, 3], gradient)
-    after = share.records.rows
+    rows_after = share.records.rows
     # The first step of Adagrad goes by the sign.
-    moved = gradient + 0.5 * before[[8, 3]]
-    assert torch.allclose(after[[8, 3]], before[[8, 3]] - 0.1 * moved.sign(), rtol=0, atol=1e-9)
-    others = [place for place in range(10) if place not in (3, 8)]
-    assert torch.equal(after[others], before[others])
+    step = gradient + 0.5 * rows_before[[8, 3]]
+    assert torch.allclose(
+        rows_after[[8, 3]], rows_before[[8, 3]] - 0.1 * step.sign(), rtol=0, atol=1e-9
+    )
+    other_places = [place for place in range(10) if place not in (3, 8)]
+    assert torch.equal(rows_after[other_places], rows_before[other_places])
     assert gradient.eq(1).all()
-    changed = share.changes(with_kept=False)["records.item"]
-    assert isinstance(changed, PickedRows)
-    assert changed.places.tolist() == [3, 8]
+    changes = share.changes(with_kept=False)["records.item"]
+    assert isinstance(changes, PickedRows)
+    assert changes.places.tolist() == [3, 8]
     assert (share.count(), share.count_changed()) == (10, 2)
     share.mark_saved()
     assert share.count_changed() == 0
 
 
 @pytest.mark.parametrize("kind", ["memory", "mmap", "held"])
-def test_going_back_is_of_what_changed_since(kind: str, tmp_path: Path) -> None:
-    share = make(storage=MemoryStorage(CPU) if kind == "memory" else MappedStorage(tmp_path))
+def test_going_back_restores_the_kept_rows(kind: str, tmp_path: Path) -> None:
+    share = make_share(storage=MemoryStorage(CPU) if kind == "memory" else MappedStorage(tmp_path))
     if kind == "held":
         share.hold(4, np.array([0, 3, 5]))
     update(share, [0, 1], torch.ones(2, DIM, dtype=torch.float64))
     share.mark_saved()
     share.keep()
-    kept = share.result()["item"].clone()
-    assert torch.equal(share.state(True)["kept.item"], kept)
+    kept_rows = share.result()["item"].clone()
+    assert torch.equal(share.state(True)["kept.item"], kept_rows)
     assert "kept.item" not in share.state(False)
     assert share.count_changed() == 10
     share.mark_saved()
     update(share, [3, 1], torch.ones(2, DIM, dtype=torch.float64))
-    assert not torch.equal(share.result()["item"], kept)
+    assert not torch.equal(share.result()["item"], kept_rows)
     state = share.records.read(torch.tensor([3]))[:, 1]
     share.go_back()
-    assert torch.equal(share.result()["item"], kept)
+    assert torch.equal(share.result()["item"], kept_rows)
     # The optimiser goes on from where it is.
     assert torch.equal(share.records.read(torch.tensor([3]))[:, 1], state)
     assert share.count_changed() == 2
@@ -155,18 +157,18 @@ def test_going_back_is_of_what_changed_since(kind: str, tmp_path: Path) -> None:
     assert kept_changes.places.tolist() == []
 
 
-def test_what_is_never_kept_takes_no_room() -> None:
-    share = make(keeps=False)
+def test_a_share_that_keeps_nothing_does_not_go_back() -> None:
+    share = make_share(keeps=False)
     update(share, [2], torch.ones(1, DIM, dtype=torch.float64))
     share.keep()
-    after = share.records.rows.clone()
+    rows_after = share.records.rows.clone()
     share.go_back()
-    assert torch.equal(share.records.rows, after)
+    assert torch.equal(share.records.rows, rows_after)
     assert list(share.state(with_kept=True)) == ["records.item"]
 
 
-def test_no_tables_talk_to_nobody(tmp_path: Path) -> None:
-    """The cluster's other rank is not there: any message would fail."""
+def test_without_tables_no_message_is_sent(tmp_path: Path) -> None:
+    """The second rank of the cluster does not exist, so any message would fail."""
     cluster = Cluster(0, 2, 1, CPU, 1.0)
     learnable = LearnableRows(cluster)
     nodes = {"item": [np.array([1, 2])]}
@@ -192,7 +194,7 @@ def test_no_tables_talk_to_nobody(tmp_path: Path) -> None:
 
 
 class Computed(torch.autograd.Function):
-    """Rows that are computed without any that is learned; their gradient tells when it is made."""
+    """Rows that no learnable row is part of. They record when their gradient is computed."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, events: list[str]) -> torch.Tensor:
@@ -210,39 +212,41 @@ def test_gradients_may_leave_within_the_backward_pass(
     early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    start_back = RowMessages.start_back
+    send_back = RowMessages.start_back
 
-    def told(*given: Any) -> Any:
+    def record_start(*arguments: Any) -> Any:
         events.append("gradients leave")
-        return start_back(*given)
+        return send_back(*arguments)
 
-    monkeypatch.setattr(RowMessages, "start_back", told)
-    share, ids = make(), np.array([4, 1])
+    monkeypatch.setattr(RowMessages, "start_back", record_start)
+    share, ids = make_share(), np.array([4, 1])
     learnable = LearnableRows(Cluster(0, 1, 1, CPU, 1.0), [share])
-    before = share.records.rows.clone()
+    rows_before = share.records.rows.clone()
     fetched = learnable.fetch(learnable.ask({"item": [ids]}, "here"), "here")
     if early:
         fetched.push_early()
-    others = Computed.apply(torch.full((2, DIM), 2.0, dtype=torch.float64).requires_grad_(), events)
-    (others * fetched.of("item", ids)).sum().backward()
+    other_rows = Computed.apply(
+        torch.full((2, DIM), 2.0, dtype=torch.float64).requires_grad_(), events
+    )
+    (other_rows * fetched.of("item", ids)).sum().backward()
     assert events == [*["gradients leave"][:early], "gradient of others"]
     fetched.push()
     assert events.count("gradients leave") == 1
     assert fetched.squares("a norm") == 4 * 2 * DIM
     fetched.step()
-    changed = (share.records.rows != before).any(1).nonzero().squeeze(1)
-    assert changed.tolist() == [1, 4]
+    changed_rows = (share.records.rows != rows_before).any(1).nonzero().squeeze(1)
+    assert changed_rows.tolist() == [1, 4]
     # Nothing holds what was fetched any longer than the iteration.
-    known = weakref.ref(fetched)
+    reference = weakref.ref(fetched)
     del fetched
-    assert known() is None
+    assert reference() is None
 
 
 @pytest.fixture(scope="module")
 def ranks(
     run_ranks: Callable[..., list[Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[int, list[dict[str, Any]]]:
-    """By number of ranks, what they found."""
+    """The results of every rank, by the number of ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     return {
         world: run_ranks(RANK_SCRIPT, world, folder / str(world), str(servers))
@@ -250,60 +254,63 @@ def ranks(
     }
 
 
-def test_several_ranks_learn_what_one_does(ranks: dict[int, list[dict[str, Any]]]) -> None:
-    (alone,), together = ranks[1], ranks[4]
+def test_several_ranks_learn_the_rows_that_one_rank_learns(
+    ranks: dict[int, list[dict[str, Any]]],
+) -> None:
+    (single_rank,), all_ranks = ranks[1], ranks[4]
     for table in ("item", "user"):
-        ids = [each for found in together for each in found["ids"][table]]
-        rows = [each for found in together for each in found["rows"][table]]
-        assert sorted(ids) == alone["ids"][table]
+        ids = [value for rank_result in all_ranks for value in rank_result["ids"][table]]
+        rows = [value for rank_result in all_ranks for value in rank_result["rows"][table]]
+        assert sorted(ids) == single_rank["ids"][table]
         np.testing.assert_allclose(
-            np.array(rows)[np.argsort(ids)], alone["rows"][table], rtol=0, atol=1e-12
+            np.array(rows)[np.argsort(ids)], single_rank["rows"][table], rtol=0, atol=1e-12
         )
-        for found in together:
-            assert found["read"][table] == np.array(rows)[np.argsort(ids)].tolist()
+        for rank_result in all_ranks:
+            assert rank_result["read"][table] == np.array(rows)[np.argsort(ids)].tolist()
     # Frozen rows stand still, others moved, and rows that nobody reads stand still too.
     expected = {
         name: first_rows(7, name, np.arange(10)[::-1][:count].copy(), DIM)
         for name, count in (("item", 10), ("user", 6))
     }
-    assert alone["rows"]["user"] == expected["user"].tolist()
-    moved = (np.array(alone["rows"]["item"]) != expected["item"]).any(1)
-    assert np.flatnonzero(moved).tolist() == [0, 1, 3, 4, 9]
+    assert single_rank["rows"]["user"] == expected["user"].tolist()
+    changed_rows = (np.array(single_rank["rows"]["item"]) != expected["item"]).any(1)
+    assert np.flatnonzero(changed_rows).tolist() == [0, 1, 3, 4, 9]
 
 
 def test_gradients_are_collected_on_rank_0(ranks: dict[int, list[dict[str, Any]]]) -> None:
-    (alone,), together = ranks[1], ranks[4]
-    assert [found["collected"] for found in together[1:]] == [{}, {}, {}]
-    found, expected = together[0]["collected"], alone["collected"]
+    (single_rank,), all_ranks = ranks[1], ranks[4]
+    assert [rank_result["collected"] for rank_result in all_ranks[1:]] == [{}, {}, {}]
+    gradients, expected = all_ranks[0]["collected"], single_rank["collected"]
     assert expected["model.learnable.item.ids"] == [0, 1, 3, 4, 9]
     assert expected["model.learnable.user.ids"] == [0, 1, 2, 5]
-    # How often each row is read, in groups of their own.
+    # How often each row is read, counted group by group.
     times = np.array([1, 1, 1, 4, 2])[:, None]
     rows = np.array(expected["model.learnable.item"])
     np.testing.assert_allclose(expected["gradient.learnable.item"], 2 * times * rows, atol=1e-12)
     assert "gradient.learnable.user" not in expected
-    assert found.keys() == expected.keys()
+    assert gradients.keys() == expected.keys()
     for key, values in expected.items():
-        np.testing.assert_allclose(found[key], values, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(gradients[key], values, rtol=0, atol=1e-12)
     squares = float(np.square(2 * times * rows).sum())
-    for each in (alone, *together):
-        assert each["squares"] == pytest.approx(squares, rel=1e-12)
+    for rank_result in (single_rank, *all_ranks):
+        assert rank_result["squares"] == pytest.approx(squares, rel=1e-12)
 
 
-def test_each_row_crosses_once_a_rank(ranks: dict[int, list[dict[str, Any]]]) -> None:
+def test_each_rank_fetches_a_remote_row_once(ranks: dict[int, list[dict[str, Any]]]) -> None:
     assert not any(ranks[1][0]["bytes"].values())
-    sent = {
-        cause: sum(found["bytes"][cause] for found in ranks[4])
+    sent_bytes = {
+        cause: sum(rank_result["bytes"][cause] for rank_result in ranks[4])
         for cause in ("feature", "gradient", "control")
     }
     remote = {
-        table: sum(found["remote"][table] for found in ranks[4]) for table in ("item", "user")
+        table: sum(rank_result["remote"][table] for rank_result in ranks[4])
+        for table in ("item", "user")
     }
     assert remote == {"item": 4, "user": 3}
     row = DIM * 8
-    # An id there and a row back; a gradient where it is learned; and how many of each table, to
-    # each rank of the other server.
-    assert sent == {
+    # An id is sent and a row comes back. Learned rows send a gradient. Each rank of the other
+    # server gets a count for each table.
+    assert sent_bytes == {
         "feature": (remote["item"] + remote["user"]) * (8 + row),
         "gradient": remote["item"] * row,
         "control": 4 * 2 * len(remote) * 4,

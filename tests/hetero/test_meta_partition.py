@@ -21,7 +21,7 @@ REV_WRITES = Relation("paper", "rev_writes", "author")
 REV_TOPIC = Relation("field", "rev_has_topic", "paper")
 
 
-def schema_of(types: dict[str, int], relations: dict[Relation, int], target: str) -> GraphSchema:
+def make_schema(types: dict[str, int], relations: dict[Relation, int], target: str) -> GraphSchema:
     return GraphSchema(
         name="typed",
         node_types={name: NodeType(count) for name, count in types.items()},
@@ -40,14 +40,14 @@ def mag() -> Metagraph:
         TOPIC: 7_505_078, REV_TOPIC: 7_505_078,
         CITES: 10_832_542,
     }  # fmt: skip
-    return make_metagraph(schema_of(types, relations, "paper"))
+    return make_metagraph(make_schema(types, relations, "paper"))
 
 
-def star(weights: list[int]) -> Metagraph:
-    """A target with one edge-less relation from a type of each of some sizes."""
+def make_star(weights: list[int]) -> Metagraph:
+    """Make a target with a relation from each of some types, which have ``weights`` nodes."""
     types = {"t": 0} | {f"leaf{i}": weight for i, weight in enumerate(weights)}
     relations = {Relation(f"leaf{i}", "to", "t"): 0 for i in range(len(weights))}
-    return make_metagraph(schema_of(types, relations, "t"))
+    return make_metagraph(make_schema(types, relations, "t"))
 
 
 def test_the_metatree_of_ogbn_mag(mag: Metagraph) -> None:
@@ -65,36 +65,40 @@ def test_the_metatree_of_ogbn_mag(mag: Metagraph) -> None:
 
 
 def test_the_partitions_of_ogbn_mag(mag: Metagraph) -> None:
-    found = divide(mag, make_metatree(mag, "paper", 2), 2)
-    cites, others = found.shares
+    division = divide(mag, make_metatree(mag, "paper", 2), 2)
+    cites, rest = division.shares
     assert cites.roots == (CITES,)
     assert set(cites.relations) == {CITES, WRITES, REV_TOPIC}
     assert (cites.nodes, cites.edges) == (1_931_003, 25_483_280)
-    assert set(others.roots) == {WRITES, REV_TOPIC}
-    assert set(others.relations) == {WRITES, REV_WRITES, REV_AFFILIATED, REV_TOPIC, TOPIC}
-    assert (others.nodes, others.edges) == (1_939_743, 30_345_474)
+    assert set(rest.roots) == {WRITES, REV_TOPIC}
+    assert set(rest.relations) == {WRITES, REV_WRITES, REV_AFFILIATED, REV_TOPIC, TOPIC}
+    assert (rest.nodes, rest.edges) == (1_939_743, 30_345_474)
     # Institutions are read through their reverse relation only.
-    assert found.unreachable == (AFFILIATED,)
-    assert found.replication == pytest.approx((1_931_003 + 1_939_743) / 1_939_743)
-    assert found.as_json()["servers"][0]["roots"] == ["paper/cites/paper"]
+    assert division.unreachable == (AFFILIATED,)
+    assert division.replication == pytest.approx((1_931_003 + 1_939_743) / 1_939_743)
+    assert division.as_json()["servers"][0]["roots"] == ["paper/cites/paper"]
 
 
-def test_every_relation_is_met_at_every_depth(mag: Metagraph) -> None:
+def test_the_metatree_visits_a_relation_once_at_each_depth(mag: Metagraph) -> None:
     tree = make_metatree(mag, "paper", 3)
-    met = list(tree.follow_from([CITES]))
-    assert met.count((CITES, 2)) == 1
-    assert {depth for relation, depth in met if relation == CITES} == {0, 1, 2}
+    visited = list(tree.follow_from([CITES]))
+    assert visited.count((CITES, 2)) == 1
+    assert {depth for relation, depth in visited if relation == CITES} == {0, 1, 2}
     # At the root only the relation itself, whatever else leads to papers.
-    assert [relation for relation, depth in met if depth == 0] == [CITES]
+    assert [relation for relation, depth in visited if depth == 0] == [CITES]
     assert tree.relations_of([CITES]) == sorted(
         {CITES, WRITES, REV_TOPIC, REV_AFFILIATED, REV_WRITES, TOPIC}
     )
 
 
 def test_one_layer_reads_root_relations_alone(mag: Metagraph) -> None:
-    found = divide(mag, make_metatree(mag, "paper", 1), 3)
-    assert sorted(share.relations for share in found.shares) == [(WRITES,), (REV_TOPIC,), (CITES,)]
-    assert set(found.unreachable) == {AFFILIATED, REV_AFFILIATED, REV_WRITES, TOPIC}
+    division = divide(mag, make_metatree(mag, "paper", 1), 3)
+    assert sorted(share.relations for share in division.shares) == [
+        (WRITES,),
+        (REV_TOPIC,),
+        (CITES,),
+    ]
+    assert set(division.unreachable) == {AFFILIATED, REV_AFFILIATED, REV_WRITES, TOPIC}
 
 
 def test_metapaths_restrict_what_is_followed(mag: Metagraph) -> None:
@@ -107,7 +111,7 @@ def test_metapaths_restrict_what_is_followed(mag: Metagraph) -> None:
     assert tree.types_of([WRITES]) == ["author", "paper"]
 
 
-def test_what_a_hop_draws_for_is_all_that_was_found(mag: Metagraph) -> None:
+def test_a_hop_draws_for_every_type_that_was_reached(mag: Metagraph) -> None:
     tree = make_metatree(mag, "paper", 2)
     assert tree.read_at(0) == (tree.roots, ("paper",))
     relations, types = tree.read_at(1)
@@ -126,7 +130,7 @@ def test_what_a_hop_draws_for_is_all_that_was_found(mag: Metagraph) -> None:
         ("paper", 1, [[]], "expected 1 to 1 relations, given 0"),
     ],
 )  # fmt: skip
-def test_what_makes_no_metatree_is_refused(
+def test_bad_requests_for_a_metatree_are_refused(
     mag: Metagraph, target: str, layers: int, metapaths: list[list[str]], message: str
 ) -> None:
     with pytest.raises(RequestError, match=message):
@@ -134,59 +138,59 @@ def test_what_makes_no_metatree_is_refused(
 
 
 def test_a_target_that_nothing_leads_to_is_refused() -> None:
-    away = schema_of({"a": 1, "b": 1}, {Relation("a", "to", "b"): 1}, "a")
+    schema = make_schema({"a": 1, "b": 1}, {Relation("a", "to", "b"): 1}, "a")
     with pytest.raises(RequestError, match="no relation leads to 'a'"):
-        make_metatree(make_metagraph(away), "a", 1)
+        make_metatree(make_metagraph(schema), "a", 1)
 
 
-def test_names_that_several_relations_share() -> None:
+def test_a_name_that_several_relations_share_is_ambiguous() -> None:
     types, relations = {"a": 1, "b": 1}, {Relation("a", "to", "b"): 1, Relation("b", "to", "b"): 1}
-    found = make_metagraph(schema_of(types, relations, "b"))
-    assert find_relation(found, "b/to/b") == Relation("b", "to", "b")
+    metagraph = make_metagraph(make_schema(types, relations, "b"))
+    assert find_relation(metagraph, "b/to/b") == Relation("b", "to", "b")
     with pytest.raises(RequestError, match=r"a/to/b, b/to/b have that name"):
-        find_relation(found, "to")
+        find_relation(metagraph, "to")
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 4, 5, 6])
-def test_heaviest_first_stays_within_the_bound_of_the_best(servers: int) -> None:
+def test_heaviest_first_stays_within_its_bound_of_the_optimum(servers: int) -> None:
     weights = [7, 7, 6, 6, 5, 4, 4, 3]
-    found = divide(star(weights), make_metatree(star(weights), "t", 1), servers)
-    loads = [sum(found.weights[root] for root in share.roots) for share in found.shares]
-    best = min(
-        max(sum(w for w, s in zip(weights, places, strict=True) if s == each)
-            for each in range(servers))
+    division = divide(make_star(weights), make_metatree(make_star(weights), "t", 1), servers)
+    loads = [sum(division.weights[root] for root in share.roots) for share in division.shares]
+    lower_bound = min(
+        max(sum(w for w, s in zip(weights, places, strict=True) if s == server)
+            for server in range(servers))
         for places in itertools.product(range(servers), repeat=len(weights))
     ) if servers <= 3 else max(max(weights), -(-sum(weights) // servers))  # fmt: skip
     # Graham, 1969: LPT is at most 4/3 - 1/(3 m) of the best.
-    assert max(loads) <= (4 / 3 - 1 / (3 * servers)) * best + 1e-9
-    assert all(share.replica == Replica(0, 1) for share in found.shares)
+    assert max(loads) <= (4 / 3 - 1 / (3 * servers)) * lower_bound + 1e-9
+    assert all(share.replica == Replica(0, 1) for share in division.shares)
 
 
 def test_spare_servers_split_the_heaviest_sub_metatrees() -> None:
-    found = divide(star([90, 40, 10]), make_metatree(star([90, 40, 10]), "t", 1), 6)
-    copies = {share.roots[0].src: share.replica.copies for share in found.shares}
+    division = divide(make_star([90, 40, 10]), make_metatree(make_star([90, 40, 10]), "t", 1), 6)
+    copies = {share.roots[0].src: share.replica.copies for share in division.shares}
     assert copies == {"leaf0": 3, "leaf1": 2, "leaf2": 1}
     copies_of_first = [
-        share.replica.place for share in found.shares if share.roots[0].src == "leaf0"
+        share.replica.place for share in division.shares if share.roots[0].src == "leaf0"
     ]
     assert copies_of_first == [0, 1, 2]
 
 
 def test_empty_types_leave_no_server_idle() -> None:
-    found = divide(star([5, 0, 0, 0]), make_metatree(star([5, 0, 0, 0]), "t", 1), 4)
-    assert all(share.roots for share in found.shares)
-    assert found.replication == 1.0
+    division = divide(make_star([5, 0, 0, 0]), make_metatree(make_star([5, 0, 0, 0]), "t", 1), 4)
+    assert all(share.roots for share in division.shares)
+    assert division.replication == 1.0
 
 
-def test_weights_of_ones_own_decide() -> None:
-    graph = star([1, 1, 100])
+def test_given_weights_decide_the_shares() -> None:
+    graph = make_star([1, 1, 100])
     tree = make_metatree(graph, "t", 1)
-    by_name = {root.src: root for root in tree.roots}
-    weights = {by_name["leaf0"]: 50, by_name["leaf1"]: 30, by_name["leaf2"]: 20}
+    root_by_leaf = {root.src: root for root in tree.roots}
+    weights = {root_by_leaf["leaf0"]: 50, root_by_leaf["leaf1"]: 30, root_by_leaf["leaf2"]: 20}
     first, second = divide(graph, tree, 2, weights).shares
     assert [root.src for root in first.roots] == ["leaf0"]
     assert [root.src for root in second.roots] == ["leaf1", "leaf2"]
     with pytest.raises(RequestError, match="weights: expected one of at least 0 for leaf2/to/t"):
-        divide(graph, tree, 2, weights | {by_name["leaf2"]: -1})
+        divide(graph, tree, 2, weights | {root_by_leaf["leaf2"]: -1})
     with pytest.raises(RequestError, match="servers: expected 1 to 65,536"):
         divide(graph, tree, 0)

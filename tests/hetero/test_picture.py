@@ -38,17 +38,17 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_command(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "tree.png"
-    words = ["metatree", str(graph), "--layers", "2", "--servers", "1", "--out", str(picture)]
-    assert main(words) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    arguments = ["metatree", str(graph), "--layers", "2", "--servers", "1", "--out", str(picture)]
+    assert main(arguments) == 0
+    printed = " ".join(capsys.readouterr().out.split())
     # 3 papers, 2 authors, 2 + 1 edges.
-    assert "author/writes/paper │ 8" in told
-    assert "not read within 2 hops of paper: author/likes/venue" in told
+    assert "author/writes/paper │ 8" in printed
+    assert "not read within 2 hops of paper: author/likes/venue" in printed
     assert picture.read_bytes().startswith(PNG)
-    assert [each.name for each in tmp_path.iterdir()] == ["tree.png"]
+    assert [file.name for file in tmp_path.iterdir()] == ["tree.png"]
 
 
-def test_what_is_wrong_is_named(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_named(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metatree", str(graph), "--target", "editor"]) == 1
     assert "target: expected one of author, paper, venue" in capsys.readouterr().err
     assert main(["metatree", str(graph), "--metapath", "writes,likes"]) == 1
@@ -67,7 +67,7 @@ def test_a_tree_too_large_to_draw_is_cut(tmp_path: Path) -> None:
     tree = make_metatree(metagraph, "t", 3)
     assert _drawn_depth(tree) == 1
     assert MOST_VERTICES < 20 + 20 * 20
-    found = divide(metagraph, tree, 4)
-    draw_metatree(found, tmp_path / "tree.png", "dense")
+    division = divide(metagraph, tree, 4)
+    draw_metatree(division, tmp_path / "tree.png", "dense")
     assert (tmp_path / "tree.png").read_bytes().startswith(PNG)
-    assert len(list_shares(found)) == 4
+    assert len(list_shares(division)) == 4

@@ -1,4 +1,4 @@
-"""Nodes move to where they are read: fewer rows cross, and nothing that was even becomes uneven."""
+"""Refining a division by visits: fewer rows are remote, and the balance stays."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ REFINER = VisitRefiner((4, 4), seed=3)
 
 @pytest.fixture(scope="module")
 def skewed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """A few papers train and cite within one of three subjects, as their sources' authors write.
-    The many that nobody trains cite anything, which an edge cut minds and training does not."""
+    """A few papers are trained, and read citations of their own of three subjects.
+
+    The many other papers cite anything. Their edges count in an edge cut, but no training root
+    reads them.
+    """
     generator = np.random.default_rng(7)
     train, half = np.arange(0, PAPERS // 2, 4), PAPERS // 2
-    read, other = np.repeat(train, 6), generator.integers(half, PAPERS, 15_000)
-    within = 3 * generator.integers(0, half // 3, read.size) + read % 3
-    src = np.concatenate([within, generator.integers(0, PAPERS, other.size)])
+    cited, untrained = np.repeat(train, 6), generator.integers(half, PAPERS, 15_000)
+    same_subject = 3 * generator.integers(0, half // 3, cited.size) + cited % 3
+    src = np.concatenate([same_subject, generator.integers(0, PAPERS, untrained.size)])
     cites, wrote = Relation("paper", "cites", "paper"), Relation("author", "wrote", "paper")
     schema = GraphSchema(
         name="skewed",
@@ -44,22 +47,24 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     )
     path = tmp_path_factory.mktemp("refine") / "skewed"
     with GraphWriter(path, schema) as writer:
-        writer.topology(cites, src, np.concatenate([read, other]))
-        written = np.repeat(np.arange(PAPERS), 3)
-        writers = 3 * generator.integers(0, AUTHORS // 3, written.size) + written % 3
-        writer.topology(wrote, writers, written)
+        writer.topology(cites, src, np.concatenate([cited, untrained]))
+        written_papers = np.repeat(np.arange(PAPERS), 3)
+        writers = 3 * generator.integers(0, AUTHORS // 3, written_papers.size) + written_papers % 3
+        writer.topology(wrote, writers, written_papers)
         writer.split("train", train)
     return GraphDirectory.open(path)
 
 
 @pytest.fixture(scope="module")
 def micrographs(skewed: GraphDirectory) -> list[tuple[int, dict[str, np.ndarray]]]:
-    """Every root and what it reads in the epoch by which moves are judged. Draws depend on no
-    division."""
+    """Every root and what it reads in the epoch by which moves are judged.
+
+    No draw depends on the division.
+    """
     train = np.asarray(skewed.split("train"))
     assert train.size <= BATCH  # so that all are roots of iteration 0
     sampler = NeighborSampler(
-        {each: skewed.topology(each) for each in skewed.schema.relations},
+        {relation: skewed.topology(relation) for relation in skewed.schema.relations},
         {name: np.arange(kind.count) for name, kind in skewed.schema.node_types.items()},
         "paper",
         REFINER.fanouts,
@@ -72,9 +77,9 @@ def micrographs(skewed: GraphDirectory) -> list[tuple[int, dict[str, np.ndarray]
 def _count_remote(
     micrographs: list[tuple[int, dict[str, np.ndarray]]], divided: PartitionedGraph
 ) -> float:
-    """The share of rows of other servers, root by root."""
+    """Return the share of rows that roots read from other servers, root by root."""
     types = divided.schema.node_types
-    homes = {each: divided.book.home(each, divided.global_ids(each)) for each in types}
+    homes = {name: divided.book.home(name, divided.global_ids(name)) for name in types}
     rows = remote = 0
     for root, nodes in micrographs:
         for name, ids in nodes.items():
@@ -95,39 +100,44 @@ def test_fewer_rows_of_other_servers_are_read(
         partition_graph(skewed, tmp_path / name, SERVERS, method, refiner=refiner, **options)
         for name, refiner in (("plain", None), ("refined", REFINER))
     )
-    told = refined.description["refined"]
-    assert told["remote_rows_before"] == pytest.approx(_count_remote(micrographs, plain), abs=1e-6)
-    assert told["remote_rows_after"] == pytest.approx(_count_remote(micrographs, refined), abs=1e-6)
-    assert told["remote_rows_after"] < 0.9 * told["remote_rows_before"]
-    assert told["moved"] > 0
-    before, after = (
-        each.description["shares"]["servers"]["largest_over_mean"] for each in (plain, refined)
+    refinement = refined.description["refined"]
+    assert refinement["remote_rows_before"] == pytest.approx(
+        _count_remote(micrographs, plain), abs=1e-6
     )
-    assert after["splits"]["train"] <= max(before["splits"]["train"], 1.05)
-    assert after["edges"] <= max(before["edges"], 1.05)
-    assert told["visits_balance_after"] <= max(told["visits_balance_before"], 1.05)
+    assert refinement["remote_rows_after"] == pytest.approx(
+        _count_remote(micrographs, refined), abs=1e-6
+    )
+    assert refinement["remote_rows_after"] < 0.9 * refinement["remote_rows_before"]
+    assert refinement["moved"] > 0
+    largest_before, largest_after = (
+        division.description["shares"]["servers"]["largest_over_mean"]
+        for division in (plain, refined)
+    )
+    assert largest_after["splits"]["train"] <= max(largest_before["splits"]["train"], 1.05)
+    assert largest_after["edges"] <= max(largest_before["edges"], 1.05)
+    assert refinement["visits_balance_after"] <= max(refinement["visits_balance_before"], 1.05)
 
 
 def test_the_same_seed_moves_the_same_nodes(skewed: GraphDirectory, tmp_path: Path) -> None:
-    first, again, other = (
+    division, repeated, other_seed = (
         partition_graph(
-            *(skewed, tmp_path / str(place), SERVERS, "random"),
+            *(skewed, tmp_path / str(number), SERVERS, "random"),
             refiner=VisitRefiner((4, 4), seed=seed, epochs=1),
         )
-        for place, seed in enumerate((3, 3, 4))
+        for number, seed in enumerate((3, 3, 4))
     )
-    np.testing.assert_array_equal(first.original_ids("paper"), again.original_ids("paper"))
-    assert first.description["refined"] == again.description["refined"]
-    assert (first.original_ids("paper") != other.original_ids("paper")).any()
+    np.testing.assert_array_equal(division.original_ids("paper"), repeated.original_ids("paper"))
+    assert division.description["refined"] == repeated.description["refined"]
+    assert (division.original_ids("paper") != other_seed.original_ids("paper")).any()
 
 
-def test_pulls_are_those_of_single_micrographs(skewed: GraphDirectory) -> None:
+def test_pulls_equal_those_counted_micrograph_by_micrograph(skewed: GraphDirectory) -> None:
     reads = RootReads(skewed, (2, 3), 1, seed=5)
     homes = np.random.default_rng(0).integers(0, SERVERS, PAPERS + AUTHORS).astype(np.int32)
     pull, _ = reads.run(homes, SERVERS, Silent())
     expected = np.zeros_like(pull)
     sampler = NeighborSampler(
-        {each: skewed.topology(each) for each in skewed.schema.relations},
+        {relation: skewed.topology(relation) for relation in skewed.schema.relations},
         {"paper": np.arange(PAPERS), "author": np.arange(AUTHORS)},
         *("paper", (2, 3), 5),
     )
@@ -152,7 +162,9 @@ def test_moves_respect_room_and_take_the_largest_gains_first() -> None:
     assert moved[20:23].tolist() == [0, 0, 0]
 
 
-def test_what_is_not_better_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moves_that_save_no_rows_are_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # Three roots that read each other: a server has room for one of them.
     relation = Relation("node", "edge", "node")
     schema = GraphSchema(
@@ -163,15 +175,15 @@ def test_what_is_not_better_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFi
         writer.split("train", np.arange(3))
     graph = GraphDirectory.open(tmp_path / "whole")
     arguments = ["partition", str(graph.path), "--servers", "3", "--method", "random"]
-    more = ["--refine", "visits", "--refine-epochs", "1", "--out", str(tmp_path / "out")]
-    assert main([*arguments, *more]) == 0
+    refine = ["--refine", "visits", "--refine-epochs", "1", "--out", str(tmp_path / "out")]
+    assert main([*arguments, *refine]) == 0
     refined = PartitionedGraph.open(tmp_path / "out").description["refined"]
     assert refined["moved"] == 0
     assert refined["remote_rows_before"] == refined["remote_rows_after"] > 0
     assert "not refined: no moves read fewer rows of other servers" in capsys.readouterr().out
 
 
-def test_the_command_tells_what_was_gained(
+def test_the_command_prints_the_rows_saved(
     skewed: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["partition", str(skewed.path), "--servers", "3", "--method", "random"]
@@ -183,7 +195,7 @@ def test_the_command_tells_what_was_gained(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("options", "message"),
     [
         (["--refine", "edges"], "--refine: expected visits, given 'edges'"),
         (["--refine-fanouts", "5,5"], "--refine-fanouts: only --refine visits reads it"),
@@ -194,18 +206,20 @@ def test_the_command_tells_what_was_gained(
         (["--refine", "visits", "--method", "meta"], "--refine: --method meta does not read it"),
     ],
 )
-def test_what_cannot_be_refined_is_refused_in_a_line(
+def test_options_that_do_not_fit_are_refused_in_one_line(
     skewed: GraphDirectory,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    said: str,
+    options: list[str],
+    message: str,
 ) -> None:
     out = tmp_path / "out"
     arguments = ["partition", str(skewed.path), "--servers", "2", "--out", str(out)]
-    assert main([*arguments, *(["--method", "stream"] if "--method" not in more else []), *more])
+    assert main(
+        [*arguments, *(["--method", "stream"] if "--method" not in options else []), *options]
+    )
     error = capsys.readouterr().err.strip()
-    assert f"error: {said}" in error
+    assert f"error: {message}" in error
     assert "\n" not in error
     assert not out.exists()
 

@@ -1,4 +1,4 @@
-"""Every root meets every root relation once, and is finished once, however ranks are arranged."""
+"""Every root is aggregated once for each root relation, and finished once, on any ranks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ A, B, C = (Relation(name, "to", "t") for name in "abc")
 CPU = torch.device("cpu")
 
 
-def holding(place: int, copies: int, *roots: Relation, part: Part = WHOLE) -> Holding:
-    types = frozenset({"t", *(each.src for each in roots)})
+def make_holding(place: int, copies: int, *roots: Relation, part: Part = WHOLE) -> Holding:
+    types = frozenset({"t", *(relation.src for relation in roots)})
     return Holding(roots, place, copies, frozenset(roots), types, part)
 
 
 LAYOUTS = {
-    "one server": [holding(0, 1, A, B, C)],
-    "two": [holding(0, 1, A, C), holding(0, 1, B)],
-    "replicas": [holding(0, 2, A), holding(1, 2, A), holding(0, 1, B)],
+    "one server": [make_holding(0, 1, A, B, C)],
+    "two": [make_holding(0, 1, A, C), make_holding(0, 1, B)],
+    "replicas": [make_holding(0, 2, A), make_holding(1, 2, A), make_holding(0, 1, B)],
     "replicas of all": [
-        *(holding(place, 2, A) for place in range(2)),
-        *(holding(place, 3, B) for place in range(3)),
+        *(make_holding(place, 2, A) for place in range(2)),
+        *(make_holding(place, 3, B) for place in range(3)),
     ],
-    "parts": [holding(0, 1, A, B), *(holding(0, 1, C, part=Part(each, 2)) for each in range(2))],
+    "parts": [
+        make_holding(0, 1, A, B),
+        *(make_holding(0, 1, C, part=Part(index, 2)) for index in range(2)),
+    ],
 }
 
 
@@ -36,16 +39,16 @@ LAYOUTS = {
 @pytest.mark.parametrize("ranks_per_server", [1, 2, 3])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("count", [0, 1, 7, 60])
-def test_rows_arrive_where_they_belong(
+def test_planned_routes_bring_every_row_to_its_rank(
     count: int, layout: str, ranks_per_server: int, reads: bool, designated: bool
 ) -> None:
-    """Rows are (rank that sends, place): exchanged as planned, they must be the right ones."""
+    """Exchange rows that say (sending rank, place) as planned, and check who receives which."""
     holdings = LAYOUTS[layout]
     shares = RootShares(holdings, ranks_per_server, designated=designated)
     world = len(holdings) * ranks_per_server
     plans = [shares.plan(rank, count, reads=reads, device=CPU) for rank in range(world)]
-    assert {each for relations in shares.relations for each in relations} == {
-        each for held in holdings for each in held.roots
+    assert {relation for relations in shares.relations for relation in relations} == {
+        relation for holding in holdings for relation in holding.roots
     }
     for group in range(len(shares.groups)):
         ranks = [rank for rank in range(world) if shares.group_of(rank) == group]
@@ -53,25 +56,25 @@ def test_rows_arrive_where_they_belong(
         assert sorted(places) == list(range(count))
     assert sorted(np.concatenate([plan.finishing for plan in plans])) == list(range(count))
 
-    def exchange(rows: list[torch.Tensor], which: str) -> list[torch.Tensor]:
-        routes = [getattr(plan, which) for plan in plans]
+    def exchange(rows: list[torch.Tensor], route_name: str) -> list[torch.Tensor]:
+        routes = [getattr(plan, route_name) for plan in plans]
         sent = [
-            part.index_select(0, route.chosen).split(route.lengths)
-            for part, route in zip(rows, routes, strict=True)
+            rank_rows.index_select(0, route.chosen).split(route.lengths)
+            for rank_rows, route in zip(rows, routes, strict=True)
         ]
         for rank, route in enumerate(routes):
-            assert [len(each[rank]) for each in sent] == route.counts
-        return [torch.cat([each[rank] for each in sent]) for rank in range(world)]
+            assert [len(pieces[rank]) for pieces in sent] == route.counts
+        return [torch.cat([pieces[rank] for pieces in sent]) for rank in range(world)]
 
-    own = [
+    partials = [
         torch.tensor([[rank, place] for place in plan.mine], dtype=torch.int64).view(-1, 2)
         for rank, plan in enumerate(plans)
     ]
-    for plan, received in zip(plans, exchange(own, "partials"), strict=True):
+    for plan, received in zip(plans, exchange(partials, "partials"), strict=True):
         for group, order in enumerate(plan.by_group):
-            found = received.index_select(0, order)
-            assert found[:, 1].tolist() == plan.finishing.tolist()
-            assert all(shares.group_of(rank) == group for rank in found[:, 0].tolist())
+            ordered = received.index_select(0, order)
+            assert ordered[:, 1].tolist() == plan.finishing.tolist()
+            assert all(shares.group_of(rank) == group for rank in ordered[:, 0].tolist())
     finished = [torch.from_numpy(plan.finishing)[:, None] for plan in plans]
     for plan, received in zip(plans, exchange(finished, "finished"), strict=True):
         assert received.index_select(0, plan.rows_in)[:, 0].tolist() == plan.rows.tolist()
@@ -83,7 +86,7 @@ def test_rows_arrive_where_they_belong(
             assert plan.mine_in_rows is None
 
 
-def test_work_is_shared() -> None:
+def test_roots_are_shared_evenly_between_ranks() -> None:
     shares = RootShares(LAYOUTS["replicas"], 2)
     plans = [shares.plan(rank, 600, reads=True, device=CPU) for rank in range(6)]
     assert [plan.mine.size for plan in plans] == [150, 150, 150, 150, 300, 300]

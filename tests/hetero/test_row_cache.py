@@ -1,4 +1,4 @@
-"""Rows kept by id, against plain indexing: NumPy always, CuPy where there is a device."""
+"""Caches of rows by id, against plain indexing: NumPy always, CuPy where there is a device."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("room", [0, 1, 7, NODES])
 @pytest.mark.parametrize(("dtype", "dim"), [("float32", 3), ("float16", 5), ("float64", 1)])
-def test_rows_come_back_as_they_were_put(
+def test_cached_rows_equal_plain_indexing(
     module: ModuleType, room: int, dtype: str, dim: int
 ) -> None:
-    """Put in random pieces, read in random order: what plain indexing gives, bit for bit."""
+    """Rows put in pieces and read in random order equal those of plain indexing, bit for bit."""
     generator = np.random.default_rng(room)
     table = _table(module, dtype, dim)
     cache = RowCache(NODES, room, dim, dtype, module)
-    kept = generator.permutation(NODES)[:room]
-    for part in np.array_split(kept, 3):
-        cache.put(module.asarray(part), table[module.asarray(part)])
-    assert np.array_equal(_to_numpy(cache.cached_ids), kept)
+    cached_ids = generator.permutation(NODES)[:room]
+    for ids in np.array_split(cached_ids, 3):
+        cache.put(module.asarray(ids), table[module.asarray(ids)])
+    assert np.array_equal(_to_numpy(cache.cached_ids), cached_ids)
     for size in (0, 1, 30):
         ids = generator.integers(0, NODES, size)
         slots = cache.find(module.asarray(ids))
-        here = _to_numpy(slots) >= 0
-        assert np.array_equal(here, np.isin(ids, kept))
+        is_cached = _to_numpy(slots) >= 0
+        assert np.array_equal(is_cached, np.isin(ids, cached_ids))
         out = module.full((size + 2, dim), -1, dtype)
-        places = module.asarray(generator.permutation(size + 2)[:size][here])
-        cache.copy(slots[module.asarray(here)], out, places)
-        found = _to_numpy(out)
-        assert np.array_equal(found[_to_numpy(places)], _to_numpy(table)[ids[here]])
-        rest = np.setdiff1d(np.arange(size + 2), _to_numpy(places))
-        assert (found[rest] == -1).all()
+        places = module.asarray(generator.permutation(size + 2)[:size][is_cached])
+        cache.copy(slots[module.asarray(is_cached)], out, places)
+        copied = _to_numpy(out)
+        assert np.array_equal(copied[_to_numpy(places)], _to_numpy(table)[ids[is_cached]])
+        unfilled = np.setdiff1d(np.arange(size + 2), _to_numpy(places))
+        assert (copied[unfilled] == -1).all()
 
 
-def test_no_room_for_more(module: ModuleType) -> None:
+def test_more_rows_than_there_is_room_for_are_refused(module: ModuleType) -> None:
     cache = RowCache(NODES, 2, 1, "float32", module)
     with pytest.raises(ValueError, match="room for 2 more rows, given 3"):
         cache.put(module.arange(3), module.zeros((3, 1), "float32"))
 
 
-def test_ids_of_no_node_are_not_here(module: ModuleType) -> None:
+def test_ids_of_no_node_are_not_cached(module: ModuleType) -> None:
     cache = RowCache(NODES, 1, 1, "float32", module)
     cache.put(module.asarray([NODES - 1]), module.zeros((1, 1), "float32"))
     for ids in ([-1, NODES - 1], [NODES]):
@@ -78,61 +78,65 @@ def test_ids_of_no_node_are_not_here(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 1, 5, 20, NODES])
-def test_least_recently_asked_for_rows_make_room(module: ModuleType, room: int) -> None:
-    """Over random requests, with repeats, and of more rows than there is room for: what is found
-    is the right row, and what goes was asked for no later than what stays."""
+def test_the_least_recently_requested_rows_are_evicted(module: ModuleType, room: int) -> None:
+    """Ask for random rows, with repeats, and for more rows than there is room for.
+
+    A cached row is the right one, and an evicted row was asked for no later than those that stay.
+    """
     generator = np.random.default_rng(room)
     table = _table(module, "float32", 4)
     cache = RecentRows(NODES, room, 4, "float32", module)
     asked_at = np.full(NODES, -1)
-    before: set[int] = set()
+    cached_before: set[int] = set()
     for moment in range(200):
         ids = generator.integers(0, NODES, int(generator.integers(0, 12)))
-        on_device, wanted = module.asarray(ids), set(ids.tolist())
+        on_device, requested = module.asarray(ids), set(ids.tolist())
         slots = cache.find(on_device)
-        here = _to_numpy(slots) >= 0
-        assert set(ids[here].tolist()) == wanted & before
+        is_cached = _to_numpy(slots) >= 0
+        assert set(ids[is_cached].tolist()) == requested & cached_before
         out = module.zeros((ids.size, 4), "float32")
-        gaps = module.asarray(np.flatnonzero(~here))
-        cache.copy(slots[module.asarray(here)], out, module.asarray(np.flatnonzero(here)))
+        gaps = module.asarray(np.flatnonzero(~is_cached))
+        cache.copy(slots[module.asarray(is_cached)], out, module.asarray(np.flatnonzero(is_cached)))
         out[gaps] = table[on_device[gaps]]
         cache.take_missed(on_device[gaps], out, gaps)
         assert np.array_equal(_to_numpy(out), _to_numpy(table)[ids])
-        after = set(np.flatnonzero(_to_numpy(cache.find(module.arange(NODES))) >= 0).tolist())
-        assert len(after) == min(room, len(before | wanted))
-        assert after <= before | wanted
-        if len(wanted) <= room:
-            assert wanted <= after
-        gone, stayed = before - after, before & after - wanted
-        if gone and stayed:
-            assert asked_at[list(gone)].max() <= asked_at[list(stayed)].min()
+        cached_after = set(
+            np.flatnonzero(_to_numpy(cache.find(module.arange(NODES))) >= 0).tolist()
+        )
+        assert len(cached_after) == min(room, len(cached_before | requested))
+        assert cached_after <= cached_before | requested
+        if len(requested) <= room:
+            assert requested <= cached_after
+        evicted, kept = cached_before - cached_after, cached_before & cached_after - requested
+        if evicted and kept:
+            assert asked_at[list(evicted)].max() <= asked_at[list(kept)].min()
         asked_at[ids] = moment
-        before = after
+        cached_before = cached_after
 
 
-def test_evicts_the_oldest(module: ModuleType) -> None:
+def test_the_oldest_row_is_evicted(module: ModuleType) -> None:
     table = _table(module, "float32", 2)
     cache = RecentRows(NODES, 3, 2, "float32", module)
 
-    def ask(*ids: int) -> list[int]:
-        wanted = module.asarray(ids)
-        slots = cache.find(wanted)
-        here = _to_numpy(slots) >= 0
+    def request_rows(*ids: int) -> list[int]:
+        requested = module.asarray(ids)
+        slots = cache.find(requested)
+        is_cached = _to_numpy(slots) >= 0
         out = module.zeros((len(ids), 2), "float32")
-        cache.copy(slots[module.asarray(here)], out, module.asarray(np.flatnonzero(here)))
-        gaps = module.asarray(np.flatnonzero(~here))
-        out[gaps] = table[wanted[gaps]]
-        cache.take_missed(wanted[gaps], out, gaps)
-        return [int(each) for each, found in zip(ids, here, strict=True) if found]
+        cache.copy(slots[module.asarray(is_cached)], out, module.asarray(np.flatnonzero(is_cached)))
+        gaps = module.asarray(np.flatnonzero(~is_cached))
+        out[gaps] = table[requested[gaps]]
+        cache.take_missed(requested[gaps], out, gaps)
+        return [int(id_) for id_, hit in zip(ids, is_cached, strict=True) if hit]
 
-    assert ask(1) == []
-    assert ask(2) == []
-    assert ask(3) == []
-    assert ask(1) == [1]
-    assert ask(4) == []
-    assert ask(2) == []
-    assert ask(1, 2, 4) == [1, 2, 4]
-    assert ask(3) == []
+    assert request_rows(1) == []
+    assert request_rows(2) == []
+    assert request_rows(3) == []
+    assert request_rows(1) == [1]
+    assert request_rows(4) == []
+    assert request_rows(2) == []
+    assert request_rows(1, 2, 4) == [1, 2, 4]
+    assert request_rows(3) == []
 
 
 def test_array_modules() -> None:

@@ -26,79 +26,79 @@ DTYPES = [torch.float32, torch.float64]
 
 @pytest.fixture(params=[1, 2])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = numba.get_num_threads()
+    threads_before = numba.get_num_threads()
     if request.param > numba.config.NUMBA_NUM_THREADS:
         pytest.skip("too few processors")
     numba.set_num_threads(request.param)
     yield request.param
-    numba.set_num_threads(before)
+    numba.set_num_threads(threads_before)
 
 
-def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+def random_tensor(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
-def some_places() -> np.ndarray:
+def random_places() -> np.ndarray:
     return np.random.default_rng(3).permutation(ROWS)[:READ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_are_read_and_gradients_added_as_by_torch(dtype: torch.dtype, threads: int) -> None:
-    records, places = random(ROWS, 3, DIM, dtype=dtype), some_places()
-    at, rows = torch.from_numpy(places), torch.empty(READ, DIM, dtype=dtype)
+def test_reading_rows_and_adding_gradients_equals_torch(dtype: torch.dtype, threads: int) -> None:
+    records, places = random_tensor(ROWS, 3, DIM, dtype=dtype), random_places()
+    index, rows = torch.from_numpy(places), torch.empty(READ, DIM, dtype=dtype)
     gather_rows(records, places, rows)
-    assert torch.equal(rows, records[at, 0])
-    sums = random(ROWS, DIM, dtype=dtype, seed=1)
-    expected = sums.index_add(0, at, rows)
+    assert torch.equal(rows, records[index, 0])
+    sums = random_tensor(ROWS, DIM, dtype=dtype, seed=1)
+    expected = sums.index_add(0, index, rows)
     add_rows(rows, places, sums)
     assert torch.equal(sums, expected)
     # Gradients may come as a part of wider ones, or as one row for all.
-    wide = random(READ, 2 * DIM, dtype=dtype, seed=2)
+    wide = random_tensor(READ, 2 * DIM, dtype=dtype, seed=2)
     put_rows(wide[:, DIM:], places, sums)
-    assert torch.equal(sums, expected.index_copy(0, at, wide[:, DIM:]))
+    assert torch.equal(sums, expected.index_copy(0, index, wide[:, DIM:]))
     add_rows(torch.ones(1, 1, dtype=dtype).expand(READ, DIM), places, sums)
-    assert torch.equal(sums[at], wide[:, DIM:] + 1)
+    assert torch.equal(sums[index], wide[:, DIM:] + 1)
     zero_rows(places, sums)
-    assert torch.equal(sums, expected.index_fill(0, at, 0))
+    assert torch.equal(sums, expected.index_fill(0, index, 0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", OPTIMIZERS.values())
 @pytest.mark.parametrize("factors", [Factors(), Factors(rate=0.7, gradient=0.25, l2=0.01)])
-def test_updates_in_place_are_torchs(
+def test_updates_in_place_equal_torch_s(
     kind: type[SparseOptimizer], factors: Factors, dtype: torch.dtype, threads: int
 ) -> None:
-    """Some records of a table, and copies of them that torch's operations update."""
-    table = random(ROWS, 1 + kind.parts, DIM, dtype=dtype)
+    """Update some records of a table by the kernel, and copies of them by torch's operations."""
+    table = random_tensor(ROWS, 1 + kind.parts, DIM, dtype=dtype)
     table[:, 1:] = 0
-    before, places = table.clone(), some_places()
-    copies, ours, theirs = table[places], kind(0.1), kind(0.1)
+    table_before, places = table.clone(), random_places()
+    copies, kernel_optimizer, torch_optimizer = table[places], kind(0.1), kind(0.1)
     for step in range(3):
-        gradient = random(READ, DIM, dtype=dtype, seed=step)
-        ours.step(table, gradient, factors, places)
-        given = gradient * factors.gradient + factors.l2 * copies[:, 0]
-        theirs._update_by_torch(copies, given, factors.rate)
+        gradient = random_tensor(READ, DIM, dtype=dtype, seed=step)
+        kernel_optimizer.step(table, gradient, factors, places)
+        scaled_gradient = gradient * factors.gradient + factors.l2 * copies[:, 0]
+        torch_optimizer._update_by_torch(copies, scaled_gradient, factors.rate)
     # torch's square roots may be off by the last bit.
     limit = 1e-6 if dtype == torch.float32 else 1e-14
     torch.testing.assert_close(table[places], copies, rtol=limit, atol=limit)
-    others = np.setdiff1d(np.arange(ROWS), places)
-    assert torch.equal(table[others], before[others])
+    other_places = np.setdiff1d(np.arange(ROWS), places)
+    assert torch.equal(table[other_places], table_before[other_places])
     # The same of all records in order, to the last bit.
-    again, third = before[places], kind(0.1)
+    records, in_order_optimizer = table_before[places], kind(0.1)
     for step in range(3):
-        third.step(again, random(READ, DIM, dtype=dtype, seed=step), factors)
-    assert torch.equal(again, table[places])
+        in_order_optimizer.step(records, random_tensor(READ, DIM, dtype=dtype, seed=step), factors)
+    assert torch.equal(records, table[places])
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [5], [0, 7, 0], [4, 6], [30, 0, 20, 25], [0, 0]])
-def test_places_that_several_ranks_read(sizes: list[int]) -> None:
+def test_places_of_several_ranks_are_merged(sizes: list[int]) -> None:
     generator = np.random.default_rng(len(sizes))
     groups = [np.sort(generator.permutation(40)[:size]) for size in sizes]
     places, within = merge_places(groups)
     assert np.array_equal(places, np.unique(np.concatenate(groups or [np.empty(0, np.int64)])))
     assert len(within) == len(groups)
-    for group, at in zip(groups, within, strict=True):
-        assert np.array_equal(places[at], group)
+    for group, places_of_group in zip(groups, within, strict=True):
+        assert np.array_equal(places[places_of_group], group)
 
 
 def test_marks() -> None:

@@ -1,4 +1,4 @@
-"""Records of which some are held in memory, against a plain table."""
+"""Records in a file, some of which are held in memory, against a plain table."""
 
 from __future__ import annotations
 
@@ -18,67 +18,67 @@ def table() -> Tensor:
     return torch.randn(ROWS, PARTS, DIM, generator=generator)
 
 
-def held(stored: Tensor, device: torch.device, room: int, recent: bool) -> HeldRecords:
-    chosen = np.random.default_rng(room).permutation(ROWS)[:room]
-    return HeldRecords(stored, device, room, None if recent else chosen)
+def make_held_records(stored: Tensor, device: torch.device, room: int, recent: bool) -> HeldRecords:
+    places = np.random.default_rng(room).permutation(ROWS)[:room]
+    return HeldRecords(stored, device, room, None if recent else places)
 
 
 @pytest.mark.parametrize("recent", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 7, ROWS])
-def test_what_is_written_is_read(device: torch.device, room: int, recent: bool) -> None:
-    """Over random reads, updates, and moments at which all is written back or changed by others."""
+def test_held_records_equal_a_plain_table(device: torch.device, room: int, recent: bool) -> None:
+    """Read and update random records; at some steps write back or change all of them."""
     generator = np.random.default_rng(room)
     plain, stored = RowRecords(table(), device), table()
-    records = held(stored, device, room, recent)
-    asked = 0
-    for moment in range(150):
+    records = make_held_records(stored, device, room, recent)
+    requested = 0
+    for step in range(150):
         places = torch.from_numpy(generator.permutation(ROWS)[: int(generator.integers(0, 14))])
-        found, expected = records.read(places), plain.read(places)
-        asked += len(places)
-        assert torch.equal(found, expected)
-        change = torch.full((len(places), 1, 1), float(moment), device=device)
-        records.write(places, found + change)
+        rows, expected = records.read(places), plain.read(places)
+        requested += len(places)
+        assert torch.equal(rows, expected)
+        change = torch.full((len(places), 1, 1), float(step), device=device)
+        records.write(places, rows + change)
         plain.write(places, expected + change)
-        some = generator.integers(0, ROWS, 6)
+        repeated_places = generator.integers(0, ROWS, 6)
         rows, expected_rows = torch.empty(2, 6, DIM, device=device)
-        records.read_rows(some, rows)
-        plain.read_rows(some, expected_rows)
+        records.read_rows(repeated_places, rows)
+        plain.read_rows(repeated_places, expected_rows)
         assert torch.equal(rows, expected_rows)
-        if moment % 20 == 7:
+        if step % 20 == 7:
             records.write_back()
             assert torch.equal(stored, plain.stored)
-        if moment % 50 == 30:
+        if step % 50 == 30:
             records.write_back()
-            for each in (plain, records):
-                each.rows.mul_(0.5)
-                each.read_again()
-    found_in_all = records.take_lookups()
-    assert found_in_all is not None
-    hits, misses = found_in_all
-    assert hits + misses == asked
+            for either in (plain, records):
+                either.rows.mul_(0.5)
+                either.read_again()
+    lookups = records.take_lookups()
+    assert lookups is not None
+    hits, misses = lookups
+    assert hits + misses == requested
     assert (hits > 0) == (room > 0)
     assert (misses == 0) == (room == ROWS and not recent)
     assert records.take_lookups() == Lookups()
 
 
-def test_a_record_that_is_held_has_no_other_place(device: torch.device) -> None:
+def test_a_held_record_is_stored_only_when_written_back(device: torch.device) -> None:
     stored = table()
     records = HeldRecords(stored, device, 2, np.array([9, 3]))
-    before = stored.clone()
+    stored_before = stored.clone()
     places = torch.tensor([3, 9, 20])
     records.write(places, torch.ones(3, PARTS, DIM, device=device))
-    assert torch.equal(stored[[3, 9]], before[[3, 9]])
+    assert torch.equal(stored[[3, 9]], stored_before[[3, 9]])
     assert stored[20].eq(1).all()
     records.write_back()
     assert stored[[3, 9]].eq(1).all()
 
 
-def test_what_makes_room_is_written_back(device: torch.device) -> None:
+def test_an_evicted_record_is_written_back(device: torch.device) -> None:
     stored = table()
     records = HeldRecords(stored, device, 2, None)
     for place in (4, 5):
-        found = records.read(torch.tensor([place]))
-        records.write(torch.tensor([place]), torch.full_like(found, place))
+        rows = records.read(torch.tensor([place]))
+        records.write(torch.tensor([place]), torch.full_like(rows, place))
     assert not stored[[4, 5]].eq(torch.tensor([4.0, 5.0])[:, None, None]).any()
     records.read(torch.tensor([6]))
     assert stored[4].eq(4).all()

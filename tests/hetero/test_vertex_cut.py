@@ -66,9 +66,9 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 
 def memory_for(graph: GraphDirectory, parts: int) -> int:
-    """With which WRITES is cut into so many parts."""
+    """Return the memory of a server with which WRITES is cut into ``parts`` parts."""
     tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
-    return max(sum(part_bytes(graph, each)) for each in cut(graph, tree, WRITES, parts))
+    return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, WRITES, parts))
 
 
 @pytest.fixture(scope="module")
@@ -83,109 +83,115 @@ def test_every_edge_into_a_root_is_in_one_part(
 ) -> None:
     roots = np.concatenate([graph.split("train"), graph.split("test")])
     for relation in (WRITES, CITES):
-        whole = graph.topology(relation)
-        servers = [s for s, held in enumerate(divided.holdings) if held.roots == (relation,)]
+        undivided = graph.topology(relation)
+        servers = [s for s, holding in enumerate(divided.holdings) if holding.roots == (relation,)]
         assert [divided.holdings[s].part for s in servers] == [
             (place, len(servers)) for place in range(len(servers))
         ]
         assert len(servers) > 1
-        found, sources = [], []
+        edge_places, sources = [], []
         for server in servers:
-            mine = divided.root_topology(relation, server)
-            assert mine.positions is not None
-            assert np.array_equal(mine.in_degrees, whole.in_degrees)
-            rows = np.repeat(np.arange(mine.in_degrees.size), np.diff(mine.indptr))
-            at = whole.indptr[rows] + mine.positions
-            assert np.array_equal(whole.indices[at], mine.indices)
-            assert np.array_equal(whole.edge_ids[at], mine.edge_ids)
-            found.append(at)
-            sources.append(np.unique(mine.indices))
-        wanted = [np.arange(*whole.indptr[root : root + 2]) for root in sorted(roots.tolist())]
-        assert np.array_equal(np.sort(np.concatenate(found)), np.concatenate(wanted))
-        # A source is whole, and loads differ by less than one source's.
-        assert sum(each.size for each in sources) == np.unique(np.concatenate(sources)).size
-        most = np.bincount(whole.indices).max()
-        sizes = [each.size for each in found]
-        assert max(sizes) - min(sizes) <= 2 * most
+            topology = divided.root_topology(relation, server)
+            assert topology.positions is not None
+            assert np.array_equal(topology.in_degrees, undivided.in_degrees)
+            rows = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+            places = undivided.indptr[rows] + topology.positions
+            assert np.array_equal(undivided.indices[places], topology.indices)
+            assert np.array_equal(undivided.edge_ids[places], topology.edge_ids)
+            edge_places.append(places)
+            sources.append(np.unique(topology.indices))
+        expected = [
+            np.arange(*undivided.indptr[root : root + 2]) for root in sorted(roots.tolist())
+        ]
+        assert np.array_equal(np.sort(np.concatenate(edge_places)), np.concatenate(expected))
+        # All edges of a source are in one part: loads differ by two sources' edges at most.
+        assert sum(ids.size for ids in sources) == np.unique(np.concatenate(sources)).size
+        largest_source = np.bincount(undivided.indices).max()
+        sizes = [places.size for places in edge_places]
+        assert max(sizes) - min(sizes) <= 2 * largest_source
 
 
-def test_rows_are_those_that_hops_reach(graph: GraphDirectory, divided: PartitionedGraph) -> None:
+def test_a_server_stores_the_rows_that_its_hops_reach(
+    graph: GraphDirectory, divided: PartitionedGraph
+) -> None:
     roots = np.concatenate([graph.split("train"), graph.split("test")])
-    for server, held in enumerate(divided.holdings):
+    for server, holding in enumerate(divided.holdings):
         stored, rows = divided.stored("paper", server), LocalRows(divided, server)
         assert stored.contains(roots).all()
-        for name in held.node_types:
-            own = divided.stored(name, server)
-            assert own.ids is not None
-            assert own.count == held.held[name] == own.ids.size
+        for name in holding.node_types:
+            stored_rows = divided.stored(name, server)
+            assert stored_rows.ids is not None
+            assert stored_rows.count == holding.held[name] == stored_rows.ids.size
             if graph.schema.node_types[name].feature_dim:
-                mine = rows.gather("features", name, np.asarray(own.ids))
-                assert np.array_equal(mine, graph.features(name)[own.ids])
+                server_features = rows.gather("features", name, np.asarray(stored_rows.ids))
+                assert np.array_equal(server_features, graph.features(name)[stored_rows.ids])
         assert np.array_equal(
             rows.gather("labels", "paper", roots)[:, 0], graph.labels("paper")[roots]
         )
         # What is expanded has all of its in-neighbours, and their rows are here.
-        met = np.unique(divided.root_topology(held.roots[0], server).indices)
-        source = held.roots[0].src
-        assert divided.stored(source, server).contains(met).all()
-        for relation in held.relations:
-            mine, whole = divided.topology(relation, server), graph.topology(relation)
+        expanded = np.unique(divided.root_topology(holding.roots[0], server).indices)
+        source = holding.roots[0].src
+        assert divided.stored(source, server).contains(expanded).all()
+        for relation in holding.relations:
+            topology, undivided = divided.topology(relation, server), graph.topology(relation)
             if relation.dst != source:
-                assert mine.indices.size == 0
+                assert topology.indices.size == 0
                 continue
-            for node in met.tolist():
-                own_edges = slice(*mine.indptr[node : node + 2])
-                edges = slice(*whole.indptr[node : node + 2])
-                assert np.array_equal(mine.indices[own_edges], whole.indices[edges])
-            assert divided.stored(relation.src, server).contains(mine.indices).all()
-        nobody = np.setdiff1d(np.arange(COUNTS["author"]), divided.stored("author", server).ids)
+            for node in expanded.tolist():
+                server_edges = slice(*topology.indptr[node : node + 2])
+                edges = slice(*undivided.indptr[node : node + 2])
+                assert np.array_equal(topology.indices[server_edges], undivided.indices[edges])
+            assert divided.stored(relation.src, server).contains(topology.indices).all()
+        missing = np.setdiff1d(np.arange(COUNTS["author"]), divided.stored("author", server).ids)
         with pytest.raises(Exception, match=f"is not stored on server {server}"):
-            rows.gather("features", "author", nobody[:1])
+            rows.gather("features", "author", missing[:1])
 
 
 def test_edge_features_follow_the_edges(graph: GraphDirectory, divided: PartitionedGraph) -> None:
-    server = next(s for s, held in enumerate(divided.holdings) if held.roots == (CITES,))
-    mine = divided.topology(WRITES, server)
+    server = next(s for s, holding in enumerate(divided.holdings) if holding.roots == (CITES,))
+    topology = divided.topology(WRITES, server)
     stored = divided.edge_features(WRITES, server)
     assert stored is not None
-    assert mine.edge_ids.size > 0
-    assert np.array_equal(stored, graph.edge_features(WRITES)[mine.edge_ids])
-    server = next(s for s, held in enumerate(divided.holdings) if held.roots == (WRITES,))
+    assert topology.edge_ids.size > 0
+    assert np.array_equal(stored, graph.edge_features(WRITES)[topology.edge_ids])
+    server = next(s for s, holding in enumerate(divided.holdings) if holding.roots == (WRITES,))
     stored = divided.root_edge_features(WRITES, server)
     assert stored is not None
-    mine = divided.root_topology(WRITES, server)
-    assert np.array_equal(stored, graph.edge_features(WRITES)[mine.edge_ids])
+    topology = divided.root_topology(WRITES, server)
+    assert np.array_equal(stored, graph.edge_features(WRITES)[topology.edge_ids])
 
 
-def test_parts_draw_together_what_one_server_draws(
+def test_the_draws_of_all_parts_equal_those_of_one_server(
     graph: GraphDirectory, divided: PartitionedGraph
 ) -> None:
-    whole, ids = graph.topology(WRITES), np.arange(COUNTS["paper"])
+    undivided, ids = graph.topology(WRITES), np.arange(COUNTS["paper"])
     roots = np.asarray(graph.split("train"))[::-1].copy()
     for fanout in (1, 3, 50, -1):
         key = np.uint64(99)
-        offsets, sources, positions = draw_hop(whole.indptr, whole.indices, ids, roots, fanout, key)
-        wanted = np.stack([np.repeat(roots, np.diff(offsets)), positions, sources])
-        found = []
-        for server, held in enumerate(divided.holdings):
-            if held.roots == (WRITES,):
-                mine = divided.root_topology(WRITES, server)
-                assert mine.positions is not None
+        offsets, sources, positions = draw_hop(
+            undivided.indptr, undivided.indices, ids, roots, fanout, key
+        )
+        expected = np.stack([np.repeat(roots, np.diff(offsets)), positions, sources])
+        draws = []
+        for server, holding in enumerate(divided.holdings):
+            if holding.roots == (WRITES,):
+                topology = divided.root_topology(WRITES, server)
+                assert topology.positions is not None
                 offsets, sources, positions = draw_hop_of_part(
-                    mine.indptr, mine.indices, mine.positions, mine.in_degrees, ids, roots,
-                    fanout, key,
+                    topology.indptr, topology.indices, topology.positions, topology.in_degrees,
+                    ids, roots, fanout, key,
                 )  # fmt: skip
                 heads = np.repeat(roots, np.diff(offsets))
-                found.append(np.stack([heads, positions, sources]))
-        assert len(found) == 3
-        together = np.concatenate(found, 1)
-        assert sorted(together.T.tolist()) == sorted(wanted.T.tolist())
+                draws.append(np.stack([heads, positions, sources]))
+        assert len(draws) == 3
+        all_draws = np.concatenate(draws, 1)
+        assert sorted(all_draws.T.tolist()) == sorted(expected.T.tolist())
 
 
-def test_bytes_are_as_told(divided: PartitionedGraph) -> None:
-    told = json.loads((divided.path / "partition.json").read_text())
-    limit = told["meta"]["server_memory"]
-    for server, share in enumerate(told["per_server"]):
+def test_described_bytes_equal_those_on_disk(divided: PartitionedGraph) -> None:
+    description = json.loads((divided.path / "partition.json").read_text())
+    limit = description["meta"]["server_memory"]
+    for server, share in enumerate(description["per_server"]):
         folder = divided.path / f"server-{server}"
         files = list(folder.rglob("*.npy"))
         on_disk = sum(file.stat().st_size for file in files)
@@ -193,7 +199,7 @@ def test_bytes_are_as_told(divided: PartitionedGraph) -> None:
         assert described <= limit
         # But for the headers of files.
         assert on_disk == described + 128 * len(files)
-        assert share["nodes"] == sum(told["meta"]["servers"][server]["held"].values())
+        assert share["nodes"] == sum(description["meta"]["servers"][server]["held"].values())
 
 
 def test_what_cannot_be_cut_small_enough_is_refused(
@@ -205,10 +211,10 @@ def test_what_cannot_be_cut_small_enough_is_refused(
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(RequestError, match=r"takes [0-9.]+ KiB on a server when it is cut into 2"):
         partition_by_relation(graph, tmp_path / "parts", 3, 1, server_memory=20_000)
-    words = ["partition", str(graph.path), "--out", str(tmp_path / "parts"), "--servers", "5"]
-    assert main([*words, "--server-memory", "1K", "--method", "random"]) == 1
+    arguments = ["partition", str(graph.path), "--out", str(tmp_path / "parts"), "--servers", "5"]
+    assert main([*arguments, "--server-memory", "1K", "--method", "random"]) == 1
     assert "--server-memory: only --method meta reads it" in capfd.readouterr().err
     assert not (tmp_path / "parts").exists()
     memory = str(memory_for(graph, 3))
-    assert main([*words, "--server-memory", memory, "--method", "meta"]) == 0
+    assert main([*arguments, "--server-memory", memory, "--method", "meta"]) == 0
     assert "author/writes/paper (part 1 of 3)" in capfd.readouterr().out

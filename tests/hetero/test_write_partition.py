@@ -1,4 +1,4 @@
-"""Directories divided by relation: what every server's folder holds, and what is refused."""
+"""Directories divided by relation: what every server's folder stores, and what is refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 def test_a_server_stores_what_its_relations_touch(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
-    assert [held.roots for held in parts.holdings] == [(CITES,), (WRITES,)]
+    assert [holding.roots for holding in parts.holdings] == [(CITES,), (WRITES,)]
     first, second = parts.holdings
     assert first.relations == {CITES, WRITES}
     assert second.relations == {WRITES, WORKS}
@@ -84,11 +84,11 @@ def test_a_server_stores_what_its_relations_touch(graph: GraphDirectory, tmp_pat
     for name, count in COUNTS.items():
         assert np.array_equal(parts.original_ids(name), np.arange(count))
         assert np.array_equal(parts.global_ids(name), np.arange(count))
-    for server, held in enumerate(parts.holdings):
-        for relation in held.relations:
-            mine, whole = parts.topology(relation, server), graph.topology(relation)
+    for server, holding in enumerate(parts.holdings):
+        for relation in holding.relations:
+            stored_topology, topology = parts.topology(relation, server), graph.topology(relation)
             for name in TOPOLOGY_ARRAYS:
-                assert np.array_equal(getattr(mine, name), getattr(whole, name))
+                assert np.array_equal(getattr(stored_topology, name), getattr(topology, name))
         rows = LocalRows(parts, server)
         ids = np.array([49, 0, 7])
         assert np.array_equal(rows.gather("features", "paper", ids), graph.features("paper")[ids])
@@ -105,7 +105,7 @@ def test_a_server_stores_what_its_relations_touch(graph: GraphDirectory, tmp_pat
     assert parts.book.offsets["institution"].tolist() == [0, 0, 4]
 
 
-def test_what_a_server_lacks_is_named(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_arrays_that_a_server_lacks_are_named(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
     with pytest.raises(GraphError, match=r"institution/employs/author: not server 0, which stores"):
         parts.topology(WORKS, 0)
@@ -117,14 +117,14 @@ def test_what_a_server_lacks_is_named(graph: GraphDirectory, tmp_path: Path) -> 
 
 def test_replicas_and_bytes_are_described(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = partition_by_relation(graph, tmp_path / "parts", 3, layers=2)
-    assert [(held.roots, held.place, held.copies) for held in parts.holdings] == [
+    assert [(holding.roots, holding.place, holding.copies) for holding in parts.holdings] == [
         ((CITES,), 0, 2), ((CITES,), 1, 2), ((WRITES,), 0, 1)
     ]  # fmt: skip
-    told = json.loads((tmp_path / "parts" / "partition.json").read_text())
-    assert told["meta"]["unreachable"] == [str(UNREAD)]
+    description = json.loads((tmp_path / "parts" / "partition.json").read_text())
+    assert description["meta"]["unreachable"] == [str(UNREAD)]
     # Both replicas of one group together finish as many roots as the other group.
-    assert [share["train"] for share in told["per_server"]] == [7, 7, 15]
-    for server, share in enumerate(told["per_server"]):
+    assert [share["train"] for share in description["per_server"]] == [7, 7, 15]
+    for server, share in enumerate(description["per_server"]):
         folder = tmp_path / "parts" / f"server-{server}"
         files = [file for file in folder.rglob("*.npy") if file.is_file()]
         on_disk = sum(file.stat().st_size for file in files)
@@ -133,43 +133,54 @@ def test_replicas_and_bytes_are_described(graph: GraphDirectory, tmp_path: Path)
         assert described <= on_disk <= described + 128 * len(files)
 
 
-def inodes(folder: Path) -> dict[str, int]:
+def inodes_by_path(folder: Path) -> dict[str, int]:
     files = [file for file in folder.rglob("*") if file.is_file()]
     return {str(file.relative_to(folder)): file.stat().st_ino for file in files}
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in inodes(folder)}
+def contents_by_path(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in inodes_by_path(folder)}
 
 
-def test_links_are_the_graphs_files_and_equal_copies(graph: GraphDirectory, tmp_path: Path) -> None:
-    made = {
+def test_links_are_the_graph_s_files_and_equal_copies(
+    graph: GraphDirectory, tmp_path: Path
+) -> None:
+    divisions = {
         tables: partition_by_relation(graph, tmp_path / tables, 2, layers=2, tables=tables)
         for tables in get_args(Tables)
     }
-    linked, copied, whole = inodes(made["link"].path), inodes(made["copy"].path), inodes(graph.path)
+    linked_files, copied_files, graph_files = (
+        inodes_by_path(divisions["link"].path),
+        inodes_by_path(divisions["copy"].path),
+        inodes_by_path(graph.path),
+    )
     for table in ("features/paper.npy", "labels/paper.npy", f"topology/{WRITES}/indices.npy"):
         for server in range(2):
-            assert linked[f"server-{server}/{table}"] == whole[table]
+            assert linked_files[f"server-{server}/{table}"] == graph_files[table]
         # What several servers store is written once.
-        assert copied[f"server-0/{table}"] == copied[f"server-1/{table}"]
+        assert copied_files[f"server-0/{table}"] == copied_files[f"server-1/{table}"]
     edges = f"edge_features/{WRITES}.npy"
-    assert linked[f"server-0/{edges}"] == linked[f"server-1/{edges}"]
-    assert set(copied.values()).isdisjoint(whole.values())
-    mine, theirs = contents(made["link"].path), contents(made["copy"].path)
-    told = [json.loads(each.pop("partition.json")) for each in (mine, theirs)]
-    assert [each["meta"]["tables"] for each in told] == ["link", "copy"]
-    assert told[0]["meta"]["linked_bytes"] > told[1]["meta"]["linked_bytes"] == 0
-    for each in (mine, theirs):
-        each.pop("checksums.json")  # that of partition.json, too
-    assert mine == theirs
-    check_structure(made["link"].path, [0, 1])
-    check_rows(made["link"].path, [0, 1])
+    assert linked_files[f"server-0/{edges}"] == linked_files[f"server-1/{edges}"]
+    assert set(copied_files.values()).isdisjoint(graph_files.values())
+    linked_contents, copied_contents = (
+        contents_by_path(divisions["link"].path),
+        contents_by_path(divisions["copy"].path),
+    )
+    descriptions = [
+        json.loads(files.pop("partition.json")) for files in (linked_contents, copied_contents)
+    ]
+    assert [description["meta"]["tables"] for description in descriptions] == ["link", "copy"]
+    assert descriptions[0]["meta"]["linked_bytes"] > descriptions[1]["meta"]["linked_bytes"] == 0
+    for files in (linked_contents, copied_contents):
+        files.pop("checksums.json")  # that of partition.json, too
+    assert linked_contents == copied_contents
+    check_structure(divisions["link"].path, [0, 1])
+    check_rows(divisions["link"].path, [0, 1])
     with pytest.raises(RequestError, match="--tables: expected link or copy, given move"):
         partition_by_relation(graph, tmp_path / "other", 2, layers=2, tables="move")  # type: ignore[arg-type]
 
 
-def test_the_disk_has_to_hold_what_is_no_link(
+def test_disk_space_is_needed_for_files_that_are_not_links(
     graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edge_features = 80 * 2 * 4
@@ -180,7 +191,7 @@ def test_the_disk_has_to_hold_what_is_no_link(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=edge_features - 1))
     with pytest.raises(RequestError, match=rf"{edge_features} bytes\) needed"):
         partition_by_relation(graph, tmp_path / "links", 2, layers=2)
-    assert [each.name for each in tmp_path.iterdir()] == ["parts"]
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
 _KILLED: Final = """
@@ -198,15 +209,15 @@ partition_by_relation(GraphDirectory.open(sys.argv[1]), sys.argv[2], 2, layers=2
 def test_a_killed_partition_leaves_nothing_half_written(
     graph: GraphDirectory, tmp_path: Path
 ) -> None:
-    before = contents(graph.path)
+    graph_before = contents_by_path(graph.path)
     command = [sys.executable, "-c", _KILLED, str(graph.path), str(tmp_path / "parts")]
-    killed = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "False\n"), killed.stderr
-    (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".parts.unfinished-")
+    run = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (-signal.SIGKILL, "False\n"), run.stderr
+    (unfinished,) = tmp_path.iterdir()
+    assert unfinished.name.startswith(".parts.unfinished-")
     partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
-    assert [each.name for each in tmp_path.iterdir()] == ["parts"]
-    assert contents(graph.path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+    assert contents_by_path(graph.path) == graph_before
 
 
 def test_a_failure_leaves_nothing(graph: GraphDirectory, tmp_path: Path) -> None:
@@ -218,11 +229,11 @@ def test_a_failure_leaves_nothing(graph: GraphDirectory, tmp_path: Path) -> None
         partition_by_relation(graph, tmp_path / "other", 2, layers=2, target="author")
     with pytest.raises(RequestError, match="servers: expected 1 to 65,536"):
         partition_by_relation(graph, tmp_path / "other", 0, layers=2)
-    assert [each.name for each in tmp_path.iterdir()] == ["parts"]
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda meta: meta.pop("servers"), "field 'meta': cannot be read: KeyError"),
         (lambda meta: meta["servers"].pop(), "field 'meta': does not fit"),
@@ -232,15 +243,15 @@ def test_a_failure_leaves_nothing(graph: GraphDirectory, tmp_path: Path) -> None
     ],
 )
 def test_a_damaged_description_is_refused(
-    damage: object, words: str, graph: GraphDirectory, tmp_path: Path
+    damage: object, message: str, graph: GraphDirectory, tmp_path: Path
 ) -> None:
     partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
     file = tmp_path / "parts" / "partition.json"
-    told = json.loads(file.read_text())
+    description = json.loads(file.read_text())
     assert callable(damage)
-    damage(told["meta"])
-    file.write_text(json.dumps(told))
-    with pytest.raises(GraphError, match=words):
+    damage(description["meta"])
+    file.write_text(json.dumps(description))
+    with pytest.raises(GraphError, match=message):
         PartitionedGraph.open(tmp_path / "parts")
 
 
@@ -288,14 +299,14 @@ def test_engines_and_divisions_that_do_not_fit_are_refused(
         check(by_relation, "raf", model="sage")
 
 
-@pytest.mark.parametrize("more", [["--seed", "3"], ["--locality-roots", "0"]])
+@pytest.mark.parametrize("options", [["--seed", "3"], ["--locality-roots", "0"]])
 def test_options_of_other_methods_are_refused(
-    more: list[str], graph: GraphDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    options: list[str], graph: GraphDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "parts"
-    words = ["partition", str(graph.path), "--method", "meta", "--servers", "2", "--out", str(out)]
-    assert main([*words, *more]) == 1
-    assert f"{more[0]}: --method meta does not read it" in capfd.readouterr().err
+    argv = ["partition", str(graph.path), "--method", "meta", "--servers", "2", "--out", str(out)]
+    assert main([*argv, *options]) == 1
+    assert f"{options[0]}: --method meta does not read it" in capfd.readouterr().err
     assert not out.exists()
     with pytest.raises(RequestError, match="seed: --method meta does not read that"):
         divide_graph(graph, out, 2, "meta", seed=3)
@@ -303,46 +314,50 @@ def test_options_of_other_methods_are_refused(
         divide_graph(graph, out, 2, "random", layers=2)
 
 
-def test_the_command_tells_who_holds_what(
+def test_the_command_prints_what_each_server_stores(
     graph: GraphDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["partition", str(graph.path), "--method", "meta", "--servers", "2"]
-    assert main([*words, "--out", str(tmp_path / "parts")]) == 0
+    arguments = ["partition", str(graph.path), "--method", "meta", "--servers", "2"]
+    assert main([*arguments, "--out", str(tmp_path / "parts")]) == 0
     printed = " ".join(capfd.readouterr().out.split())
     assert "papers over 2 servers, 2 hops from paper" in printed
     assert "a node is held by" in printed
     assert "do not read them: paper/appears/venue" in printed
-    assert main([*words, "--layers", "1", "--json", "--out", str(tmp_path / "one")]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["meta"]["layers"] == 1
-    assert told["meta"]["unreachable"] == [str(WORKS), str(UNREAD)]
+    assert main([*arguments, "--layers", "1", "--json", "--out", str(tmp_path / "one")]) == 0
+    description = json.loads(capfd.readouterr().out)
+    assert description["meta"]["layers"] == 1
+    assert description["meta"]["unreachable"] == [str(WORKS), str(UNREAD)]
 
 
-def test_weights_may_be_what_sampling_meets(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_weights_may_count_what_sampling_draws(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2, weights_fanouts=[-1, -1])
     meta = parts.description["meta"]
     assert meta["weights_fanouts"] == [-1, -1]
     roots = {("paper", int(node)) for node in graph.split("train")}
 
     def sources(relations: list[Relation], nodes: set[tuple[str, int]]) -> list[tuple[str, int]]:
-        found = []
+        found_sources = []
         for relation in relations:
             topology = graph.topology(relation)
             for kind, node in nodes:
                 if kind == relation.dst:
-                    own = topology.indices[topology.indptr[node] : topology.indptr[node + 1]]
-                    found += [(relation.src, int(each)) for each in own]
-        return found
+                    in_neighbours = topology.indices[
+                        topology.indptr[node] : topology.indptr[node + 1]
+                    ]
+                    found_sources += [(relation.src, int(neighbour)) for neighbour in in_neighbours]
+        return found_sources
 
     expected = {}
     for root in (WRITES, CITES):
-        near = sources([root], roots)
-        far = sources([WRITES, CITES, WORKS], set(near))
+        first_hop = sources([root], roots)
+        second_hop = sources([WRITES, CITES, WORKS], set(first_hop))
         # At the second hop the roots' in-edges are drawn again.
-        expected[str(root)] = len(set(near)) + len(set(far)) + 2 * len(near) + len(far)
+        expected[str(root)] = (
+            len(set(first_hop)) + len(set(second_hop)) + 2 * len(first_hop) + len(second_hop)
+        )
     assert meta["weights"] == expected
-    counted = partition_by_relation(graph, tmp_path / "counted", 2, layers=2)
-    assert counted.description["meta"]["weights_fanouts"] is None
+    by_counts = partition_by_relation(graph, tmp_path / "counted", 2, layers=2)
+    assert by_counts.description["meta"]["weights_fanouts"] is None
     with pytest.raises(RequestError, match="expected 2 fanouts, one per hop, given 1"):
         partition_by_relation(graph, tmp_path / "other", 2, layers=2, weights_fanouts=[3])
     assert not (tmp_path / "other").exists()
@@ -351,17 +366,17 @@ def test_weights_may_be_what_sampling_meets(graph: GraphDirectory, tmp_path: Pat
 def test_the_command_takes_weights_and_metapaths(
     graph: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(out: str, *words: str) -> int:
+    def run(out: str, *options: str) -> int:
         return main(["partition", str(graph.path), "--servers", "2", "--out", str(tmp_path / out),
-                     "--json", *words])  # fmt: skip
+                     "--json", *options])  # fmt: skip
 
-    words = ["--method", "meta", "--layers", "2", "--weights", "sampled"]
-    words += ["--weights-fanouts", "2,3", "--metapath", "writes", "--metapath", "cites,cites"]
-    assert run("parts", *words) == 0
+    options = ["--method", "meta", "--layers", "2", "--weights", "sampled"]
+    options += ["--weights-fanouts", "2,3", "--metapath", "writes", "--metapath", "cites,cites"]
+    assert run("parts", *options) == 0
     meta = json.loads(capsys.readouterr().out)["meta"]
     assert meta["weights_fanouts"] == [2, 3]
     assert sorted(meta["unreachable"]) == sorted(map(str, (WORKS, UNREAD)))
-    for wrong, message in (
+    for options, message in (
         (("--method", "meta", "--weights", "guessed"), "--weights: expected counts or sampled"),
         (("--method", "meta", "--weights-fanouts", "2,2"), "only --weights sampled reads it"),
         (("--method", "random", "--weights", "sampled"), "--weights: only --method meta reads it"),
@@ -369,6 +384,6 @@ def test_the_command_takes_weights_and_metapaths(
         (("--method", "meta", "--weights", "sampled", "--weights-fanouts", "0"),
          "--weights-fanouts: expected positive"),
     ):  # fmt: skip
-        assert run("wrong", *wrong) == 1
+        assert run("wrong", *options) == 1
         assert message in capsys.readouterr().err
     assert not (tmp_path / "wrong").exists()
