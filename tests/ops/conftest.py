@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
 
 @pytest.fixture
 def make_block() -> MakeBlock:
-    """A function (in-neighbour rows per destination, num_src) -> Block."""
+    """Return a function (in-neighbours of each destination, num_src) -> Block."""
 
     def make(rows: list[list[int]], num_src: int, key: int = 0) -> Block:
         counts = [len(row) for row in rows]
@@ -62,12 +62,12 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The gathering sums that ran: "weighted" or "plain", in order."""
-    seen: list[str] = []
+    sums: list[str] = []
 
-    class Counting(NumbaKernels):
+    class CountingKernels(NumbaKernels):
         def gather_sum(self, csr, x, weights):
-            seen.append("plain" if weights is None else "weighted")
+            sums.append("plain" if weights is None else "weighted")
             return super().gather_sum(csr, x, weights)
 
-    monkeypatch.setattr(selection, "kernels_for", lambda device: Counting())
-    return seen
+    monkeypatch.setattr(selection, "kernels_for", lambda device: CountingKernels())
+    return sums

@@ -30,8 +30,8 @@ NUM_SRC = 7
 SHAPES = [(ROWS, NUM_SRC), ([[], []], 3), ([], 4), ([], 0), ([[0]], 1)]
 
 
-def dense(block, weights=None):
-    """[num_dst, num_src] float64: the block as a matrix."""
+def dense_matrix(block, weights=None):
+    """Return the block as a matrix [num_dst, num_src] of float64."""
     matrix = torch.zeros(block.num_dst, block.num_src, dtype=torch.float64)
     for row in range(block.num_dst):
         for edge in range(int(block.indptr[row]), int(block.indptr[row + 1])):
@@ -39,7 +39,7 @@ def dense(block, weights=None):
     return matrix
 
 
-def leaf(*shape, dtype=torch.float64, seed=0):
+def random_leaf(*shape, dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed + 17 * len(shape))
     return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
 
@@ -48,8 +48,8 @@ def leaf(*shape, dtype=torch.float64, seed=0):
 @pytest.mark.parametrize("tail", [(3,), (1,), (2, 4), ()])
 def test_copy_sum_and_mean_equal_dense(make_block, kernels, rows, num_src, tail):
     block = make_block(rows, num_src)
-    x = leaf(num_src, *tail)
-    matrix = dense(block)
+    x = random_leaf(num_src, *tail)
+    matrix = dense_matrix(block)
     flat = x.detach().reshape(num_src, -1) if x.numel() else x.detach().new_zeros(num_src, 0)
     expected = (matrix @ flat).view(block.num_dst, *tail)
     torch.testing.assert_close(copy_sum(block, x), expected)
@@ -61,16 +61,16 @@ def test_copy_sum_and_mean_equal_dense(make_block, kernels, rows, num_src, tail)
 def test_copy_max_equals_dense(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
     # Few values, so that several sources have the largest.
-    x = leaf(num_src, 3).detach().round().requires_grad_()
+    x = random_leaf(num_src, 3).detach().round().requires_grad_()
     out = copy_max(block, x)
     assert out.shape == (block.num_dst, 3)
-    upstream = leaf(block.num_dst, 3, seed=1).detach()
+    upstream = random_leaf(block.num_dst, 3, seed=1).detach()
     expected = torch.zeros(num_src, 3, dtype=torch.float64)
     for row, sources in enumerate(rows):
         for column in range(3 if sources else 0):
-            sent = x.detach()[sources, column]
-            assert out[row, column] == sent.max()
-            winners = [s for s, value in zip(sources, sent, strict=True) if value == sent.max()]
+            values = x.detach()[sources, column]
+            assert out[row, column] == values.max()
+            winners = [s for s, value in zip(sources, values, strict=True) if value == values.max()]
             for source in winners:
                 expected[source, column] += upstream[row, column] / len(winners)
         if not sources:
@@ -82,8 +82,8 @@ def test_copy_max_equals_dense(make_block, kernels, rows, num_src):
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)
 def test_weighted_sum_equals_dense(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
-    x, w = leaf(num_src, 3, 4), leaf(block.num_edges, 3)
-    heads = [dense(block, w[:, h]) @ x[:, h] for h in range(3)]
+    x, w = random_leaf(num_src, 3, 4), random_leaf(block.num_edges, 3)
+    heads = [dense_matrix(block, w[:, h]) @ x[:, h] for h in range(3)]
     torch.testing.assert_close(weighted_sum(block, x, w), torch.stack(heads, 1))
     single = weighted_sum(block, x[:, 0], w[:, 0])
     torch.testing.assert_close(single, heads[0])
@@ -92,19 +92,24 @@ def test_weighted_sum_equals_dense(make_block, kernels, rows, num_src):
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)
 def test_edge_operations_equal_loops(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
-    a_src, a_dst = leaf(num_src, 2), leaf(block.num_dst, 2, seed=1)
-    logits, alone = leaf(block.num_edges, 2, seed=2), leaf(block.num_dst, 2, seed=3)
+    a_src, a_dst = random_leaf(num_src, 2), random_leaf(block.num_dst, 2, seed=1)
+    logits, self_logits = (
+        random_leaf(block.num_edges, 2, seed=2),
+        random_leaf(block.num_dst, 2, seed=3),
+    )
     sums = edge_add(block, a_src, a_dst)
     plain = edge_softmax(block, logits)
-    edges, own = edge_softmax_with_self(block, logits, alone)
-    assert sums.shape == plain.shape == edges.shape == (block.num_edges, 2)
+    weights, self_weights = edge_softmax_with_self(block, logits, self_logits)
+    assert sums.shape == plain.shape == weights.shape == (block.num_edges, 2)
     for row in range(block.num_dst):
-        piece = slice(int(block.indptr[row]), int(block.indptr[row + 1]))
-        torch.testing.assert_close(sums[piece], a_src[block.indices[piece]] + a_dst[row])
-        torch.testing.assert_close(plain[piece], logits[piece].softmax(0))
-        together = torch.cat([logits[piece], alone[row : row + 1]]).softmax(0)
-        torch.testing.assert_close(edges[piece], together[:-1])
-        torch.testing.assert_close(own[row], together[-1])
+        edges_of_row = slice(int(block.indptr[row]), int(block.indptr[row + 1]))
+        torch.testing.assert_close(
+            sums[edges_of_row], a_src[block.indices[edges_of_row]] + a_dst[row]
+        )
+        torch.testing.assert_close(plain[edges_of_row], logits[edges_of_row].softmax(0))
+        expected = torch.cat([logits[edges_of_row], self_logits[row : row + 1]]).softmax(0)
+        torch.testing.assert_close(weights[edges_of_row], expected[:-1])
+        torch.testing.assert_close(self_weights[row], expected[-1])
 
 
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)
@@ -113,13 +118,17 @@ def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
     edges, dst = block.num_edges, block.num_dst
     # Programs that are interpreted are slow: a projection of the Jacobian, not all its columns.
     check = partial(torch.autograd.gradcheck, fast_mode=kernels == "triton")
-    assert check(lambda x: copy_sum(block, x), leaf(num_src, 3))
-    assert check(lambda x: copy_mean(block, x), leaf(num_src, 2, 2))
-    assert check(lambda x, w: weighted_sum(block, x, w), (leaf(num_src, 3), leaf(edges)))
-    assert check(lambda x, w: weighted_sum(block, x, w), (leaf(num_src, 2, 3), leaf(edges, 2)))
-    assert check(lambda a, b: edge_add(block, a, b), (leaf(num_src, 2), leaf(dst, 2)))
-    assert check(lambda x: edge_softmax(block, x), leaf(edges, 2))
-    pair = (leaf(edges, 2), leaf(dst, 2, seed=1))
+    assert check(lambda x: copy_sum(block, x), random_leaf(num_src, 3))
+    assert check(lambda x: copy_mean(block, x), random_leaf(num_src, 2, 2))
+    assert check(
+        lambda x, w: weighted_sum(block, x, w), (random_leaf(num_src, 3), random_leaf(edges))
+    )
+    assert check(
+        lambda x, w: weighted_sum(block, x, w), (random_leaf(num_src, 2, 3), random_leaf(edges, 2))
+    )
+    assert check(lambda a, b: edge_add(block, a, b), (random_leaf(num_src, 2), random_leaf(dst, 2)))
+    assert check(lambda x: edge_softmax(block, x), random_leaf(edges, 2))
+    pair = (random_leaf(edges, 2), random_leaf(dst, 2, seed=1))
     assert check(lambda x, y: edge_softmax_with_self(block, x, y), pair)
 
 
@@ -131,11 +140,11 @@ def test_random_blocks_equal_dense(make_block, kernels, data):
     num_src = data.draw(st.integers(1, 12))
     row = st.lists(st.integers(0, num_src - 1), max_size=9)
     block = make_block(data.draw(st.lists(row, max_size=num_src)), num_src)
-    x, w = leaf(num_src, 5), leaf(block.num_edges)
+    x, w = random_leaf(num_src, 5), random_leaf(block.num_edges)
     out = weighted_sum(block, x, w)
     upstream = torch.randn_like(out)
     grad_x, grad_w = torch.autograd.grad(out, (x, w), upstream)
-    matrix = dense(block, w.detach())
+    matrix = dense_matrix(block, w.detach())
     torch.testing.assert_close(out, matrix @ x)
     torch.testing.assert_close(grad_x, matrix.T @ upstream)
     rows = block.destinations()
@@ -164,33 +173,33 @@ def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype):
     interpreted = kernels == "triton"
     num_src, degree, num_dst = (36, 6, 15) if interpreted else (900, 12, 400)
     rows = torch.randint(num_src // 9, (num_dst, degree), generator=generator).tolist()
-    x = leaf(num_src, 4, 6, dtype=dtype)
-    a = leaf(num_src, 4, dtype=dtype)
-    b = leaf(num_dst, 4, dtype=dtype)
+    x = random_leaf(num_src, 4, 6, dtype=dtype)
+    a = random_leaf(num_src, 4, dtype=dtype)
+    b = random_leaf(num_dst, 4, dtype=dtype)
 
-    def once():
+    def compute():
         block = make_block(rows, num_src)
-        attention, own = edge_softmax_with_self(block, edge_add(block, a, b), b)
-        out = weighted_sum(block, x, attention) + own.unsqueeze(-1) * copy_mean(block, x)
+        attention, self_attention = edge_softmax_with_self(block, edge_add(block, a, b), b)
+        out = weighted_sum(block, x, attention) + self_attention.unsqueeze(-1) * copy_mean(block, x)
         return [out, *torch.autograd.grad(out.sin().sum(), (x, a, b))]
 
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        first = once()
+        first = compute()
         for _ in range(1 if interpreted else 5):
-            assert all(torch.equal(p, q) for p, q in zip(first, once(), strict=True))
+            assert all(torch.equal(p, q) for p, q in zip(first, compute(), strict=True))
         torch.set_num_threads(1)
-        alone = once()
+        on_one_thread = compute()
         # The last sum of the loss aside, nothing depends on the number of threads.
-        assert torch.equal(first[0], alone[0])
+        assert torch.equal(first[0], on_one_thread[0])
     finally:
         torch.set_num_threads(threads)
 
 
 def test_works_under_deterministic_algorithms(make_block, kernels):
     block = make_block(ROWS, NUM_SRC)
-    x, w = leaf(NUM_SRC, 2, 3), leaf(block.num_edges, 2)
+    x, w = random_leaf(NUM_SRC, 2, 3), random_leaf(block.num_edges, 2)
     torch.use_deterministic_algorithms(True)
     try:
         total = weighted_sum(block, x, edge_softmax(block, w)).sum() + copy_sum(block, x).sum()
@@ -204,27 +213,27 @@ def test_works_under_deterministic_algorithms(make_block, kernels):
 def test_softmax_survives_large_logits(make_block, kernels):
     block = make_block(ROWS, NUM_SRC)
     logits = torch.full((block.num_edges, 1), -3000.0)
-    alone = torch.full((block.num_dst, 1), -3000.0)
-    edges, own = edge_softmax_with_self(block, logits, alone)
-    torch.testing.assert_close(own.flatten(), 1 / (block.sampled_degree() + 1.0))
+    self_logits = torch.full((block.num_dst, 1), -3000.0)
+    edges, self_weights = edge_softmax_with_self(block, logits, self_logits)
+    torch.testing.assert_close(self_weights.flatten(), 1 / (block.sampled_degree() + 1.0))
     assert torch.isfinite(edges).all()
     assert torch.isfinite(edge_softmax(block, -logits)).all()
 
 
 def test_edge_dot_in_pieces(make_block, monkeypatch):
     block = make_block(ROWS, NUM_SRC)
-    x, w = leaf(NUM_SRC, 2, 3), leaf(block.num_edges, 2)
+    x, w = random_leaf(NUM_SRC, 2, 3), random_leaf(block.num_edges, 2)
     with use_backend("torch"):
-        whole = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
+        at_once = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
     monkeypatch.setattr(torch_kernels, "_EDGES_AT_A_TIME", 3)
     with use_backend("torch"):
-        pieces = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
-    assert torch.equal(whole, pieces)
+        in_pieces = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
+    assert torch.equal(at_once, in_pieces)
 
 
 def test_gradients_nobody_asked_for_are_not_computed(make_block, calls):
     block = make_block(ROWS, NUM_SRC)
-    x, w = leaf(NUM_SRC, 3), leaf(block.num_edges)
+    x, w = random_leaf(NUM_SRC, 3), random_leaf(block.num_edges)
     for frozen_x, frozen_w, forward, backward in (
         (x, w.detach(), ["weighted"], ["weighted"]),
         # The gradient to weights is a dot product per edge: no gathering sum at all.
@@ -240,25 +249,31 @@ def test_gradients_nobody_asked_for_are_not_computed(make_block, calls):
     assert not weighted_sum(block, x.detach(), w.detach()).requires_grad
     assert not copy_sum(block, x.detach()).requires_grad
     calls.clear()
-    edge_add(block, leaf(NUM_SRC, 1).detach(), leaf(block.num_dst, 1)).sum().backward()
+    edge_add(
+        block, random_leaf(NUM_SRC, 1).detach(), random_leaf(block.num_dst, 1)
+    ).sum().backward()
     assert calls == []
-    edge_add(block, leaf(NUM_SRC, 1), leaf(block.num_dst, 1).detach()).sum().backward()
+    edge_add(
+        block, random_leaf(NUM_SRC, 1), random_leaf(block.num_dst, 1).detach()
+    ).sum().backward()
     assert calls == ["plain"]
 
 
 def test_edge_dot_is_skipped_for_frozen_weights(make_block, monkeypatch):
     block = make_block(ROWS, NUM_SRC)
     monkeypatch.setattr(NumbaKernels, "edge_dot", None)
-    weighted_sum(block, leaf(NUM_SRC, 3), leaf(block.num_edges).detach()).sum().backward()
+    weighted_sum(
+        block, random_leaf(NUM_SRC, 3), random_leaf(block.num_edges).detach()
+    ).sum().backward()
 
 
-def test_block_keeps_what_was_prepared(make_block, kernels):
+def test_a_block_keeps_its_prepared_arrays(make_block, kernels):
     block = make_block(ROWS, NUM_SRC)
-    copy_sum(block, leaf(NUM_SRC, 3)).sum().backward()
-    kept = {key: id(value) for key, value in block.prepared.items()}
-    assert kept
-    copy_sum(block, leaf(NUM_SRC, 8)).sum().backward()
-    assert {key: id(value) for key, value in block.prepared.items()} == kept
+    copy_sum(block, random_leaf(NUM_SRC, 3)).sum().backward()
+    prepared_before = {key: id(value) for key, value in block.prepared.items()}
+    assert prepared_before
+    copy_sum(block, random_leaf(NUM_SRC, 8)).sum().backward()
+    assert {key: id(value) for key, value in block.prepared.items()} == prepared_before
 
 
 @settings(deadline=None, max_examples=40)
@@ -275,9 +290,9 @@ def test_both_transposes_agree(sources):
 
 def test_wrong_shapes_are_named(make_block):
     block = make_block(ROWS, NUM_SRC)
-    x, w = leaf(NUM_SRC, 2, 3), leaf(block.num_edges, 2)
+    x, w = random_leaf(NUM_SRC, 2, 3), random_leaf(block.num_edges, 2)
     with pytest.raises(RequestError, match=r"x: .*7 rows.*\[6, 3\]"):
-        copy_sum(block, leaf(6, 3))
+        copy_sum(block, random_leaf(6, 3))
     with pytest.raises(RequestError, match="floating-point"):
         copy_sum(block, torch.zeros(NUM_SRC, 2, dtype=torch.int64))
     with pytest.raises(RequestError, match=r"w \[edges, H\]"):
@@ -285,6 +300,6 @@ def test_wrong_shapes_are_named(make_block):
     with pytest.raises(RequestError, match="one dtype"):
         weighted_sum(block, x, w.float())
     with pytest.raises(RequestError, match="edge_add"):
-        edge_add(block, leaf(NUM_SRC, 2), leaf(block.num_dst, 3))
+        edge_add(block, random_leaf(NUM_SRC, 2), random_leaf(block.num_dst, 3))
     with pytest.raises(RequestError, match=r"logits: .*10 rows"):
-        edge_softmax(block, leaf(3, 2))
+        edge_softmax(block, random_leaf(3, 2))

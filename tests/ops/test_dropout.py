@@ -30,27 +30,29 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "dropout.md"
 MASK64 = (1 << 64) - 1
 
 
-def vectors():
+def read_vectors():
     [text] = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     return json.loads(text)
 
 
-def unsigned(keys):
+def to_unsigned(keys):
     return [key & MASK64 for key in keys.tolist()]
 
 
-@pytest.mark.parametrize("vector", vectors())
+@pytest.mark.parametrize("vector", read_vectors())
 def test_vectors_of_the_specification(vector):
-    named = vector["type"]
-    own_key = node_type_key(named) if isinstance(named, str) else Relation(*named).draw_key()
-    assert own_key == int(vector["type_key"], 16)
+    type_name = vector["type"]
+    type_key = (
+        node_type_key(type_name) if isinstance(type_name, str) else Relation(*type_name).draw_key()
+    )
+    assert type_key == int(vector["type_key"], 16)
     site = Site(vector["site"])
-    key = site_key(int(vector["iteration_key"], 16), vector["layer"], site, own_key)
+    key = site_key(int(vector["iteration_key"], 16), vector["layer"], site, type_key)
     assert key == int(vector["site_key"], 16)
     words = torch.tensor([row["words"] for row in vector["rows"]])
-    make = edge_keys if site is Site.EDGES else row_keys
-    keys = make(key, *words.T)
-    assert unsigned(keys) == [int(row["row_key"], 16) for row in vector["rows"]]
+    make_keys = edge_keys if site is Site.EDGES else row_keys
+    keys = make_keys(key, *words.T)
+    assert to_unsigned(keys) == [int(row["row_key"], 16) for row in vector["rows"]]
     assert drop_threshold(vector["p"]) == vector["threshold"]
     width = len(vector["rows"][0]["kept"])
     expected = torch.tensor([[c == "1" for c in row["kept"]] for row in vector["rows"]])
@@ -66,7 +68,7 @@ def test_vectors_of_the_specification(vector):
 
 
 def test_vectors_cover_every_site():
-    assert {vector["site"] for vector in vectors()} == set(Site)
+    assert {vector["site"] for vector in read_vectors()} == set(Site)
 
 
 @settings(deadline=None, max_examples=60)
@@ -82,14 +84,16 @@ def test_numba_and_torch_agree_bit_for_bit(key, words, width, threshold, double)
     second = torch.tensor([b for _, b in words], dtype=torch.int64)
     signed = counter_mask._to_signed
     start = torch.full_like(first, signed(key))
-    once = counter_mask._absorb(start, first)
-    assert torch.equal(row_keys(key, first), once)
+    row_keys_expected = counter_mask._absorb(start, first)
+    assert torch.equal(row_keys(key, first), row_keys_expected)
     keys = edge_keys(key, first, second)
-    assert torch.equal(keys, counter_mask._absorb(once, second))
+    assert torch.equal(keys, counter_mask._absorb(row_keys_expected, second))
     x = torch.randn(len(words), width, dtype=torch.float64 if double else torch.float32)
-    kept = keep_mask(keys, width, threshold)
-    scaled = torch.where(kept, x * (1 / (1 - threshold / 65536)), torch.zeros((), dtype=x.dtype))
-    assert torch.equal(drop(x, keys, threshold), scaled)
+    is_kept = keep_mask(keys, width, threshold)
+    expected = torch.where(
+        is_kept, x * (1 / (1 - threshold / 65536)), torch.zeros((), dtype=x.dtype)
+    )
+    assert torch.equal(drop(x, keys, threshold), expected)
 
 
 def test_half_precision_takes_the_torch_path():
@@ -107,29 +111,29 @@ def test_backward_is_the_same_mask(make_block):
     assert torch.autograd.gradcheck(lambda x: drop_rows(block.src, x.T, 0.4, 1), transposed)
     edges = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: drop_edges(block, x, 0.4, 1), edges)
-    own = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: drop_self(block, x, 0.4, 1), own)
+    self_values = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: drop_self(block, x, 0.4, 1), self_values)
 
 
-def test_rows_keep_their_mask_in_any_company(make_block):
+def test_a_row_s_mask_does_not_depend_on_the_other_rows(make_block):
     x = torch.ones(6, 10)
-    whole = drop_rows(make_block([[0]], 6, key=7).src, x, 0.5, 0)
-    part = make_block([[0]], 3, key=7)
-    part.src.original = torch.tensor([31, 3, 17])
-    assert torch.equal(drop_rows(part.src, x[:3], 0.5, 0), whole[[4, 0, 2]])
+    rows = drop_rows(make_block([[0]], 6, key=7).src, x, 0.5, 0)
+    smaller_block = make_block([[0]], 3, key=7)
+    smaller_block.src.original = torch.tensor([31, 3, 17])
+    assert torch.equal(drop_rows(smaller_block.src, x[:3], 0.5, 0), rows[[4, 0, 2]])
 
 
-def test_edges_keep_their_mask_in_any_company(make_block):
+def test_an_edge_s_mask_does_not_depend_on_the_other_edges(make_block):
     block = make_block([[0, 1, 2], [1, 2]], 3, key=7)
-    whole = drop_edges(block, torch.ones(5, 4), 0.5, 0)
-    alone = make_block([[2, 0]], 3, key=7)
-    alone.dst.original = block.dst.original[1:]
-    assert torch.equal(drop_edges(alone, torch.ones(2, 4), 0.5, 0), whole[3:])
-    alone.positions = alone.positions + 1
-    assert not torch.equal(drop_edges(alone, torch.ones(2, 4), 0.5, 0), whole[3:])
+    edges = drop_edges(block, torch.ones(5, 4), 0.5, 0)
+    smaller_block = make_block([[2, 0]], 3, key=7)
+    smaller_block.dst.original = block.dst.original[1:]
+    assert torch.equal(drop_edges(smaller_block, torch.ones(2, 4), 0.5, 0), edges[3:])
+    smaller_block.positions = smaller_block.positions + 1
+    assert not torch.equal(drop_edges(smaller_block, torch.ones(2, 4), 0.5, 0), edges[3:])
 
 
-def test_sites_layers_iterations_and_types_draw_apart(make_block):
+def test_masks_differ_by_site_layer_iteration_and_type(make_block):
     # One element: a block whose rows, edges and destinations have the same words.
     x = torch.ones(2, 64)
 
@@ -146,21 +150,24 @@ def test_sites_layers_iterations_and_types_draw_apart(make_block):
         mask(site=drop_self),
         mask(node_type="author"),
     ]
-    for i, one in enumerate(variants):
-        for other in variants[i + 1 :]:
-            assert not torch.equal(one, other)
+    for i, variant in enumerate(variants):
+        for later in variants[i + 1 :]:
+            assert not torch.equal(variant, later)
     assert torch.equal(mask(), variants[0])
 
 
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
 def test_kept_share_and_independence(p):
     keys = row_keys(site_key(5, 0, Site.ROWS, 1), torch.arange(20_000))
-    kept = keep_mask(keys, 32, drop_threshold(p)).double()
+    is_kept = keep_mask(keys, 32, drop_threshold(p)).double()
     # Six standard deviations.
-    assert abs(kept.mean() - (1 - p)) < 6 * (p * (1 - p) / kept.numel()) ** 0.5
-    columns = torch.corrcoef(kept.T) - torch.eye(32)
+    assert abs(is_kept.mean() - (1 - p)) < 6 * (p * (1 - p) / is_kept.numel()) ** 0.5
+    columns = torch.corrcoef(is_kept.T) - torch.eye(32)
     assert columns.abs().max() < 6 / 20_000**0.5
-    assert abs(torch.corrcoef(torch.stack([kept[:-1].flatten(), kept[1:].flatten()]))[0, 1]) < 0.01
+    assert (
+        abs(torch.corrcoef(torch.stack([is_kept[:-1].flatten(), is_kept[1:].flatten()]))[0, 1])
+        < 0.01
+    )
 
 
 def test_zero_is_free_and_bad_probabilities_are_refused(make_block):
@@ -191,22 +198,22 @@ def test_dropped_infinities_are_zero(make_block):
 @pytest.mark.parametrize(
     ("first", "width"), [(0, 11), (4, 7), (3, 8), (5, 2), (6, 1), (9, 2), (8, 3)]
 )
-def test_columns_are_dropped_alike_without_those_before_them(first, width, dtype):
+def test_columns_have_the_same_mask_without_those_before_them(first, width, dtype):
     keys = row_keys(99, torch.arange(40))
     rows = torch.arange(1, 441).view(40, 11).to(dtype)
     threshold = drop_threshold(0.4)
-    whole, part = slice(None), slice(first, first + width)
+    all_rows, columns = slice(None), slice(first, first + width)
     assert torch.equal(
-        keep_mask(keys, width, threshold, first), keep_mask(keys, 11, threshold)[whole, part]
+        keep_mask(keys, width, threshold, first), keep_mask(keys, 11, threshold)[all_rows, columns]
     )
-    own = rows[whole, part].clone().requires_grad_()
-    dropped = drop(own, keys, threshold, first)
-    assert torch.equal(dropped, drop(rows, keys, threshold)[whole, part])
+    inputs = rows[all_rows, columns].clone().requires_grad_()
+    dropped = drop(inputs, keys, threshold, first)
+    assert torch.equal(dropped, drop(rows, keys, threshold)[all_rows, columns])
     dropped.sum().backward()
-    assert torch.equal(own.grad != 0, dropped != 0)
-    stored = StoredRows.of([RowPart(rows[whole, part].clone())], 40)
+    assert torch.equal(inputs.grad != 0, dropped != 0)
+    stored = StoredRows.of([RowPart(rows[all_rows, columns].clone())], 40)
     nodes = Nodes("item", torch.arange(40), None, 5)
     assert torch.equal(
         drop_rows(nodes.with_columns_from(first), stored, 0.4, 0).to_tensor(),
-        drop_rows(nodes, rows, 0.4, 0)[whole, part],
+        drop_rows(nodes, rows, 0.4, 0)[all_rows, columns],
     )

@@ -18,19 +18,19 @@ NUM_SRC = 7
 SHAPES = [(ROWS, NUM_SRC), ([[], []], 3), ([], 4), ([], 0), ([[0]], 1)]
 
 
-def leaf(*shape, dtype=torch.float64, seed=0):
+def random_leaf(*shape, dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed + 17 * len(shape))
     return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
 
 
-def inputs_for(block, width, dtype=torch.float64):
+def make_inputs(block, width, dtype=torch.float64):
     """x, gamma, beta and constant weights."""
-    x = leaf(block.num_src, width, dtype=dtype)
-    gamma, beta = (leaf(block.num_dst, width, dtype=dtype, seed=s) for s in (1, 2))
-    return x, gamma, beta, leaf(block.num_edges, dtype=dtype, seed=3).detach()
+    x = random_leaf(block.num_src, width, dtype=dtype)
+    gamma, beta = (random_leaf(block.num_dst, width, dtype=dtype, seed=s) for s in (1, 2))
+    return x, gamma, beta, random_leaf(block.num_edges, dtype=dtype, seed=3).detach()
 
 
-def slow(block, x, gamma, beta, w):
+def compute_edge_by_edge(block, x, gamma, beta, w):
     """The definition, edge by edge."""
     out = []
     for v in range(block.num_dst):
@@ -45,11 +45,15 @@ def slow(block, x, gamma, beta, w):
 @pytest.mark.parametrize("tail", [(3,), (), (2, 4)])
 def test_gathers_and_sums_equal_loops(make_block, kernels, rows, num_src, tail):
     block = make_block(rows, num_src)
-    x, y, m = leaf(num_src, *tail), leaf(block.num_dst, *tail), leaf(block.num_edges, *tail)
+    x, y, m = (
+        random_leaf(num_src, *tail),
+        random_leaf(block.num_dst, *tail),
+        random_leaf(block.num_edges, *tail),
+    )
     ends = block.destinations()
     assert torch.equal(source_rows(block, x), x[block.indices])
     assert torch.equal(destination_rows(block, y), y[ends])
-    w = leaf(block.num_edges, seed=1).detach()
+    w = random_leaf(block.num_edges, seed=1).detach()
     for weights in (None, w):
         scaled = m if weights is None else m * w.view(-1, *[1] * len(tail))
         expected = torch.zeros_like(y).index_add(0, ends, scaled)
@@ -61,8 +65,8 @@ def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
     # Programs that are interpreted are slow: a projection of the Jacobian, not all its columns.
     check = partial(torch.autograd.gradcheck, fast_mode=kernels == "triton")
-    x, gamma, beta, w = inputs_for(block, 3)
-    messages = leaf(block.num_edges, 3)
+    x, gamma, beta, w = make_inputs(block, 3)
+    messages = random_leaf(block.num_edges, 3)
     assert check(lambda x: source_rows(block, x), x)
     assert check(lambda y: destination_rows(block, y), gamma)
     assert check(lambda m: edge_sum(block, m), messages)
@@ -79,10 +83,10 @@ def test_modulated_sum_fused_composed_and_slow_agree(make_block, kernels, data):
     num_src = data.draw(st.integers(1, 9))
     row = st.lists(st.integers(0, num_src - 1), max_size=6)
     block = make_block(data.draw(st.lists(row, max_size=num_src)), num_src)
-    x, gamma, beta, w = inputs_for(block, data.draw(st.integers(1, 9)))
-    upstream = leaf(*gamma.shape, seed=5).detach()
+    x, gamma, beta, w = make_inputs(block, data.draw(st.integers(1, 9)))
+    upstream = random_leaf(*gamma.shape, seed=5).detach()
     results = []
-    for operation in (modulated_sum, modulation._compose, slow):
+    for operation in (modulated_sum, modulation._compose, compute_edge_by_edge):
         out = operation(block, x, gamma, beta, w)
         grads = (
             torch.autograd.grad(
@@ -92,15 +96,15 @@ def test_modulated_sum_fused_composed_and_slow_agree(make_block, kernels, data):
             else []
         )
         results.append([out, *grads])
-    for one in results[:2]:
+    for result in results[:2]:
         # Where there are no edges the slow form does not depend on its inputs at all.
-        for a, b in zip(one, results[2], strict=False):
+        for a, b in zip(result, results[2], strict=False):
             torch.testing.assert_close(a, b)
 
 
 def test_gradients_nobody_asked_for_are_not_computed(make_block, monkeypatch):
     block = make_block(ROWS, NUM_SRC)
-    x, gamma, beta, w = inputs_for(block, 3)
+    x, gamma, beta, w = make_inputs(block, 3)
     monkeypatch.setattr(modulation, "_grad_to_sources", None)
     modulated_sum(block, x.detach(), gamma, beta, w).sum().backward()
     assert gamma.grad is not None
@@ -113,20 +117,20 @@ def test_gradients_nobody_asked_for_are_not_computed(make_block, monkeypatch):
 
 def test_views_that_are_not_contiguous(make_block):
     block = make_block(ROWS, NUM_SRC)
-    _, gamma, beta, w = inputs_for(block, 3)
-    x, both = leaf(3, NUM_SRC).T, torch.cat([gamma, beta], 1)
-    out = modulated_sum(block, x, *both.chunk(2, 1), w)
-    torch.testing.assert_close(out, slow(block, x, gamma, beta, w))
+    _, gamma, beta, w = make_inputs(block, 3)
+    x, gamma_beta = random_leaf(3, NUM_SRC).T, torch.cat([gamma, beta], 1)
+    out = modulated_sum(block, x, *gamma_beta.chunk(2, 1), w)
+    torch.testing.assert_close(out, compute_edge_by_edge(block, x, gamma, beta, w))
     assert torch.autograd.gradcheck(
-        lambda x, both: modulated_sum(block, x.T, *both.chunk(2, 1), w),
-        (leaf(3, NUM_SRC), both.detach().requires_grad_()),
+        lambda x, gamma_beta: modulated_sum(block, x.T, *gamma_beta.chunk(2, 1), w),
+        (random_leaf(3, NUM_SRC), gamma_beta.detach().requires_grad_()),
     )
 
 
 @pytest.mark.parametrize("operation", [modulated_sum, modulation._compose])
-def test_what_is_not_a_number_comes_through(make_block, operation):
+def test_nan_reaches_the_result(make_block, operation):
     block = make_block([[0], [1]], 2)
-    x, gamma, beta, w = (value.detach() for value in inputs_for(block, 2))
+    x, gamma, beta, w = (value.detach() for value in make_inputs(block, 2))
     x[0] = torch.nan
     out = operation(block, x, gamma, beta, w)
     assert out[0].isnan().all()
@@ -142,24 +146,24 @@ def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype, o
     rows = torch.randint(100, (30 if interpreted else 300, 12), generator=generator).tolist()
     threads = torch.get_num_threads()
 
-    def once():
+    def compute():
         block = make_block(rows, 900)
-        x, gamma, beta, w = inputs_for(block, 6, dtype)
+        x, gamma, beta, w = make_inputs(block, 6, dtype)
         out = operation(block, x, gamma, beta, w)
         return [out, *torch.autograd.grad(out.sin().sum(), (x, gamma, beta))]
 
     torch.set_num_threads(2)
     try:
-        first = once()
+        first = compute()
         for _ in range(1 if interpreted else 3):
-            assert all(torch.equal(a, b) for a, b in zip(once(), first, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(compute(), first, strict=True))
     finally:
         torch.set_num_threads(threads)
 
 
 def test_wrong_shapes_are_named(make_block):
     block = make_block(ROWS, NUM_SRC)
-    x, gamma, beta, w = inputs_for(block, 3)
+    x, gamma, beta, w = make_inputs(block, 3)
     for values, message in (
         ((x[:3], gamma, beta, w), r"x: .*7 rows"),
         ((x, gamma[:2], beta, w), r"gamma: .*5 rows"),
@@ -174,7 +178,7 @@ def test_wrong_shapes_are_named(make_block):
     with pytest.raises(RequestError, match=r"messages: .*10 rows"):
         edge_sum(block, x)
     with pytest.raises(RequestError, match=r"edge_sum: .*given \[2\]"):
-        edge_sum(block, leaf(10, 3), w[:2])
+        edge_sum(block, random_leaf(10, 3), w[:2])
     with pytest.raises(RequestError, match=r"x: .*5 rows"):
         destination_rows(block, x)
     with pytest.raises(RequestError, match=r"x: .*7 rows"):

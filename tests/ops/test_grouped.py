@@ -19,7 +19,7 @@ MANY = (0, 1, 1, 3, 70, 72, 73, 105, 105, 135, 138, 139)
 def test_values_and_gradients(
     bounds: tuple[int, ...], batched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Group by group, and in padded batches, which is what a GPU gets."""
+    """Products are right group by group, and in the padded batches that a GPU gets."""
     if batched and bounds[-1]:
         monkeypatch.setattr(grouped._Batches, "of", grouped._Batches)
     generator = torch.Generator().manual_seed(1)
@@ -31,37 +31,37 @@ def test_values_and_gradients(
         [rows[a:b] @ matrices[g] for g, (a, b) in enumerate(pairwise(bounds))]
         or [rows.new_empty(0, 5)]
     )
-    found = grouped_product(rows, matrices, bounds)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
-    upstream = torch.randn(found.shape, generator=generator, dtype=torch.float64)
-    wanted = torch.autograd.grad(expected, (rows, matrices), upstream)
-    given = torch.autograd.grad(found, (rows, matrices), upstream)
-    for own, other in zip(given, wanted, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-12)
+    products = grouped_product(rows, matrices, bounds)
+    torch.testing.assert_close(products, expected, rtol=1e-13, atol=1e-13)
+    upstream = torch.randn(products.shape, generator=generator, dtype=torch.float64)
+    expected_gradients = torch.autograd.grad(expected, (rows, matrices), upstream)
+    gradients = torch.autograd.grad(products, (rows, matrices), upstream)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-12)
 
 
-def test_where_batches_pay() -> None:
-    """On a device, where they save launches; at most half of them is padding."""
+def test_batches_are_used_where_they_pay() -> None:
+    """Batches are used on a device, where they save launches, and are at most half padding."""
     cpu, meta = torch.device("cpu"), torch.device("meta")
-    alike = tuple(range(0, 100, 5))
-    assert grouped._Batches.of(alike, cpu) is None
+    equal_groups = tuple(range(0, 100, 5))
+    assert grouped._Batches.of(equal_groups, cpu) is None
     for bounds in ((0,), (0, 0), (0, 4, 9), (0, 1, 3, 7, 15, 31, 63, 127)):
         assert grouped._Batches.of(bounds, meta) is None
-    for bounds in (alike, (*MANY, *range(140, 160)), (0, 90, *range(91, 101))):
+    for bounds in (equal_groups, (*MANY, *range(140, 160)), (0, 90, *range(91, 101))):
         batches = grouped._Batches.of(bounds, meta)
         assert batches is not None
         assert bounds[-1] <= batches._rows < 2 * bounds[-1]
 
 
-def test_gradients_of_what_needs_them_alone() -> None:
+def test_gradients_are_computed_only_where_they_are_needed() -> None:
     rows, matrices = torch.randn(3, 2), torch.randn(1, 2, 2)
     for needs in ((True, False), (False, True)):
-        own, other = (
+        row_leaf, matrix_leaf = (
             rows.clone().requires_grad_(needs[0]),
             matrices.clone().requires_grad_(needs[1]),
         )
-        grouped_product(own, other, (0, 3)).sum().backward()
-        assert (own.grad is not None, other.grad is not None) == needs
+        grouped_product(row_leaf, matrix_leaf, (0, 3)).sum().backward()
+        assert (row_leaf.grad is not None, matrix_leaf.grad is not None) == needs
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_gradients_of_what_needs_them_alone() -> None:
         (torch.zeros(3), torch.zeros(1, 2, 2), (0, 3)),
     ],
 )
-def test_what_does_not_fit(
+def test_shapes_that_do_not_fit_are_refused(
     rows: torch.Tensor, matrices: torch.Tensor, bounds: tuple[int, ...]
 ) -> None:
     with pytest.raises(RequestError, match="grouped_product: expected rows"):

@@ -14,7 +14,7 @@ from hopper.ops import backend, selection, use_backend
 
 
 @pytest.fixture(autouse=True)
-def nothing_chosen(monkeypatch):
+def no_backend_chosen(monkeypatch):
     monkeypatch.setattr(selection, "_chosen", None)
     monkeypatch.delenv("HOPPER_OPS", raising=False)
 

@@ -106,11 +106,15 @@ def test_the_same_results_as_the_cpu(device, monkeypatch, dtype, width):
     generator = torch.Generator().manual_seed(3)
     num_dst, num_src, heads = 9, 12, 2
 
-    def some(*shape):
+    def random_tensor(*shape):
         return torch.randn(*shape, dtype=dtype, generator=generator)
 
-    values = [some(num_src, heads, width), some(num_dst, heads, width), some(num_src, heads),
-              some(num_dst, heads)]  # fmt: skip
+    values = [
+        random_tensor(num_src, heads, width),
+        random_tensor(num_dst, heads, width),
+        random_tensor(num_src, heads),
+        random_tensor(num_dst, heads),
+    ]
 
     def results(device: str, choice: selection.Choice) -> list[torch.Tensor]:
         block = random_block(num_dst, num_src, 7).to(torch.device(device))
@@ -118,20 +122,23 @@ def test_the_same_results_as_the_cpu(device, monkeypatch, dtype, width):
         with selection.use_backend(choice):
             assert backend(device) == choice
             logits = edge_add(block, a, b) + edge_dot(block, x, y) / width
-            shares, own = edge_softmax_with_self(block, logits, b)
+            shares, self_shares = edge_softmax_with_self(block, logits, b)
             plain = edge_softmax(block, logits)
-            sums = weighted_sum(block, x, shares) + own.unsqueeze(-1) * copy_sum(block, x)
+            sums = weighted_sum(block, x, shares) + self_shares.unsqueeze(-1) * copy_sum(block, x)
             out = sums + edge_sum(block, plain).unsqueeze(-1)
             grads = torch.autograd.grad(out.sin().sum(), (x, y, a, b))
         return [out.detach(), *grads]
 
     expected = results("cpu", "torch")
-    found = results(device.type, "triton")
+    actual = results(device.type, "triton")
     tolerance = 1e-4 if dtype == torch.float32 else 1e-11
-    for one, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=tolerance)
+    for expected_tensor, tensor in zip(expected, actual, strict=True):
+        torch.testing.assert_close(tensor.cpu(), expected_tensor, rtol=tolerance, atol=tolerance)
     if device.type == "cpu" and width > 1:
         # The interpreter runs one program after another: one case shows that nothing else changes.
         return
-    again = results(device.type, "triton")
-    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+    repeated = results(device.type, "triton")
+    assert all(
+        torch.equal(expected_tensor, tensor)
+        for expected_tensor, tensor in zip(actual, repeated, strict=True)
+    )
