@@ -1,4 +1,4 @@
-"""Models that stand on a rank: nothing of one ends up in another, all of it in the sum."""
+"""Models on one rank: their gradients do not mix, and all of them are added up at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopper.migrate.dock import Dock
 from hopper.migrate.packed_model import PackedModel
 
 
-def make(moves_parameters: bool) -> tuple[PackedModel, Dock]:
+def make_dock(moves_parameters: bool) -> tuple[PackedModel, Dock]:
     module = nn.Linear(3, 2).double()
     packed = PackedModel(module)
     packed.clear()
@@ -27,9 +27,9 @@ def train(dock: Dock, model: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("moves_parameters", [True, False])
-def test_what_models_accumulate_is_added_up(moves_parameters: bool) -> None:
-    packed, dock = make(moves_parameters)
-    before = packed.parameters.clone()
+def test_gradients_and_losses_of_all_models_are_added_up(moves_parameters: bool) -> None:
+    packed, dock = make_dock(moves_parameters)
+    parameters_before = packed.parameters.clone()
     dock.start([0, 3])
     train(dock, 0, 2.0)
     train(dock, 3, 5.0)
@@ -40,42 +40,42 @@ def test_what_models_accumulate_is_added_up(moves_parameters: bool) -> None:
     assert packed.loss.item() == 8.0
     assert packed.module.bias.grad.tolist() == [8.0, 8.0]
     assert packed.module.weight.grad[0].tolist() == [4.0 + 25.0 + 1.0] * 3
-    assert torch.equal(packed.parameters, before)
+    assert torch.equal(packed.parameters, parameters_before)
     assert packed.module.weight.data_ptr() == packed.parameters.data_ptr()
 
 
-def test_a_model_keeps_what_it_brought_and_takes_it_along() -> None:
-    packed, dock = make(moves_parameters=True)
-    guest = dock.empty_buffer()
+def test_a_model_leaves_with_the_buffer_it_came_with() -> None:
+    packed, dock = make_dock(moves_parameters=True)
+    arriving_buffer = dock.empty_buffer()
     count = packed.parameters.numel()
-    guest[:count] = 7.0
-    guest[count:] = 0.5
-    dock.enter(2, guest)
-    with dock.aboard(2) as aboard:
-        assert (aboard.module.weight == 7.0).all()
+    arriving_buffer[:count] = 7.0
+    arriving_buffer[count:] = 0.5
+    dock.enter(2, arriving_buffer)
+    with dock.aboard(2) as loaded_model:
+        assert (loaded_model.module.weight == 7.0).all()
     train(dock, 2, 1.0)
-    taken = dock.leave(2)
-    assert taken is guest
-    assert taken[-1].item() == 1.5
+    leaving_buffer = dock.leave(2)
+    assert leaving_buffer is arriving_buffer
+    assert leaving_buffer[-1].item() == 1.5
     assert not packed.accumulated.any()
     dock.unload()
     assert not packed.accumulated.any()
 
 
 def test_buffers_are_used_again_and_start_empty() -> None:
-    _, dock = make(moves_parameters=True)
+    _, dock = make_dock(moves_parameters=True)
     dock.start([1])
     train(dock, 1, 3.0)
-    used = dock.leave(1)
-    dock.reuse(used)
+    buffer = dock.leave(1)
+    dock.reuse(buffer)
     dock.start([4])
-    again = dock.leave(4)
-    assert again.data_ptr() == used.data_ptr()
-    assert not again[-9:].any()
+    next_buffer = dock.leave(4)
+    assert next_buffer.data_ptr() == buffer.data_ptr()
+    assert not next_buffer[-9:].any()
 
 
 def test_an_error_aboard_leaves_the_replica_in_place() -> None:
-    packed, dock = make(moves_parameters=True)
+    packed, dock = make_dock(moves_parameters=True)
     dock.start([0])
     with pytest.raises(RuntimeError), dock.aboard(0):
         raise RuntimeError

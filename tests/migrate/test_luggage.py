@@ -1,4 +1,4 @@
-"""What models take along: complete at home, no more than what is needed on the way."""
+"""The rows that models carry: complete at home, and no more than needed on the way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hopper.migrate.schedule import there_and_back
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_models_go_there_and_back(ranks: int) -> None:
+def test_models_visit_every_rank_and_return_the_same_way(ranks: int) -> None:
     places = there_and_back(ranks)
     assert places.shape == (ranks, 2 * ranks + 1)
     for step in range(2 * ranks + 1):
@@ -19,50 +19,50 @@ def test_models_go_there_and_back(ranks: int) -> None:
         assert sorted(places[:, step]) == list(range(ranks))
     for model in range(ranks):
         assert places[model, 0] == places[model, ranks] == places[model, -1] == model
-        there, back = places[model, :ranks], places[model, ranks + 1 : -1]
-        assert sorted(there) == list(range(ranks))
-        assert back.tolist() == there[1:][::-1].tolist()
+        outward, homeward = places[model, :ranks], places[model, ranks + 1 : -1]
+        assert sorted(outward) == list(range(ranks))
+        assert homeward.tolist() == outward[1:][::-1].tolist()
 
 
 @pytest.mark.parametrize("places", [2, 3, 4])
 def test_rows_come_home_and_gradients_reach_who_made_them(places: int) -> None:
-    made_at = np.random.default_rng(places).integers(0, places, 12)
+    made_by = np.random.default_rng(places).integers(0, places, 12)
     shapes = {"sums": (5, 2), "rows": (12, 3), "own": (4, 1)}
-    made = [
+    rows_by_place = [
         {
             kind: torch.full((count, width), 10.0**place)
-            * (torch.from_numpy(made_at[:count] == place)[:, None] if kind != "sums" else 1)
+            * (torch.from_numpy(made_by[:count] == place)[:, None] if kind != "sums" else 1)
             for kind, (count, width) in shapes.items()
         }
         for place in range(places)
     ]
-    total = {kind: sum(own[kind] for own in made) for kind in shapes}
+    total = {kind: sum(rows[kind] for rows in rows_by_place) for kind in shapes}
 
-    def luggage() -> Luggage:
-        given = shapes, made_at, places, {"sums"}, torch.float32, torch.device("cpu")
-        return Luggage(*given)
+    def make_luggage() -> Luggage:
+        arguments = shapes, made_by, places, {"sums"}, torch.float32, torch.device("cpu")
+        return Luggage(*arguments)
 
-    here, numbers = luggage(), []
+    carried, numbers = make_luggage(), []
     for place in range(places):
-        here.add(made[place])
-        step, there = place + 1, luggage()
-        sent, room = here.pack(step), there.room(step)
-        assert sent.shape == room.shape
-        numbers.append(sent.numel())
-        there.unpack(step, sent)
-        here = there
-    assert all(torch.equal(here.rows[kind], total[kind]) for kind in shapes)
+        carried.add(rows_by_place[place])
+        step, next_luggage = place + 1, make_luggage()
+        packed, room = carried.pack(step), next_luggage.room(step)
+        assert packed.shape == room.shape
+        numbers.append(packed.numel())
+        next_luggage.unpack(step, packed)
+        carried = next_luggage
+    assert all(torch.equal(carried.rows[kind], total[kind]) for kind in shapes)
     assert numbers == sorted(numbers)
     assert numbers[-1] == sum(count * width for count, width in shapes.values())
-    # What comes back is told by who made the row that it is the gradient of.
+    # On the way back travel gradients, each to the place that made its row.
     for step in range(places + 1, 2 * places):
-        there = luggage()
-        there.unpack(step, here.pack(step))
+        next_luggage = make_luggage()
+        next_luggage.unpack(step, carried.pack(step))
         place = 2 * places - step
         for kind in ("rows", "own"):
-            own = torch.from_numpy(made_at[: shapes[kind][0]] == place)
-            assert torch.equal(there.rows[kind][own], total[kind][own])
-            gone = torch.from_numpy(made_at[: shapes[kind][0]] > place)
-            assert not there.rows[kind][gone].any()
-        assert torch.equal(there.rows["sums"], total["sums"])
-        here = there
+            is_own = torch.from_numpy(made_by[: shapes[kind][0]] == place)
+            assert torch.equal(next_luggage.rows[kind][is_own], total[kind][is_own])
+            is_left_behind = torch.from_numpy(made_by[: shapes[kind][0]] > place)
+            assert not next_luggage.rows[kind][is_left_behind].any()
+        assert torch.equal(next_luggage.rows["sums"], total["sums"])
+        carried = next_luggage

@@ -1,4 +1,4 @@
-"""A model in one buffer: parameters and gradients are views of what migrates."""
+"""A model in one buffer: parameters and gradients are views of the buffer that migrates."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Net(nn.Module):
         return (self.tied(hidden) * self.scale).sum()
 
 
-def make(seed: int = 0) -> tuple[Net, PackedModel]:
+def pack_model(seed: int = 0) -> tuple[Net, PackedModel]:
     torch.manual_seed(seed)
     module = Net().double()
     return module, PackedModel(module)
 
 
-def inputs(seed: int) -> torch.Tensor:
+def make_inputs(seed: int) -> torch.Tensor:
     return torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def test_layout() -> None:
-    module, packed = make()
+    module, packed = pack_model()
     trainable = [p for p in module.parameters() if p.requires_grad]
     count = sum(p.numel() for p in trainable)
     assert packed.buffer.shape == (2 * count + 1,)
@@ -55,24 +55,24 @@ def test_packing_changes_no_value_and_no_result() -> None:
     module = Net().double()
     twin = copy.deepcopy(module)
     packed = PackedModel(module)
-    for (name, one), (_, other) in zip(
+    for (name, parameter), (_, expected) in zip(
         module.named_parameters(), twin.named_parameters(), strict=True
     ):
-        assert torch.equal(one, other), name
-    assert torch.equal(module(inputs(0)), twin(inputs(0)))
+        assert torch.equal(parameter, expected), name
+    assert torch.equal(module(make_inputs(0)), twin(make_inputs(0)))
     assert packed.module is module
 
 
 def test_parameters_and_gradients_are_views() -> None:
-    module, packed = make()
+    module, packed = pack_model()
     start, stop = packed.buffer.data_ptr(), packed.buffer.data_ptr() + packed.buffer.nbytes
-    seen = set()
+    addresses = set()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             for tensor in (parameter, parameter.grad):
                 assert start <= tensor.data_ptr() < stop, name
-                seen.add(tensor.data_ptr())
-    assert len(seen) == 2 * len(packed.named_gradients())
+                addresses.add(tensor.data_ptr())
+    assert len(addresses) == 2 * len(packed.named_gradients())
     packed.buffer.fill_(2.0)
     assert (module.first.weight == 2).all()
     assert (module.first.bias.grad == 2).all()
@@ -80,11 +80,11 @@ def test_parameters_and_gradients_are_views() -> None:
 
 
 def test_backward_accumulates_into_the_buffer() -> None:
-    module, packed = make()
+    module, packed = pack_model()
     twin = copy.deepcopy(module)
     for seed in (1, 2):
-        module(inputs(seed)).backward()
-    (twin(inputs(1)) + twin(inputs(2))).backward()
+        module(make_inputs(seed)).backward()
+    (twin(make_inputs(1)) + twin(make_inputs(2))).backward()
     # deepcopy keeps .grad of leaves; the twin's started from zero like the module's.
     expected = torch.cat([p.grad.flatten() for p in twin.parameters() if p.requires_grad])
     assert packed.gradients.abs().max() > 0
@@ -92,49 +92,53 @@ def test_backward_accumulates_into_the_buffer() -> None:
 
 
 def test_clear_keeps_the_views_and_the_parameters() -> None:
-    module, packed = make()
-    before = packed.parameters.clone()
-    module(inputs(0)).backward()
+    module, packed = pack_model()
+    parameters_before = packed.parameters.clone()
+    module(make_inputs(0)).backward()
     packed.loss += 3.0
     packed.clear()
     assert torch.equal(packed.accumulated, torch.zeros_like(packed.accumulated))
-    assert torch.equal(packed.parameters, before)
-    module(inputs(0)).backward()
+    assert torch.equal(packed.parameters, parameters_before)
+    module(make_inputs(0)).backward()
     assert packed.gradients.abs().max() > 0
 
 
 def test_a_received_buffer_is_the_model() -> None:
-    """Half of the roots under one replica, the rest under another that received its buffer."""
-    sender, packed = make(seed=1)
-    receiver, arrived = make(seed=2)
-    sender(inputs(1)).backward()
+    """One replica computes half of the roots, and another that received its buffer the rest."""
+    sender, packed = pack_model(seed=1)
+    receiver, received = pack_model(seed=2)
+    sender(make_inputs(1)).backward()
     packed.loss += 1.25
-    arrived.buffer.copy_(packed.buffer)
-    for one, other in zip(sender.parameters(), receiver.parameters(), strict=True):
-        assert torch.equal(one, other)
-    receiver(inputs(2)).backward()
-    sender(inputs(2)).backward()
-    assert torch.equal(packed.gradients, arrived.gradients)
-    assert arrived.loss.item() == 1.25
+    received.buffer.copy_(packed.buffer)
+    for sent_parameter, received_parameter in zip(
+        sender.parameters(), receiver.parameters(), strict=True
+    ):
+        assert torch.equal(sent_parameter, received_parameter)
+    receiver(make_inputs(2)).backward()
+    sender(make_inputs(2)).backward()
+    assert torch.equal(packed.gradients, received.gradients)
+    assert received.loss.item() == 1.25
     # What happens to the copy does not happen to the original.
-    arrived.clear()
+    received.clear()
     assert packed.gradients.abs().max() > 0
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
 def test_an_optimiser_updates_the_buffer(kind: type[torch.optim.Optimizer]) -> None:
-    module, packed = make()
+    module, packed = pack_model()
     optimizer = kind([p for p in module.parameters() if p.requires_grad], lr=0.1)
-    before = packed.parameters.clone()
-    module(inputs(0)).backward()
+    parameters_before = packed.parameters.clone()
+    module(make_inputs(0)).backward()
     optimizer.step()
-    assert not torch.equal(packed.parameters, before)
-    now = torch.cat([p.detach().flatten() for p in module.parameters() if p.requires_grad])
-    assert torch.equal(packed.parameters, now)
+    assert not torch.equal(packed.parameters, parameters_before)
+    parameters_now = torch.cat(
+        [p.detach().flatten() for p in module.parameters() if p.requires_grad]
+    )
+    assert torch.equal(packed.parameters, parameters_now)
 
 
 def test_named_gradients() -> None:
-    module, packed = make()
+    module, packed = pack_model()
     gradients = packed.named_gradients()
     assert list(gradients) == [
         "scale",

@@ -32,7 +32,7 @@ def test_work_is_even_where_trials_are_a_multiple_of_ranks(times: int, ranks: in
         assert (np.bincount(places[:, step], minlength=ranks) == times).all()
 
 
-def test_three_models_on_two_ranks_as_rank_0_lives_it() -> None:
+def test_visits_of_rank_0_for_three_models_on_two_ranks() -> None:
     first, second, home = visits(round_trips(3, 2, [0, 1, 2]), 0)
     assert first.models == (0, 2)
     assert first.departures == (Move(0, 1), Move(2, 1))

@@ -36,7 +36,7 @@ def test_on_the_ring_every_rank_trains_one_model_a_step(ranks: int) -> None:
         ]
 
 
-def test_a_ring_of_three_as_rank_0_lives_it() -> None:
+def test_visits_of_rank_0_in_a_ring_of_three() -> None:
     assert visits(ring(3), 0) == [
         Visit(0, arrivals=(), models=(0,), departures=(Move(0, 1),)),
         Visit(1, arrivals=(Move(2, 2),), models=(2,), departures=(Move(2, 1),)),
@@ -58,24 +58,26 @@ def test_models_that_meet_are_trained_in_order_and_one_that_stays_does_not_move(
 
 @settings(deadline=None)
 @given(itineraries())
-def test_what_leaves_arrives_and_every_model_is_trained_where_it_is_due(
+def test_every_departure_has_an_arrival_and_models_train_where_they_should(
     ranks: NDArray[np.int64],
 ) -> None:
     count, steps = ranks.shape
     timelines = [visits(ranks, rank) for rank in range(count)]
-    trained = {(m, v.step): rank for rank, t in enumerate(timelines) for v in t for m in v.models}
-    assert trained == {(m, s): ranks[m, s] for m in range(count) for s in range(steps)}
-    sent = {
+    rank_by_step = {
+        (m, v.step): rank for rank, t in enumerate(timelines) for v in t for m in v.models
+    }
+    assert rank_by_step == {(m, s): ranks[m, s] for m in range(count) for s in range(steps)}
+    departures = {
         (visit.step + 1, move.model, rank, move.rank)
         for rank, timeline in enumerate(timelines)
         for visit in timeline
         for move in visit.departures
     }
-    received = {
+    arrivals = {
         (visit.step, move.model, move.rank, rank)
         for rank, timeline in enumerate(timelines)
         for visit in timeline
         for move in visit.arrivals
     }
-    assert sent == received
-    assert all(origin != goal for _, _, origin, goal in sent)
+    assert departures == arrivals
+    assert all(origin != goal for _, _, origin, goal in departures)

@@ -27,13 +27,13 @@ def config(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFac
     return path
 
 
-def roots_in(text: str) -> int:
-    """The sum of all numbers of roots in the table."""
+def count_roots(text: str) -> int:
+    """Add up all numbers of roots in the table."""
     return sum(int(number) for number in re.findall(r"m\d+ \((\d+)\)", text.split("model 2 on")[0]))
 
 
 @pytest.mark.parametrize(
-    ("words", "steps"),
+    ("options", "steps"),
     [
         ([], 3),
         (["--dissolve", "1"], 2),
@@ -41,33 +41,33 @@ def roots_in(text: str) -> int:
     ],
 )
 def test_every_root_is_in_the_table(
-    config: Path, capsys: pytest.CaptureFixture[str], words: list[str], steps: int
+    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], steps: int
 ) -> None:
-    assert main(["schedule", *words, str(config)]) == 0
+    assert main(["schedule", *options, str(config)]) == 0
     text = capsys.readouterr().out
     assert f"24 roots, {steps} of 3 time steps" in " ".join(text.split())
     # The line that explains the table has an example.
-    assert roots_in(text.replace("m2 (37)", "")) == 24
+    assert count_roots(text.replace("m2 (37)", "")) == 24
 
 
 def test_the_configuration_s_merging_is_shown_and_a_picture_drawn(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["schedule", "--out", str(tmp_path / "s.png"), str(config), "--hop.merge", "1"]
-    assert main(words) == 0
+    arguments = ["schedule", "--out", str(tmp_path / "s.png"), str(config), "--hop.merge", "1"]
+    assert main(arguments) == 0
     assert "2 of 3 time steps" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("options", "text"),
     [
         (["--dissolve", "3"], "--dissolve: expected 0 to 2 of the 3 steps, given 3"),
         (["--iteration", "99"], "--iteration: expected 0 to"),
     ],
 )
-def test_what_there_is_not_is_refused(
-    config: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+def test_steps_and_iterations_out_of_range_are_refused(
+    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
 ) -> None:
-    assert main(["schedule", *words, str(config)]) == 1
+    assert main(["schedule", *options, str(config)]) == 1
     assert text in capsys.readouterr().err
