@@ -56,11 +56,11 @@ SCHEMA = GraphSchema(
 
 
 def write_tables(out: Path) -> GraphDirectory:
-    """Random rows, no two alike by accident."""
+    """Write random rows, so that no two are equal by accident."""
     generator = np.random.default_rng(23)
     with GraphWriter(out, SCHEMA) as writer:
         for relation, kind in SCHEMA.relations.items():
-            counts = (SCHEMA.node_types[each].count for each in (relation.src, relation.dst))
+            counts = (SCHEMA.node_types[name].count for name in (relation.src, relation.dst))
             writer.topology(relation, *(generator.integers(0, n, kind.count) for n in counts))
         for name, kind in SCHEMA.node_types.items():
             if kind.feature_dim is not None:
@@ -85,22 +85,22 @@ def write_tables(out: Path) -> GraphDirectory:
 
 @dataclass
 class Tables:
-    """The partitioned graph, what its rows must be, and where its servers are."""
+    """A partitioned graph, the directory that its rows are compared with, and its servers."""
 
     graph: PartitionedGraph
     addresses: list[str]
     single: PartitionedGraph
     """the same graph on one server"""
-    whole: GraphDirectory
+    directory: GraphDirectory
 
     def rows(self, graph: PartitionedGraph, kind: RowKind, node_type: str) -> NDArray[Any]:
         """[count, dim]: every row by global id, read from the graph directory."""
-        read = self.whole.features if kind == "features" else self.whole.labels
+        read = self.directory.features if kind == "features" else self.directory.labels
         stored = read(node_type)[graph.original_ids(node_type)]
         return stored if stored.ndim == 2 else stored[:, None]
 
-    def here(self, node_type: str) -> NDArray[np.int64]:
-        """Global ids that live on the server of the sources under test."""
+    def local_ids(self, node_type: str) -> NDArray[np.int64]:
+        """Return the global ids of nodes on the server of the sources under test."""
         first, last = self.graph.book.offsets[node_type][SERVER : SERVER + 2].tolist()
         return np.arange(first, last)
 
@@ -112,15 +112,15 @@ def tables(
 ) -> Tables:
     """Three servers, each in a process of its own."""
     folder = tmp_path_factory.mktemp("features")
-    whole = write_tables(folder / "graph")
-    graph = partition_graph(whole, folder / "three", SERVERS, "random", 4)
-    single = partition_graph(whole, folder / "one", 1, "random", 4)
-    return Tables(graph, serve_partitions(graph.path, SERVERS), single, whole)
+    directory = write_tables(folder / "graph")
+    graph = partition_graph(directory, folder / "three", SERVERS, "random", 4)
+    single = partition_graph(directory, folder / "one", 1, "random", 4)
+    return Tables(graph, serve_partitions(graph.path, SERVERS), single, directory)
 
 
-def held_rows(remote: RemoteRows) -> dict[str, RowCache]:
-    """Every second paper, the authors asked for last, and room for no venue."""
-    held = {
+def fill_caches(remote: RemoteRows) -> dict[str, RowCache]:
+    """Make caches of every second paper, of the authors read last, and without room for venues."""
+    caches = {
         name: kind(SCHEMA.node_types[name].count, room, stored.columns, stored.dtype)
         for name, kind, room in (("paper", RowCache, 45), ("author", RecentRows, 7),
                                  ("venue", RecentRows, 0), ("journal", RecentRows, 9),
@@ -128,8 +128,8 @@ def held_rows(remote: RemoteRows) -> dict[str, RowCache]:
         if (stored := stored_features(SCHEMA.node_types[name]))
     }  # fmt: skip
     papers = np.arange(0, 90, 2)
-    held["paper"].put(papers, remote.gather("features", "paper", papers))
-    return held
+    caches["paper"].put(papers, remote.gather("features", "paper", papers))
+    return caches
 
 
 @dataclass
@@ -156,13 +156,13 @@ def own_source(
     tmp_path_factory: pytest.TempPathFactory,
     serve_partitions: Callable[..., list[str]],
 ) -> Iterator[PartitionedRows]:
-    """Papers out of databases, each with the rows of one server."""
+    """Papers whose features come from databases, one for each server."""
     folder = tmp_path_factory.mktemp("databases")
     offsets, originals = tables.graph.book.offsets["paper"], tables.graph.original_ids("paper")
-    features = tables.whole.features("paper")
+    features = tables.directory.features("paper")
     for server in range(SERVERS):
-        own = originals[offsets[server] : offsets[server + 1]]
-        write_rows(folder / f"{server}.db", ((each, features[each]) for each in own))
+        node_ids = originals[offsets[server] : offsets[server + 1]]
+        write_rows(folder / f"{server}.db", ((node, features[node]) for node in node_ids))
     name, options = "sqlite_features:SqliteFeatures", {"path": f"{folder}/{{server}}.db", "dim": 7}
     config = make_config(
         {
@@ -189,26 +189,26 @@ def own_source(
     ]
 )
 def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
-    """Every implementation in turn."""
+    """Return every implementation in turn."""
 
-    def everyone(node_type: str) -> NDArray[np.int64]:
+    def all_ids(node_type: str) -> NDArray[np.int64]:
         return np.arange(SCHEMA.node_types[node_type].count)
 
     if request.param == "local":
-        return Source(LocalRows(tables.graph, SERVER), tables.graph, tables.here)
+        return Source(LocalRows(tables.graph, SERVER), tables.graph, tables.local_ids)
     if request.param == "single server":
-        return Source(PartitionedRows(tables.single, 0, None), tables.single, everyone)
+        return Source(PartitionedRows(tables.single, 0, None), tables.single, all_ids)
     if request.param.startswith("own source"):
-        own = request.getfixturevalue("own_source")
-        rows = own.remote if request.param.endswith("remote") else own
-        return Source(rows, own.graph, everyone)
+        partitioned_rows = request.getfixturevalue("own_source")
+        rows = partitioned_rows.remote if request.param.endswith("remote") else partitioned_rows
+        return Source(rows, partitioned_rows.graph, all_ids)
     remote = request.getfixturevalue("remote")
     if request.param == "remote":
-        return Source(remote, tables.graph, everyone)
+        return Source(remote, tables.graph, all_ids)
     if request.param == "cached":
-        return Source(CachedRows(remote, held_rows(remote)), tables.graph, everyone)
+        return Source(CachedRows(remote, fill_caches(remote)), tables.graph, all_ids)
     partitioned = PartitionedRows(tables.graph, SERVER, remote)
     if request.param == "partitioned":
-        return Source(partitioned, tables.graph, everyone)
-    pregathered = PregatheredRows(partitioned, {"paper": [everyone("paper")]})
-    return Source(pregathered, tables.graph, everyone)
+        return Source(partitioned, tables.graph, all_ids)
+    pregathered = PregatheredRows(partitioned, {"paper": [all_ids("paper")]})
+    return Source(pregathered, tables.graph, all_ids)

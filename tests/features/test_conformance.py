@@ -1,4 +1,4 @@
-"""What every FeatureSource promises, whatever is behind it: files, servers, or rows held."""
+"""What every FeatureSource promises, whether rows are in files, on servers or in memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ every_table = pytest.mark.parametrize(("kind", "node_type"), TABLES)
 
 
 @every_table
-def test_rows_come_in_the_order_asked_for(
+def test_rows_come_in_the_requested_order(
     source: Any, tables: Any, kind: RowKind, node_type: str
 ) -> None:
     """Random requests with repeats, against the graph directory's own rows, bit for bit."""
-    expected, known = tables.rows(source.graph, kind, node_type), source.ids(node_type)
+    expected, all_ids = tables.rows(source.graph, kind, node_type), source.ids(node_type)
     generator = np.random.default_rng(5)
     for size in (1, 2, 30, 200):
-        ids = generator.choice(known, size) if known.size else known
+        ids = generator.choice(all_ids, size) if all_ids.size else all_ids
         rows = source.rows.gather(kind, node_type, ids)
         assert rows.dtype == expected.dtype
         assert rows.shape == (ids.size, expected.shape[1])
@@ -47,11 +47,11 @@ def test_rows_come_in_the_order_asked_for(
 def test_every_row_ascending_and_descending(
     source: Any, tables: Any, kind: RowKind, node_type: str
 ) -> None:
-    """Ids that already stand by home take another path than ids that do not."""
-    expected, known = tables.rows(source.graph, kind, node_type), source.ids(node_type)
-    assert np.array_equal(source.rows.gather(kind, node_type, known), expected[known])
-    back = known[::-1].copy()
-    assert np.array_equal(source.rows.gather(kind, node_type, back), expected[back])
+    """Ids that are ordered by home are read by another path than ids that are not."""
+    expected, all_ids = tables.rows(source.graph, kind, node_type), source.ids(node_type)
+    assert np.array_equal(source.rows.gather(kind, node_type, all_ids), expected[all_ids])
+    descending = all_ids[::-1].copy()
+    assert np.array_equal(source.rows.gather(kind, node_type, descending), expected[descending])
 
 
 @every_table
@@ -63,7 +63,7 @@ def test_no_rows(source: Any, tables: Any, kind: RowKind, node_type: str) -> Non
 
 
 def test_rows_are_the_callers_own(source: Any, tables: Any) -> None:
-    """Torch takes them over without a copy: they must be writable, and nobody else's."""
+    """Torch uses returned rows without a copy, so they must be writable and shared with no one."""
     ids = source.ids("paper")[:4]
     tensor = torch.from_numpy(source.rows.gather("features", "paper", ids))
     tensor.zero_()
@@ -72,10 +72,10 @@ def test_rows_are_the_callers_own(source: Any, tables: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["features", "labels"])
-@pytest.mark.parametrize("wrong", [-1, 90, 1 << 40])
-def test_an_id_that_does_not_exist(source: Any, kind: RowKind, wrong: int) -> None:
-    ids = np.append(source.ids("paper")[:3], wrong)
-    with pytest.raises(GraphError, match=str(wrong)):
+@pytest.mark.parametrize("bad_id", [-1, 90, 1 << 40])
+def test_an_id_that_does_not_exist(source: Any, kind: RowKind, bad_id: int) -> None:
+    ids = np.append(source.ids("paper")[:3], bad_id)
+    with pytest.raises(GraphError, match=str(bad_id)):
         source.rows.gather(kind, "paper", ids)
 
 

@@ -1,4 +1,4 @@
-"""Rows held on a device, against plain indexing: NumPy always, CuPy where there is a device."""
+"""Rows cached on a device, against plain indexing: NumPy always, CuPy where there is one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ class Table:
 
     def __init__(self, dtype: str) -> None:
         self.rows = np.random.default_rng(0).standard_normal((NODES, DIM)).astype(dtype)
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         assert (kind, node_type) in (("features", "paper"), ("features", "author"))
-        self.asked += ids.tolist()
+        self.requested += ids.tolist()
         return self.rows[ids]
 
 
-def make(device: torch.device, table: Table, room: int, kind: type[RowCache]) -> DeviceRows:
+def make_device_rows(
+    device: torch.device, table: Table, room: int, kind: type[RowCache]
+) -> DeviceRows:
     module: ModuleType = array_module(device.type)
     cache = kind(NODES, room, DIM, table.rows.dtype, module)
     if kind is RowCache:
@@ -46,30 +48,30 @@ def make(device: torch.device, table: Table, room: int, kind: type[RowCache]) ->
 def test_rows_are_those_of_the_table(
     device: torch.device, room: int, kind: type[RowCache], dtype: str
 ) -> None:
-    """With repeats and in any order; the source is asked for the missing ones alone."""
+    """Ids repeat in any order, and the source is asked only for rows that are not cached."""
     table, generator = Table(dtype), np.random.default_rng(room)
-    held = make(device, table, room, kind)
-    looked_for = 0
+    device_rows = make_device_rows(device, table, room, kind)
+    lookups = 0
     for size in (0, 1, 17, 60, 5):
         ids = generator.integers(0, NODES, size)
-        missing = ids[np.isin(ids, held.absent("paper", ids))]
-        table.asked = []
-        read = held.read(table, "paper", ids)
-        assert read.device.type == device.type
-        assert np.array_equal(read.cpu().numpy(), table.rows[ids])
-        assert table.asked == missing.tolist()
-        looked_for += size
-    hits, misses = held.take_lookups()["paper"]
-    assert hits + misses == looked_for
+        missing = ids[np.isin(ids, device_rows.absent("paper", ids))]
+        table.requested = []
+        rows = device_rows.read(table, "paper", ids)
+        assert rows.device.type == device.type
+        assert np.array_equal(rows.cpu().numpy(), table.rows[ids])
+        assert table.requested == missing.tolist()
+        lookups += size
+    hits, misses = device_rows.take_lookups()["paper"]
+    assert hits + misses == lookups
     assert (hits == 0) == (room == 0)
-    assert held.take_lookups()["paper"] == (0, 0)
+    assert device_rows.take_lookups()["paper"] == (0, 0)
 
 
 def test_other_types_are_copied(device: torch.device) -> None:
-    """Each as it is stored, and nothing is looked for."""
+    """Rows of other types are copied as they are stored, without lookups."""
     table = Table("float32")
-    held = make(device, table, 5, RowCache)
+    device_rows = make_device_rows(device, table, 5, RowCache)
     ids = np.array([3, 3, 0])
-    assert np.array_equal(held.read(table, "author", ids).cpu().numpy(), table.rows[ids])
-    assert held.absent("author", ids).tolist() == [3, 3, 0]
-    assert held.take_lookups() == {"paper": (0, 0)}
+    assert np.array_equal(device_rows.read(table, "author", ids).cpu().numpy(), table.rows[ids])
+    assert device_rows.absent("author", ids).tolist() == [3, 3, 0]
+    assert device_rows.take_lookups() == {"paper": (0, 0)}

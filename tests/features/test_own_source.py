@@ -1,4 +1,4 @@
-"""Features from a class of one's own: what it must be, and what is told where it is not."""
+"""Features from a plug-in class: what it must be, and what is said where it is not."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hopper.features import LocalRows, open_graph
 
 
 class Squares:
-    """Computed: the square of an id, in every place."""
+    """Rows that are computed: every number of a row is the square of its id."""
 
     dtype: Any = "float16"
     dim: Any = 2
 
-    def __init__(self, **given: Any) -> None:
-        self.given = given
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
     def read(self, ids: NDArray[np.int64]) -> Any:
         return np.repeat((ids % 40)[:, None] ** 2, 2, 1).astype(np.float16)
@@ -56,23 +56,23 @@ class Fails(Squares):
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def this_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this file's classes be found as those of a module ``row_sources``."""
     import types
 
     module = types.ModuleType("row_sources")
     kinds = (Squares, Wide, Doubles, OneLess, Ranks, Fails)
-    module.__dict__.update({each.__name__: each for each in kinds})
+    module.__dict__.update({kind.__name__: kind for kind in kinds})
     monkeypatch.setitem(sys.modules, "row_sources", module)
 
 
-def config(tables: Any, **features: str) -> Any:
+def make_source_config(tables: Any, **features: str) -> Any:
     return make_config({"data": {"partitioned": str(tables.graph.path), "features": features}})
 
 
-def test_a_type_without_features_gets_them(tables: Any, here: None) -> None:
-    """In ranks as in servers, by original id, whatever the division."""
-    graph = open_graph(config(tables, word="row_sources:Squares"))
+def test_a_type_without_features_gets_them(tables: Any, this_module: None) -> None:
+    """Ranks and servers both read rows by original id, so no division matters."""
+    graph = open_graph(make_source_config(tables, word="row_sources:Squares"))
     assert (graph.schema.node_types["word"].feature_dim, tables.graph.schema.node_types[
         "word"].feature_dim) == (2, None)  # fmt: skip
     ids = np.arange(*graph.book.offsets["word"][1:3])
@@ -99,17 +99,17 @@ def test_a_type_without_features_gets_them(tables: Any, here: None) -> None:
     ],
 )
 def test_a_source_is_tried_before_anything_depends_on_it(
-    tables: Any, here: None, name: str, message: str
+    tables: Any, this_module: None, name: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError) as raised:
-        open_graph(config(tables, word=f"row_sources:{name}"))
-    assert message in str(raised.value)
-    with pytest.raises(SourceError) as raised_there:
+    with pytest.raises(ConfigError) as error:
+        open_graph(make_source_config(tables, word=f"row_sources:{name}"))
+    assert message in str(error.value)
+    with pytest.raises(SourceError) as server_error:
         Shard.open(tables.graph.path / "server-1", parse_requests([f"word=row_sources:{name}"], []))
-    assert message in str(raised_there.value)
+    assert message in str(server_error.value)
 
 
-def test_what_fails_later_on_is_named() -> None:
+def test_errors_of_later_reads_name_the_source() -> None:
     source = CheckedSource("row_sources:Fails", "word", Fails())
     with pytest.raises(
         SourceError, match=r"^features of word: row_sources:Fails: rows cannot be r"
@@ -132,10 +132,10 @@ def test_a_server_says_what_is_wrong_with_its_options(
     tables: Any, options: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = [sys.executable, "-m", "cache_server", str(tables.graph.path), "--server", "1"]
-    done = subprocess.run(
+    run = subprocess.run(
         [*command, "--listen", "127.0.0.1:0", *options],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr

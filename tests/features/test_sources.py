@@ -1,4 +1,4 @@
-"""What each source does besides: what it refuses, what it counts, what crosses the network."""
+"""What single sources do: what they refuse, what they count, and what they send."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Meter:
         self.rows.count_into(self.traffic)
 
     def feature_bytes(self) -> int:
-        """Since the last call; nothing may stand under another cause."""
+        """Return the bytes since the last call, all of which must be counted as features."""
         taken = self.traffic.take()
         assert set(taken) == set(CAUSES)
         assert sum(taken.values()) == taken["feature"]
@@ -57,115 +57,129 @@ def rows(tables: Any, meter: Meter) -> PartitionedRows:
 
 
 def test_local_rows_of_another_server(tables: Any) -> None:
-    elsewhere = int(tables.graph.book.offsets["paper"][SERVER + 1])
+    remote_id = int(tables.graph.book.offsets["paper"][SERVER + 1])
     local = LocalRows(tables.graph, SERVER)
-    message = f"features/paper: node {elsewhere} is not stored on server {SERVER}"
+    message = f"features/paper: node {remote_id} is not stored on server {SERVER}"
     with pytest.raises(GraphError, match=message):
-        local.gather("features", "paper", np.array([elsewhere]))
+        local.gather("features", "paper", np.array([remote_id]))
 
 
 def test_remote_rows_are_counted(tables: Any, meter: Meter) -> None:
-    """At least the rows themselves, and little more once there are many (invariant 3)."""
+    """The count is at least the rows' own bytes, and little more once there are many."""
     ids = np.tile(np.arange(90), 50)
     payload = tables.rows(tables.graph, "features", "paper")[ids].nbytes
     meter.rows.gather("features", "paper", ids)
-    counted = meter.feature_bytes()
-    assert payload + ids.nbytes // 4 < counted < 1.1 * (payload + ids.nbytes)
+    counted_bytes = meter.feature_bytes()
+    assert payload + ids.nbytes // 4 < counted_bytes < 1.1 * (payload + ids.nbytes)
 
 
-def test_own_rows_cost_nothing(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
-    own = tables.here("paper")
-    rows.gather("features", "paper", own)
-    rows.gather("labels", "paper", own)
+def test_local_rows_send_no_bytes(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
+    local_ids = tables.local_ids("paper")
+    rows.gather("features", "paper", local_ids)
+    rows.gather("labels", "paper", local_ids)
     assert meter.feature_bytes() == 0
-    assert rows.take_rows() == RowCounts(local=own.size)
+    assert rows.take_rows() == RowCounts(local=local_ids.size)
     rows.gather("features", "paper", np.arange(90))
-    assert meter.feature_bytes() > (90 - own.size) * 7 * 4
+    assert meter.feature_bytes() > (90 - local_ids.size) * 7 * 4
 
 
 def test_rows_are_counted(tables: Any, rows: PartitionedRows) -> None:
-    """Features only; per request, repeats included; taking starts from zero again."""
-    own = tables.here("paper").size
+    """Only features count, by request and with repeats. Taking counts sets them to zero."""
+    local = tables.local_ids("paper").size
     rows.gather("features", "paper", np.arange(90))
     rows.gather("features", "paper", np.arange(90))
     rows.gather("labels", "paper", np.arange(90))
-    away = 90 - own
-    assert rows.take_rows() == RowCounts(local=2 * own, remote=2 * away, remote_unique=2 * away)
+    remote = 90 - local
+    assert rows.take_rows() == RowCounts(
+        local=2 * local, remote=2 * remote, remote_unique=2 * remote
+    )
     assert rows.take_rows() == RowCounts()
 
 
-def test_pregathered_rows_cross_once(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
+def test_pregathered_rows_are_fetched_once(
+    tables: Any, rows: PartitionedRows, meter: Meter
+) -> None:
     """Groups overlap; each remote row is fetched once, and counted remotely for every group."""
     groups = [np.arange(0, 60), np.arange(30, 90), np.array([89, 0, 0])]
-    away = [ids[~rows.is_local("paper", ids)] for ids in groups]
-    needed = np.unique(np.concatenate(away))
+    remote_ids = [ids[~rows.is_local("paper", ids)] for ids in groups]
+    unique_ids = np.unique(np.concatenate(remote_ids))
     pregathered = PregatheredRows(rows, {"paper": groups})
-    assert needed.size * 7 * 4 < meter.feature_bytes()
+    assert unique_ids.size * 7 * 4 < meter.feature_bytes()
     expected = tables.rows(tables.graph, "features", "paper")
     for ids in groups:
         assert np.array_equal(pregathered.gather("features", "paper", ids), expected[ids])
     assert meter.feature_bytes() == 0
     counts = rows.take_rows()
-    assert counts.remote_unique == needed.size
-    assert counts.remote == sum(ids.size for ids in away)
+    assert counts.remote_unique == unique_ids.size
+    assert counts.remote == sum(ids.size for ids in remote_ids)
     assert counts.local == sum(ids.size for ids in groups) - counts.remote
 
 
-def test_kept_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
-    """Found and fetched rows are told apart, by type, pre-gathered or not; labels are not kept."""
-    everyone, own = np.arange(90), tables.here("paper")
-    away = np.setdiff1d(everyone, own)
-    held = RowCache(90, 20, 7, "float32")
-    held.put(away[:20], meter.rows.gather("features", "paper", away[:20]))
+def test_cached_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
+    """Cached and fetched rows are counted apart, pre-gathered or not. Labels are not cached."""
+    all_ids, local_ids = np.arange(90), tables.local_ids("paper")
+    remote_ids = np.setdiff1d(all_ids, local_ids)
+    cache = RowCache(90, 20, 7, "float32")
+    cache.put(remote_ids[:20], meter.rows.gather("features", "paper", remote_ids[:20]))
     expected = tables.rows(tables.graph, "features", "paper")
     meter.feature_bytes()
-    rows.keep({"paper": held, "author": RowCache(41, 0, 3, "float16")})
-    assert np.array_equal(rows.gather("features", "paper", away[:20]), expected[away[:20]])
+    rows.keep({"paper": cache, "author": RowCache(41, 0, 3, "float16")})
+    assert np.array_equal(
+        rows.gather("features", "paper", remote_ids[:20]), expected[remote_ids[:20]]
+    )
     assert meter.feature_bytes() == 0
-    assert np.array_equal(rows.gather("features", "paper", everyone), expected)
-    assert meter.feature_bytes() < (away.size - 20) * 7 * 4 * 1.5 + 1000
+    assert np.array_equal(rows.gather("features", "paper", all_ids), expected)
+    assert meter.feature_bytes() < (remote_ids.size - 20) * 7 * 4 * 1.5 + 1000
     counts = rows.take_rows()
     assert counts == RowCounts(
-        local=own.size,
-        remote=20 + away.size,
-        remote_unique=away.size - 20,
+        local=local_ids.size,
+        remote=20 + remote_ids.size,
+        remote_unique=remote_ids.size - 20,
         cached=40,
-        lookups={"author": Lookups(), "paper": Lookups(40, away.size - 20)},
+        lookups={"author": Lookups(), "paper": Lookups(40, remote_ids.size - 20)},
     )
     assert counts.cached == 40
-    rows.gather("labels", "paper", everyone)
+    rows.gather("labels", "paper", all_ids)
     assert rows.take_rows().cached == 0
-    pregathered = PregatheredRows(rows, {"paper": [everyone, away[:30]]})
-    assert np.array_equal(pregathered.gather("features", "paper", away), expected[away])
-    taken = rows.take_rows()
-    assert (taken.cached, taken.remote_unique) == (20, away.size - 20)
+    pregathered = PregatheredRows(rows, {"paper": [all_ids, remote_ids[:30]]})
+    assert np.array_equal(pregathered.gather("features", "paper", remote_ids), expected[remote_ids])
+    counts_of_pregathered = rows.take_rows()
+    assert (counts_of_pregathered.cached, counts_of_pregathered.remote_unique) == (
+        20,
+        remote_ids.size - 20,
+    )
 
 
-def test_rows_asked_for_last_are_kept(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
-    away = np.setdiff1d(np.arange(90), tables.here("paper"))
+def test_the_rows_read_last_are_cached(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
+    remote_ids = np.setdiff1d(np.arange(90), tables.local_ids("paper"))
     rows.keep({"paper": RecentRows(90, 10, 7, "float32")})
-    for asked, hits in ((away[:10], 0), (away[:10], 10), (away[5:15], 5), (away[5:15], 10)):
-        rows.gather("features", "paper", asked)
+    for ids, hits in (
+        (remote_ids[:10], 0),
+        (remote_ids[:10], 10),
+        (remote_ids[5:15], 5),
+        (remote_ids[5:15], 10),
+    ):
+        rows.gather("features", "paper", ids)
         assert rows.take_rows().lookups["paper"] == Lookups(hits, 10 - hits)
 
 
 def test_pregathering_asks_for_no_own_rows(
     tables: Any, rows: PartitionedRows, meter: Meter
 ) -> None:
-    for requests in ([], [np.empty(0, np.int64)], [tables.here("paper")] * 2):
+    for requests in ([], [np.empty(0, np.int64)], [tables.local_ids("paper")] * 2):
         pregathered = PregatheredRows(rows, {"paper": requests})
         assert meter.feature_bytes() == 0
-        assert pregathered.gather("features", "paper", tables.here("paper")).shape[1] == 7
+        assert pregathered.gather("features", "paper", tables.local_ids("paper")).shape[1] == 7
 
 
-@pytest.mark.parametrize("asked", [[], [0]])
+@pytest.mark.parametrize("fetched", [[], [0]])
 def test_a_row_that_was_not_pregathered(
-    tables: Any, rows: PartitionedRows, asked: list[int]
+    tables: Any, rows: PartitionedRows, fetched: list[int]
 ) -> None:
-    """``asked`` lies on server 0: with nothing held and with something held."""
-    pregathered = PregatheredRows(rows, {"paper": [np.array(asked, np.int64)]})
+    """``fetched`` rows are on server 0: once none was pre-gathered, and once one."""
+    pregathered = PregatheredRows(rows, {"paper": [np.array(fetched, np.int64)]})
     missing = int(tables.graph.book.offsets["paper"][SERVER + 1])
-    ids = np.array([*asked, tables.here("paper")[0], missing])
+    ids = np.array([*fetched, tables.local_ids("paper")[0], missing])
     with pytest.raises(GraphError, match=f"features/paper: node {missing} was not pre-gathered"):
         pregathered.gather("features", "paper", ids)
 
@@ -184,16 +198,16 @@ def test_number_of_addresses(tables: Any) -> None:
         RemoteRows(tables.graph, tables.addresses[:2], 1.0)
 
 
-def test_a_server_that_is_not_there(tables: Any) -> None:
+def test_a_server_that_does_not_answer_is_named(tables: Any) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
-        addresses = [tables.addresses[0], nobody, tables.addresses[2]]
+        dead_address = f"127.0.0.1:{unused.getsockname()[1]}"
+        addresses = [tables.addresses[0], dead_address, tables.addresses[2]]
         rows = RemoteRows(tables.graph, addresses, 0.6)
         try:
-            with pytest.raises(ServerLost, match=f"server 1 at {nobody}"):
+            with pytest.raises(ServerLost, match=f"server 1 at {dead_address}"):
                 rows.gather("features", "paper", np.arange(90))
-            with pytest.raises(ServerLost, match=f"server 1 at {nobody}"):
+            with pytest.raises(ServerLost, match=f"server 1 at {dead_address}"):
                 rows.wait_until_serving(0.6)
             # The servers that are there go on answering.
             assert rows.gather("features", "paper", np.array([0])).shape == (1, 7)
@@ -212,14 +226,14 @@ def test_a_server_of_another_graph(tables: Any) -> None:
 
 
 def test_reads_of_one_operation_share_a_deadline(tables: Any) -> None:
-    """None of them is slow by itself."""
+    """The reads together are too slow, though no single one is."""
     ids = np.arange(3)
     home = int(tables.graph.book.home("paper", ids)[0])
-    with TcpProxy(tables.addresses[home], pause=0.3) as slow:
+    with TcpProxy(tables.addresses[home], pause=0.3) as slow_proxy:
         addresses = [*tables.addresses]
-        addresses[home] = slow.address
+        addresses[home] = slow_proxy.address
         rows = RemoteRows(tables.graph, addresses, 2.0)
-        begun = time.monotonic()
+        start = time.monotonic()
 
         def read_often() -> None:
             with rows.one_operation():
@@ -228,9 +242,9 @@ def test_reads_of_one_operation_share_a_deadline(tables: Any) -> None:
 
         with pytest.raises(DeadlineExceeded, match="within 2 s"):
             read_often()
-        assert time.monotonic() - begun < 10.0
-        # By themselves they may take as long again.
+        assert time.monotonic() - start < 10.0
+        # Single reads have a deadline each.
         for _ in range(8):
             rows.gather("features", "paper", ids)
-        assert time.monotonic() - begun > 3.0
+        assert time.monotonic() - start > 3.0
         rows.close()

@@ -1,4 +1,4 @@
-"""Rows that are rounded for their way between servers, and how far they are off then."""
+"""Rows that are rounded when they travel between servers, and the errors that this makes."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_float32_rows_are_rounded_once(tables: Any, rounded: RemoteRows, form: R
     ids = np.array([3, 88, 3, 40, 41, 0])
     stored = tables.rows(tables.graph, "features", "paper")[ids]
     codec = ROW_FORMS[form]
-    got = rounded.gather("features", "paper", ids)
-    assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, codec.decode(codec.encode(stored)))
-    assert not np.array_equal(got, stored)
+    rows = rounded.gather("features", "paper", ids)
+    assert rows.dtype == np.float32
+    np.testing.assert_array_equal(rows, codec.decode(codec.encode(stored)))
+    assert not np.array_equal(rows, stored)
 
 
 def test_other_rows_travel_as_they_are_stored(tables: Any, rounded: RemoteRows) -> None:
@@ -61,45 +61,47 @@ def test_other_rows_travel_as_they_are_stored(tables: Any, rounded: RemoteRows) 
         ("labels", "venue"),
     ]:
         stored = tables.rows(tables.graph, kind, node_type)
-        got = rounded.gather(kind, node_type, np.arange(len(stored)))
-        np.testing.assert_array_equal(got, stored)
+        rows = rounded.gather(kind, node_type, np.arange(len(stored)))
+        np.testing.assert_array_equal(rows, stored)
 
 
 def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: RowFormName) -> None:
     ids = np.arange(90)
-    sent = []
+    sent_bytes = []
     for rows in (remote, RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)):
         traffic = Traffic()
         rows.count_into(traffic)
         rows.wait_until_serving(20.0)
         traffic.take()
         rows.gather("features", "paper", ids)
-        sent.append(traffic.take()["feature"])
+        sent_bytes.append(traffic.take()["feature"])
     rows.close()
     codec = ROW_FORMS[form]
     # The name of the form stands in each of three requests, with two bytes before it; the lengths
     # of what it makes longer or shorter may take a byte less each.
-    saved = 90 * (ROW_FORMS["float32"].row_bytes(7) - codec.row_bytes(7))
-    assert saved - 3 * (2 + len(form)) <= sent[0] - sent[1] <= saved + 6
+    saved_bytes = 90 * (ROW_FORMS["float32"].row_bytes(7) - codec.row_bytes(7))
+    assert saved_bytes - 3 * (2 + len(form)) <= sent_bytes[0] - sent_bytes[1] <= saved_bytes + 6
 
 
 def test_errors_are_those_of_the_rows(tables: Any, form: RowFormName) -> None:
     rows = PartitionedRows(tables.graph, 1, None)
     errors = measure_wire_error(rows, _Alone(), form)  # type: ignore[arg-type]
     assert set(errors) == {"paper", "venue", "ghost"}
-    own = tables.rows(tables.graph, "features", "paper")[tables.here("paper")].astype(np.float64)
+    local_rows = tables.rows(tables.graph, "features", "paper")[tables.local_ids("paper")].astype(
+        np.float64
+    )
     codec = ROW_FORMS[form]
-    off = np.abs(codec.decode(codec.encode(own.astype(np.float32))) - own)
-    assert errors["paper"].absolute == off.max()
-    assert errors["paper"].relative == (off.max(1) / np.abs(own).max(1)).max()
+    errors_of_rows = np.abs(codec.decode(codec.encode(local_rows.astype(np.float32))) - local_rows)
+    assert errors["paper"].absolute == errors_of_rows.max()
+    assert errors["paper"].relative == (errors_of_rows.max(1) / np.abs(local_rows).max(1)).max()
     assert errors["ghost"] == (0, 0)
-    told = tell_wire_error(errors, form)
-    assert f"features of paper: approximate, rounded to {form} between servers" in told[0]
+    messages = tell_wire_error(errors, form)
+    assert f"features of paper: approximate, rounded to {form} between servers" in messages[0]
     assert measure_wire_error(rows, _Alone(), "stored") == {}  # type: ignore[arg-type]
 
 
-def test_what_a_server_does_not_round(tables: Any, remote: RemoteRows) -> None:
-    client, ids = remote._client, {1: tables.here("author")[:2]}
+def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: RemoteRows) -> None:
+    client, ids = remote._client, {1: tables.local_ids("author")[:2]}
     everything = {1: slice(None)}
     with pytest.raises(BadRequest, match=r"form: expected one of float16, bfloat16, int8, got 'f'"):
         client.fetch_rows("features", "author", ids, np.zeros((2, 3), "f4"), everything, form="f")
@@ -109,7 +111,7 @@ def test_what_a_server_does_not_round(tables: Any, remote: RemoteRows) -> None:
         )
 
 
-def test_numbers_that_float16_cannot_hold_are_named(
+def test_numbers_beyond_float16_are_named(
     tmp_path: Path, serve_partitions: Callable[..., list[str]]
 ) -> None:
     relation = Relation("item", "near", "item")
@@ -126,8 +128,8 @@ def test_numbers_that_float16_cannot_hold_are_named(
         writer.features("item")[:] = 70_000
         writer.labels("item", np.zeros(4, np.int64))
         writer.split("train", np.array([0]))
-    whole = GraphDirectory.open(tmp_path / "graph")
-    graph = partition_graph(whole, tmp_path / "parts", 2, "random", 0)
+    directory = GraphDirectory.open(tmp_path / "graph")
+    graph = partition_graph(directory, tmp_path / "parts", 2, "random", 0)
     rows = RemoteRows(graph, serve_partitions(graph.path, 2), 20.0, wire="float16")
     first = graph.book.offsets["item"][1:2]
     with pytest.raises(
@@ -135,19 +137,19 @@ def test_numbers_that_float16_cannot_hold_are_named(
     ):
         rows.gather("features", "item", np.asarray(first))
     rows.close()
-    own = PartitionedRows(graph, 0, None)
+    local_rows = PartitionedRows(graph, 0, None)
     with pytest.raises(RequestError, match=r"cluster\.feature_wire: features of item have numbers"):
-        measure_wire_error(own, _Alone(), "float16")  # type: ignore[arg-type]
+        measure_wire_error(local_rows, _Alone(), "float16")  # type: ignore[arg-type]
 
 
 def test_a_server_refuses_other_dtypes(tables: Any, remote: RemoteRows) -> None:
-    """Where a client does not look itself."""
+    """The server checks the dtype too, in case a client does not."""
     fetched = np.zeros((1, 3), np.float16)
     from cache_server import fetch
 
-    wanted = fetch.Fetch("features", "author", fetched)
-    wanted.table["form"] = "int8"
-    part = fetch.Part(1, tables.here("author")[:1], wanted, slice(None))
+    request = fetch.Fetch("features", "author", fetched)
+    request.table["form"] = "int8"
+    part = fetch.Part(1, tables.local_ids("author")[:1], request, slice(None))
     client = remote._client
     operation = client._operation("FetchRows", 5.0)
     from cache_server.wire import FETCH_ROWS
