@@ -54,7 +54,7 @@ def library_schema() -> GraphSchema:
     )
 
 
-def fill(writer: GraphWriter) -> None:
+def fill_graph(writer: GraphWriter) -> None:
     """Write every part of the library."""
     for relation, (src, dst) in EDGES.items():
         writer.topology(relation, np.array(src, np.int32), np.array(dst, np.int32))
@@ -72,8 +72,8 @@ def fill(writer: GraphWriter) -> None:
 
 @pytest.fixture
 def library_parts() -> tuple[GraphSchema, Callable[[GraphWriter], None]]:
-    """The library's schema, and what writes its parts."""
-    return library_schema(), fill
+    """The library's schema, and the function that writes its parts."""
+    return library_schema(), fill_graph
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def library(tmp_path: Path) -> Path:
     """The library as a graph directory."""
     out = tmp_path / "library"
     with GraphWriter(out, library_schema()) as writer:
-        fill(writer)
+        fill_graph(writer)
     return out
 
 
@@ -109,8 +109,8 @@ def friends(tmp_path: Path) -> Path:
 @pytest.fixture
 def real_data() -> Path:
     """The folder of real graphs."""
-    beside = Path(__file__).parents[2].parent / "shared" / "data"
-    folder = Path(os.environ.get("HOPPER_TEST_DATA", beside))
+    default_folder = Path(__file__).parents[2].parent / "shared" / "data"
+    folder = Path(os.environ.get("HOPPER_TEST_DATA", default_folder))
     if not folder.is_dir():
         pytest.skip(f"no real graphs at {folder}; set HOPPER_TEST_DATA")
     return folder

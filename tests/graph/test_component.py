@@ -58,7 +58,7 @@ def test_everything_follows_the_nodes_that_stay(tmp_path: Path) -> None:
     assert json.loads((out / "graph.json").read_text())["relations"][1]["count"] == 1
 
 
-def test_splits_of_edges_are_numbered_anew() -> None:
+def test_edges_of_splits_are_renumbered() -> None:
     tables = make_tables(target=KNOWS)
     tables.splits = {"train": np.array([0, 2]), "val": np.array([1])}
     keep_largest_component(tables)

@@ -1,4 +1,4 @@
-"""What is said of a graph, as values and as the command prints it."""
+"""The description of a graph, as values and as the command prints it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from hopper.graph import GraphDirectory, Labels
 from hopper.graph.describe import describe, summarize_degrees, summarize_labels
 
 
-def run(*words: str) -> int:
-    """Run ``hopper dataset`` with these words."""
+def run(*arguments: str) -> int:
+    """Run ``hopper dataset`` with arguments."""
     parser = argparse.ArgumentParser()
     dataset.add_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["dataset", *words])
-    code: int = arguments.run(arguments)
+    parsed = parser.parse_args(["dataset", *arguments])
+    code: int = parsed.run(parsed)
     return code
 
 
-def relation_of(description: dict[str, Any], src: str, rel: str, dst: str) -> dict[str, Any]:
-    """The entry of one relation."""
-    (found,) = (
+def find_entry(description: dict[str, Any], src: str, rel: str, dst: str) -> dict[str, Any]:
+    """Return the entry of one relation."""
+    (match,) = (
         entry
         for entry in description["relations"]
         if (entry["src"], entry["rel"], entry["dst"]) == (src, rel, dst)
     )
-    return dict(found)
+    return dict(match)
 
 
 def test_figures(library: Path) -> None:
@@ -45,7 +45,7 @@ def test_figures(library: Path) -> None:
     assert description["node_types"]["author"]["without_edges"] == 0.25
     assert description["node_types"]["paper"]["without_edges"] == 0.2
     assert description["node_types"]["venue"]["without_edges"] is None
-    cites = relation_of(description, "paper", "linked", "paper")
+    cites = find_entry(description, "paper", "linked", "paper")
     assert cites["in_degree"] == {
         "min": 0,
         "median": 1.0,
@@ -55,8 +55,8 @@ def test_figures(library: Path) -> None:
         "zero": 0.4,
     }
     assert cites["out_degree"]["zero"] == 0.2
-    assert relation_of(description, "author", "reviews", "paper")["count"] == 0
-    assert relation_of(description, "paper", "appears", "venue")["in_degree"]["max"] is None
+    assert find_entry(description, "author", "reviews", "paper")["count"] == 0
+    assert find_entry(description, "paper", "appears", "venue")["in_degree"]["max"] is None
     assert description["labels"]["paper"] == {
         "kind": "class",
         "classes": 3,
@@ -89,7 +89,7 @@ def test_empty_classes_and_many_classes() -> None:
 def test_tables_show_every_type_relation_and_split(library: Path) -> None:
     text = io.StringIO()
     print_description(describe(GraphDirectory.open(library)), Console(file=text, width=120))
-    for words in (
+    for line in (
         "library (",
         "source: made by hand",
         "target: paper",
@@ -101,7 +101,7 @@ def test_tables_show_every_type_relation_and_split(library: Path) -> None:
         "paper class 3 4 (80.0 %) 1 1 2 0",
         "train 2 40.0 % 0",
     ):
-        assert words in " ".join(text.getvalue().split())
+        assert line in " ".join(text.getvalue().split())
 
 
 def test_info_command(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,8 +119,8 @@ def test_import_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     source.mkdir()
     (source / "nodes.csv").write_text("id,label,f\n0,0,2\n1,0,2\n2,1,0\n3,1,1\n", encoding="utf-8")
     (source / "edges.csv").write_text("src,dst\n0,1\n2,3\n", encoding="utf-8")
-    words = ["import", "csv", str(source), "--out", str(out), "--name", "two", "--row-normalize"]
-    assert run(*words, "--symmetrize", "--split", "random:1:1", "--seed", "5") == 0
+    command = ["import", "csv", str(source), "--out", str(out), "--name", "two", "--row-normalize"]
+    assert run(*command, "--symmetrize", "--split", "random:1:1", "--seed", "5") == 0
     assert capsys.readouterr().out.splitlines() == [
         "node/edge/node: 2 reverse edges added, 0 duplicates removed, 4 edges in all",
         "split drawn with seed 5: 2 train, 2 val, 0 test",
@@ -128,9 +128,9 @@ def test_import_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     ]
     assert GraphDirectory.open(out).features("node")[:, 0].tolist() == [1, 1, 0, 1]
     with pytest.raises(RequestError, match="out: already exists and is not empty"):
-        run(*words)
+        run(*command)
     with pytest.raises(RequestError, match="--split: expected random:TRAIN:VAL"):
-        run(*words, "--split", "half")
+        run(*command, "--split", "half")
     with pytest.raises(SystemExit):
         run("import", "xml", str(source), "--out", str(out))
 

@@ -20,7 +20,7 @@ KNOWS = Relation("person", "knows", "person")
 OWNS = Relation("person", "owns", "robot")
 
 
-def tables_of(src: list[int], dst: list[int]) -> GraphTables:
+def make_tables(src: list[int], dst: list[int]) -> GraphTables:
     """Three people who know each other and own one robot; edges know their position."""
     edges = {
         KNOWS: (np.array(src), np.array(dst)),
@@ -52,21 +52,21 @@ def test_equals_sets_of_pairs(pairs: list[tuple[int, int]]) -> None:
     src = np.array([u for u, _ in pairs], np.int32)
     dst = np.array([v for _, v in pairs], np.int32)
     result = symmetrize(src, dst, 5)
-    wanted = {*pairs, *((v, u) for u, v in pairs)}
+    expected = {*pairs, *((v, u) for u, v in pairs)}
     if result is None:
         assert sorted(pairs) == sorted((v, u) for u, v in pairs)
         return
-    found = list(zip(result.src.tolist(), result.dst.tolist(), strict=True))
-    assert len(found) == len(set(found))
-    assert set(found) == wanted
+    edges = list(zip(result.src.tolist(), result.dst.tolist(), strict=True))
+    assert len(edges) == len(set(edges))
+    assert set(edges) == expected
     assert result.duplicates == len(pairs) - len(set(pairs))
-    assert result.added == len(wanted) - len(set(pairs))
-    for edge, given_edge in zip(found, result.origin, strict=True):
+    assert result.added == len(expected) - len(set(pairs))
+    for edge, given_edge in zip(edges, result.origin, strict=True):
         assert pairs[given_edge] in (edge, edge[::-1])
 
 
 def test_symmetric_relations_are_left_alone_parallel_edges_included() -> None:
-    tables = tables_of([0, 1, 0, 1], [1, 0, 1, 0])
+    tables = make_tables([0, 1, 0, 1], [1, 0, 1, 0])
     given_src = tables.edges[KNOWS][0]
     symmetrize_tables(tables)
     assert tables.edges[KNOWS][0] is given_src
@@ -74,7 +74,7 @@ def test_symmetric_relations_are_left_alone_parallel_edges_included() -> None:
 
 
 def test_only_relations_within_a_type_and_features_follow() -> None:
-    tables = tables_of([0, 0, 1], [1, 1, 2])
+    tables = make_tables([0, 0, 1], [1, 1, 2])
     symmetrize_tables(tables)
     src, dst = tables.edges[KNOWS]
     assert list(zip(src, dst, strict=True)) == [(0, 1), (1, 2), (1, 0), (2, 1)]
@@ -87,14 +87,14 @@ def test_only_relations_within_a_type_and_features_follow() -> None:
 
 
 def test_edge_splits_forbid_symmetrising() -> None:
-    tables = tables_of([0], [1])
+    tables = make_tables([0], [1])
     tables.target, tables.splits = KNOWS, {"train": np.array([0])}
     with pytest.raises(RequestError, match="the splits are edge ids of person/knows/person"):
         symmetrize_tables(tables)
 
 
 def test_reverse_relations() -> None:
-    tables = tables_of([0, 1], [1, 2])
+    tables = make_tables([0, 1], [1, 2])
     add_reverse_relations(tables)
     src, dst = tables.edges[Relation("robot", "rev_owns", "person")]
     assert (src.tolist(), dst.tolist()) == ([0, 0], [2, 1])
@@ -106,6 +106,6 @@ def test_reverse_relations() -> None:
 
 
 def test_reverse_relations_of_what_was_not_symmetrised() -> None:
-    tables = tables_of([0, 1], [1, 2])
+    tables = make_tables([0, 1], [1, 2])
     add_reverse_relations(tables, skip_same_type=True)
     assert set(tables.edges) == {KNOWS, OWNS, Relation("robot", "rev_owns", "person")}

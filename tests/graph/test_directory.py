@@ -1,4 +1,4 @@
-"""Open graph directories: whole ones, and ones damaged in every way that the checks know."""
+"""Opening graph directories: undamaged, and damaged in every way that the checks know."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ APPEARS = Relation("paper", "appears", "venue")
 REVIEWS = Relation("author", "reviews", "paper")
 
 
-def test_everything_comes_back(library: Path) -> None:
+def test_everything_written_is_read_back(library: Path) -> None:
     graph = GraphDirectory.open(library)
     cites = graph.topology(CITES)
     assert cites.indptr.tolist() == [0, 3, 4, 5, 5, 5]
@@ -128,11 +128,11 @@ def test_full_check_finds_bad_values(
     assert not np.array_equal(damaged, np.load(path))
     np.save(path, damaged)
     GraphDirectory.open(library, check="shapes")
-    with pytest.raises(GraphError, match=re.escape(text)) as caught:
+    with pytest.raises(GraphError, match=re.escape(text)) as error:
         GraphDirectory.open(library)
     name = file.rsplit("/", 1)[-1]
     # An unsorted row is a fault of indices and edge_ids together, reported at the first.
-    assert f"{name}.npy" in str(caught.value) or "ascending" in text
+    assert f"{name}.npy" in str(error.value) or "ascending" in text
 
 
 BAD_SHAPES = [
@@ -161,9 +161,9 @@ def test_both_checks_find_bad_headers(
     path = library / f"{file}.npy"
     np.save(path, change(np.load(path)))
     for check in ("shapes", "full"):
-        with pytest.raises(GraphError, match=re.escape(text)) as caught:
+        with pytest.raises(GraphError, match=re.escape(text)) as error:
             GraphDirectory.open(library, check=check)
-        assert str(caught.value).startswith(str(path))
+        assert str(error.value).startswith(str(path))
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_missing_files(library: Path, file: str) -> None:
 
 def test_files_cut_short_and_files_of_another_kind(library: Path) -> None:
     path = library / "features/paper.npy"
-    whole = path.read_bytes()
-    for content in (whole[:-4], whole[:20], b"", b"not numpy"):
+    file_bytes = path.read_bytes()
+    for content in (file_bytes[:-4], file_bytes[:20], b"", b"not numpy"):
         path.write_bytes(content)
         with pytest.raises(GraphError, match=r"features of paper: not a readable \.npy file"):
             GraphDirectory.open(library, check="shapes")

@@ -30,10 +30,10 @@ def people() -> Any:
 
 
 def test_networkx(tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         graph = GraphDirectory.from_networkx(people(), tmp_path / "graph")
-    assert {str(each.message) for each in told} == {
+    assert {str(warning.message) for warning in caught_warnings} == {
         "graph: node attributes left out: town (no number, or not there everywhere)",
         "graph: label: 2 classes, in order of text: 0 = blue, 1 = red",
     }
@@ -51,10 +51,10 @@ def test_lists_of_features_and_directions(tmp_path: Path) -> None:
     graph = networkx.DiGraph()
     graph.add_nodes_from([(0, {"features": [1, 2], "label": 4}), (1, {"features": [3, 4]})])
     graph.add_edge(0, 1)
-    found = GraphDirectory.from_networkx(graph, tmp_path / "graph")
-    np.testing.assert_array_equal(found.features("node"), [[1, 2], [3, 4]])
-    np.testing.assert_array_equal(found.labels("node"), [4, -1])
-    assert found.schema.relations[EDGES].count == 1
+    directory = GraphDirectory.from_networkx(graph, tmp_path / "graph")
+    np.testing.assert_array_equal(directory.features("node"), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(directory.labels("node"), [4, -1])
+    assert directory.schema.relations[EDGES].count == 1
     assert not names_file(tmp_path / "graph", "node").exists()
     graph.nodes[1]["features"] = [1]
     with pytest.raises(GraphError, match="features of node 1: expected 2 numbers"):
@@ -91,13 +91,13 @@ def test_arrays_of_one_type(tmp_path: Path) -> None:
     np.testing.assert_array_equal(graph.split("test"), [1, 3])
     np.testing.assert_array_equal(graph.edge_features(EDGES)[:, 0], np.arange(4.0))
     with pytest.warns(UserWarning, match="split drawn"):
-        drawn = GraphDirectory.from_arrays(
+        with_drawn_split = GraphDirectory.from_arrays(
             tmp_path / "drawn",
             edges,
             labels=[0, 1, 0, 1],
             options=ImportOptions(split=RandomSplit.parse("random:0.5:0.25")),
         )
-    assert sum(drawn.schema.splits.values()) == 4
+    assert sum(with_drawn_split.schema.splits.values()) == 4
 
 
 def test_arrays_of_several_types(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_arrays_of_several_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "match"),
+    ("arguments", "match"),
     [
         ({"edges": [[0.5], [1.0]]}, r"edges of node/edge/node: expected integers of shape \[2"),
         ({"edges": {("a", "b"): [[0], [0]]}}, r"expected \(source, relation, destination\)"),
@@ -128,7 +128,7 @@ def test_arrays_of_several_types(tmp_path: Path) -> None:
         ({"edges": [[0], [1]], "labels": [1j, 2j]}, "expected integer or float labels"),
     ],
 )
-def test_arrays_that_do_not_fit_are_named(given: Any, match: str, tmp_path: Path) -> None:
+def test_arrays_that_do_not_fit_are_named(arguments: Any, match: str, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=match):
-        GraphDirectory.from_arrays(tmp_path / "graph", **given)
+        GraphDirectory.from_arrays(tmp_path / "graph", **arguments)
     assert not (tmp_path / "graph").exists()

@@ -117,10 +117,10 @@ BAD_TABLES = [
 @pytest.mark.parametrize(("name", "content", "text"), BAD_TABLES)
 def test_refused_tables(folder: Path, name: str, content: str, text: str) -> None:
     (folder / f"{name}.csv").write_text(content, encoding="utf-8")
-    with pytest.raises(GraphError, match=text) as caught:
+    with pytest.raises(GraphError, match=text) as error:
         import_graph("csv", str(folder), folder.parent / "out")
-    named = folder if text.startswith("split") else f"{name}.csv"
-    assert str(named) in str(caught.value)
+    place = folder if text.startswith("split") else f"{name}.csv"
+    assert str(place) in str(error.value)
     assert [entry.name for entry in folder.parent.iterdir()] == ["library"]
 
 

@@ -21,11 +21,11 @@ os.environ.setdefault("DGLBACKEND", "pytorch")
 
 @pytest.fixture(scope="module")
 def dgl() -> Any:
-    """The library, or a skip."""
+    """Return the library, or skip the test."""
     return pytest.importorskip("dgl", reason="DGL is not installed")
 
 
-def imported(
+def import_saved(
     dgl: Any, graphs: Any, folder: Path, *, apart: bool = False
 ) -> tuple[GraphDirectory, list[str]]:
     """Save with DGL, import, open with all checks; in a process of its own, or in this one, which
@@ -53,7 +53,7 @@ def homogeneous(dgl: Any) -> Any:
 
 
 def test_homogeneous(dgl: Any, tmp_path: Path) -> None:
-    graph, notes = imported(dgl, [homogeneous(dgl)], tmp_path, apart=True)
+    graph, notes = import_saved(dgl, [homogeneous(dgl)], tmp_path, apart=True)
     relation = Relation("_N", "_E", "_N")
     assert graph.topology(relation).indices.tolist() == [1, 3, 3, 0]
     assert graph.topology(relation).edge_ids.tolist() == [3, 0, 2, 1]
@@ -78,7 +78,7 @@ def test_heterogeneous_with_repeated_names(dgl: Any, tmp_path: Path) -> None:
     graph.nodes["author"].data["feat"] = torch.ones(2, 3, dtype=torch.float64)
     graph.nodes["author"].data["label"] = torch.tensor([[0, 1], [1, 1]])
     graph.nodes["author"].data["test_mask"] = torch.tensor([[False, True], [True, False]])
-    result, notes = imported(dgl, [graph], tmp_path)
+    result, notes = import_saved(dgl, [graph], tmp_path)
     assert result.schema.target == "author"
     assert result.schema.labels["author"] == Labels("multi_hot", 2)
     assert result.features("author").dtype == np.float32
@@ -92,7 +92,7 @@ def test_heterogeneous_with_repeated_names(dgl: Any, tmp_path: Path) -> None:
 def test_edge_masks_make_the_relation_the_target(dgl: Any, tmp_path: Path) -> None:
     graph = dgl.graph(([0, 1, 2], [1, 2, 0]))
     graph.edata["train_mask"] = torch.tensor([True, False, True])
-    result, _ = imported(dgl, [graph], tmp_path)
+    result, _ = import_saved(dgl, [graph], tmp_path)
     assert result.schema.target == Relation("_N", "_E", "_N")
     assert result.split("train").tolist() == [0, 2]
 
@@ -100,19 +100,19 @@ def test_edge_masks_make_the_relation_the_target(dgl: Any, tmp_path: Path) -> No
 def test_refused_files(dgl: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"nowhere\.bin: saved graphs: missing file"):
         read_dgl(tmp_path / "nowhere.bin")
-    # What is wrong is told where it was read apart, too.
+    # A process of its own that reads the file reports the same errors.
     (tmp_path / "junk.bin").write_bytes(b"junk" * 100)
     with pytest.raises(GraphError, match=r"junk\.bin: DGL cannot read it as saved graphs"):
         import_graph("dgl", str(tmp_path / "junk.bin"), tmp_path / "out")
     graph = homogeneous(dgl)
     with pytest.raises(GraphError, match="expected one graph, given 2"):
-        imported(dgl, [graph, graph], tmp_path)
+        import_saved(dgl, [graph, graph], tmp_path)
     graph.ndata["test_mask"] = torch.tensor([0.5, 0, 0, 0])
     with pytest.raises(GraphError, match="test_mask of _N: expected a mask of 0 and 1"):
-        imported(dgl, [graph], tmp_path)
-    two = dgl.heterograph({("a", "to", "b"): ([0], [0])})
+        import_saved(dgl, [graph], tmp_path)
+    two_types = dgl.heterograph({("a", "to", "b"): ([0], [0])})
     with pytest.raises(GraphError, match=r"target: expected masks or labels on one .*, given a, b"):
-        imported(dgl, [two], tmp_path)
+        import_saved(dgl, [two_types], tmp_path)
 
 
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

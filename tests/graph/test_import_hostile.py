@@ -1,4 +1,4 @@
-"""Sources that were altered, or made to harm: refused in one line, with nothing left behind."""
+"""Damaged and malicious sources are refused in one line, and leave no files."""
 
 from __future__ import annotations
 
@@ -54,35 +54,42 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def refuse(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
-    """Import the folder; returns the line that refuses it."""
+    """Return a function that imports the folder, and returns the line that refuses it."""
 
-    def call() -> str:
-        before = sorted(tmp_path.iterdir())
+    def import_and_refuse() -> str:
+        files_before = sorted(tmp_path.iterdir())
         assert main(["dataset", "import", "npy", str(source), "--out", str(tmp_path / "out")]) == 1
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert error.count("\n") == 1, error
-        assert sorted(tmp_path.iterdir()) == before
+        assert sorted(tmp_path.iterdir()) == files_before
         return error
 
-    return call
+    return import_and_refuse
 
 
-def test_what_is_whole_is_imported(source: Path, tmp_path: Path) -> None:
+def test_an_undamaged_folder_is_imported(source: Path, tmp_path: Path) -> None:
     assert main(["dataset", "import", "npy", str(source), "--out", str(tmp_path / "out")]) == 0
     graph = GraphDirectory.open(tmp_path / "out")
     dense = sparse.load_npz(source / "feat__author.npz").toarray()
     np.testing.assert_array_equal(graph.features("author"), dense)
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path to every value of a JSON document."""
-    inner: list[Any] = []
+def paths_of_values(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path to every value of a JSON document."""
+    children: list[Any] = []
     if isinstance(value, dict):
-        inner = list(value.items())
+        children = list(value.items())
     elif isinstance(value, list):
-        inner = list(enumerate(value))
-    return [path, *(each for key, part in inner for each in places(part, (*path, key)))]
+        children = list(enumerate(value))
+    return [
+        path,
+        *(
+            inner_path
+            for key, child in children
+            for inner_path in paths_of_values(child, (*path, key))
+        ),
+    ]
 
 
 WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, 10**30, [[[]]], "\0", "../../etc"]
@@ -91,14 +98,14 @@ WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, 10**30, [[[]]], "\0", 
 def test_wrong_values_anywhere_in_meta_are_refused_or_change_nothing(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half of the values everywhere, the other half at the next place."""
-    for number, path in enumerate(places(META)[1:]):
-        for wrong in WRONG[number % 2 :: 2]:
+    """At each place of the document stands one half of the bad values, at the next the other."""
+    for number, path in enumerate(paths_of_values(META)[1:]):
+        for bad_value in WRONG[number % 2 :: 2]:
             meta = json.loads(json.dumps(META))
             holder = meta
             for key in path[:-1]:
                 holder = holder[key]
-            holder[path[-1]] = wrong
+            holder[path[-1]] = bad_value
             (source / "meta.json").write_text(json.dumps(meta))
             out = tmp_path / f"out-{number}"
             code = main(["dataset", "import", "npy", str(source), "--out", str(out)])
@@ -106,8 +113,8 @@ def test_wrong_values_anywhere_in_meta_are_refused_or_change_nothing(
             assert code in (0, 1)
             assert "Traceback" not in error
             if code:
-                assert error.startswith("error: "), (path, wrong)
-                assert error.count("\n") == 1, (path, wrong, error)
+                assert error.startswith("error: "), (path, bad_value)
+                assert error.count("\n") == 1, (path, bad_value, error)
                 assert not out.exists()
             else:
                 GraphDirectory.open(out)
@@ -145,12 +152,12 @@ def test_files_outside_the_folder_are_refused(
 
 def test_a_pipe_is_not_waited_for(source: Path, refuse: Callable[[], str]) -> None:
     for name in ("meta.json", "edges.npy", "feat__author.npz", "train.npy"):
-        kept = (source / name).read_bytes()
+        content = (source / name).read_bytes()
         (source / name).unlink()
         os.mkfifo(source / name)
         assert "expected a file" in refuse()
         (source / name).unlink()
-        (source / name).write_bytes(kept)
+        (source / name).write_bytes(content)
 
 
 ARRAYS: dict[str, tuple[str, Any, str]] = {
@@ -178,7 +185,7 @@ ARRAYS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_that_cannot_be_meant_are_refused(
+def test_arrays_that_do_not_fit_are_refused(
     source: Path, refuse: Callable[[], str], name: str
 ) -> None:
     file, array, text = ARRAYS[name]
@@ -205,8 +212,8 @@ def test_indices_beyond_a_sparse_matrix_are_refused(
 ) -> None:
     file = source / "feat__author.npz"
     with np.load(file) as archive:
-        parts = dict(archive)
-    for name, change, text in (
+        arrays = dict(archive)
+    for name, change_array, text in (
         ("indices", lambda a: a + 10**6, "indices: expected columns in [0, 9)"),
         ("indices", lambda a: a - 5, "indices: expected columns in [0, 9)"),
         ("indptr", lambda a: a * 1000, "indptr: expected to rise from 0"),
@@ -217,38 +224,38 @@ def test_indices_beyond_a_sparse_matrix_are_refused(
         ("format", lambda a: np.array("coo"), "expected format csr"),
         ("format", lambda a: np.arange(3), "not a SciPy sparse matrix"),
     ):
-        np.savez(file, **(parts | {name: change(parts[name])}))
+        np.savez(file, **(arrays | {name: change_array(arrays[name])}))
         if name == "shape" and text == "features of author":
-            # As wide as no disk is.
+            # No disk could hold a matrix of that width.
             refuse()
             continue
         assert text in refuse()
 
 
-def test_flipped_bits_in_binary_files_end_in_a_line_or_in_a_graph(
+def test_flipped_bits_end_in_one_error_line_or_in_a_graph(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = random.Random(11)
     for number in range(80):
         name = draw.choice(["feat__author.npz", "feat__paper.npy", "edges.npy", "train.npy"])
-        whole = (source / name).read_bytes()
-        changed = bytearray(whole)
+        file_bytes = (source / name).read_bytes()
+        damaged = bytearray(file_bytes)
         for _ in range(draw.choice([1, 1, 3, 20])):
-            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
-        (source / name).write_bytes(changed[: draw.choice([len(whole), len(whole) // 2])])
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        (source / name).write_bytes(damaged[: draw.choice([len(file_bytes), len(file_bytes) // 2])])
         out = tmp_path / f"flipped-{number}"
         code = main(["dataset", "import", "npy", str(source), "--out", str(out)])
         error = capsys.readouterr().err
         assert code == 0 or error.startswith("error: ")
         assert error.count("\n") <= 1, error
         assert out.exists() == (code == 0)
-        (source / name).write_bytes(whole)
+        (source / name).write_bytes(file_bytes)
 
 
-def test_damaged_dgl_files_end_in_a_line(
+def test_damaged_dgl_files_end_in_one_error_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DGL's own process may die of them."""
+    """The process that runs DGL may die of them."""
     dgl = pytest.importorskip("dgl", exc_type=ImportError)
     import torch
 
@@ -258,15 +265,15 @@ def test_damaged_dgl_files_end_in_a_line(
     graph.ndata["label"] = torch.arange(10) % 2
     file = tmp_path / "saved.bin"
     dgl.save_graphs(str(file), [graph])
-    whole = file.read_bytes()
+    file_bytes = file.read_bytes()
     draw = random.Random(4)
     # What DGL says when it is imported.
     capsys.readouterr()
     for number in range(2):
-        changed = bytearray(whole)
+        damaged = bytearray(file_bytes)
         for _ in range(8):
-            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
-        file.write_bytes(changed if number else whole[: len(whole) // 2])
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        file.write_bytes(damaged if number else file_bytes[: len(file_bytes) // 2])
         out = tmp_path / f"out-{number}"
         code = main(["dataset", "import", "dgl", str(file), "--out", str(out)])
         error = capsys.readouterr().err
@@ -275,7 +282,7 @@ def test_damaged_dgl_files_end_in_a_line(
         assert not list(tmp_path.glob(".out-*"))
 
 
-def test_a_process_that_dies_is_told(
+def test_a_process_that_dies_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As DGL's loader makes it: a module of that name that ends its process."""

@@ -115,8 +115,8 @@ def test_options_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
         import_graph("json", str(folder), tmp_path / "out")
 
 
-def refused(folder: Path, text: str) -> None:
-    """The import fails with a GraphError of this text and leaves nothing behind."""
+def check_refused(folder: Path, text: str) -> None:
+    """Check that the import fails with a GraphError of this text, and leaves no files."""
     with pytest.raises(GraphError, match=text):
         import_graph("npy", str(folder), folder.parent / "out")
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
@@ -124,48 +124,52 @@ def refused(folder: Path, text: str) -> None:
 
 def test_damaged_meta(folder: Path) -> None:
     write_meta(folder, target_type=None)
-    refused(folder, r"meta\.json: target_type: expected str, given None")
+    check_refused(folder, r"meta\.json: target_type: expected str, given None")
     write_meta(folder, target_type="pet")
-    refused(folder, r"target: expected one of the node types .* given 'pet'")
+    check_refused(folder, r"target: expected one of the node types .* given 'pet'")
     write_meta(folder, node_types={"person": {}})
-    refused(folder, r"node_types\.person: count: missing field")
+    check_refused(folder, r"node_types\.person: count: missing field")
     write_meta(folder, node_types={"a b": {"count": 1}, "a#b": {"count": 1}})
-    refused(folder, "node_types: names are not distinct as parts of paths")
+    check_refused(folder, "node_types: names are not distinct as parts of paths")
     write_meta(folder, edge_types=[{"src": "person"}])
-    refused(folder, r"edge_types\[0\]: rel: missing field")
+    check_refused(folder, r"edge_types\[0\]: rel: missing field")
     edge_type = {"src": "person", "rel": "a#b", "dst": "person"}
     edge_type["file"] = "edges__person__lives__person.npy"
     write_meta(folder, edge_types=[edge_type, edge_type | {"rel": "a/b"}])
-    refused(folder, "given person/a_b/person twice")
+    check_refused(folder, "given person/a_b/person twice")
     write_meta(folder, edge_types=[edge_type | {"count": 9}])
-    refused(folder, r"edges of person/a_b/person: expected 9 edges, as meta\.json says, given 3")
+    check_refused(
+        folder, r"edges of person/a_b/person: expected 9 edges, as meta\.json says, given 3"
+    )
     write_meta(folder, splits={"train": {"file": "nothing.npy"}})
-    refused(folder, r"nothing\.npy: split train: missing file")
+    check_refused(folder, r"nothing\.npy: split train: missing file")
     (folder / "meta.json").write_text("[]", encoding="utf-8")
-    refused(folder, r"meta\.json: expected a JSON object, found list")
+    check_refused(folder, r"meta\.json: expected a JSON object, found list")
     (folder / "meta.json").write_text("{", encoding="utf-8")
-    refused(folder, r"meta\.json: not valid JSON")
+    check_refused(folder, r"meta\.json: not valid JSON")
     (folder / "meta.json").unlink()
-    refused(folder, r"meta\.json: missing file")
+    check_refused(folder, r"meta\.json: missing file")
 
 
 def test_damaged_arrays(folder: Path) -> None:
     edges = folder / "edges__robot__helps__person.npy"
     np.save(edges, np.array([[0.0], [0.0]]))
-    refused(folder, r"helps__person\.npy: edges of .* integers of shape \[2, edges\], given float")
+    check_refused(
+        folder, r"helps__person\.npy: edges of .* integers of shape \[2, edges\], given float"
+    )
     np.save(edges, np.array([[5], [0]]))
-    refused(folder, r"edges of robot/helps/person: src of edge 0: .* \[0, 2\), given 5")
+    check_refused(folder, r"edges of robot/helps/person: src of edge 0: .* \[0, 2\), given 5")
     np.save(edges, np.array([[1], [0]]))
     np.save(folder / "feat__robot.npy", np.zeros((3, 1)))
-    refused(folder, "features of robot: expected 2 rows, given 3")
+    check_refused(folder, "features of robot: expected 2 rows, given 3")
     np.save(folder / "feat__robot.npy", np.zeros(2))
-    refused(folder, r"feat__robot\.npy: features: expected shape \[n, d\], given \[2\]")
+    check_refused(folder, r"feat__robot\.npy: features: expected shape \[n, d\], given \[2\]")
     (folder / "feat__robot.npy").write_bytes(b"no")
-    refused(folder, r"feat__robot\.npy: features: not a readable \.npy file")
+    check_refused(folder, r"feat__robot\.npy: features: not a readable \.npy file")
     (folder / "feat__person.npz").write_bytes(b"no")
-    refused(folder, r"feat__person\.npz: features: not a SciPy sparse matrix")
+    check_refused(folder, r"feat__person\.npz: features: not a SciPy sparse matrix")
     (folder / "feat__person.npz").unlink()
-    refused(folder, r"feat__person\.npz: features: missing file")
+    check_refused(folder, r"feat__person\.npz: features: missing file")
 
 
 REAL = (
@@ -238,7 +242,7 @@ def test_a_real_random_split(real_data: Path, tmp_path: Path) -> None:
     # HiFuse, Table 2.
     [("aifb", 7_262, 48_810, 104), ("mutag", 27_163, 148_100, 50)],
 )
-def test_real_typed_graphs_as_they_are_counted(
+def test_real_typed_graphs_have_the_published_counts(
     real_data: Path, tmp_path: Path, name: str, nodes: int, edges: int, relations: int
 ) -> None:
     options = ImportOptions(add_reverse="all")

@@ -119,22 +119,22 @@ def test_through_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         read_ogb("ogbn-x", tmp_path)
 
 
-def test_what_the_library_keeps_is_read_as_arrays_and_nothing_else(tmp_path: Path) -> None:
-    """It keeps pickles of arrays, which torch by itself refuses to read."""
+def test_files_of_the_library_may_contain_only_arrays(tmp_path: Path) -> None:
+    """The library writes pickles of arrays, which torch by itself refuses to read."""
     file = tmp_path / "data_processed"
     graph = {"edge_index": np.arange(6).reshape(2, 3), "num_nodes": 4, "node_feat": np.ones((4, 2))}
     torch.save({"graph": graph, "labels": np.array([[0.0], [np.nan]])}, file, pickle_protocol=4)
-    kept = load_arrays(file)
-    np.testing.assert_array_equal(kept["graph"]["edge_index"], graph["edge_index"])
-    np.testing.assert_array_equal(kept["labels"], [[0.0], [np.nan]])
+    arrays = load_arrays(file)
+    np.testing.assert_array_equal(arrays["graph"]["edge_index"], graph["edge_index"])
+    np.testing.assert_array_equal(arrays["labels"], [[0.0], [np.nan]])
     torch.save({"train": torch.arange(3)}, file)
     assert load_arrays(file)["train"].tolist() == [0, 1, 2]
 
-    class Evil:
+    class Harmful:
         def __reduce__(self) -> Any:
             return Path.touch, (tmp_path / "ran",)
 
-    torch.save({"graph": Evil()}, file, pickle_protocol=4)
+    torch.save({"graph": Harmful()}, file, pickle_protocol=4)
     with pytest.raises(GraphError, match="expected arrays and nothing else: it names pathlib"):
         load_arrays(file)
     assert not (tmp_path / "ran").exists()

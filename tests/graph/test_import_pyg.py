@@ -53,9 +53,9 @@ def import_file(file: Path, out: Path) -> list[str]:
 
 
 def test_one_type(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="left out") as told:
+    with pytest.warns(UserWarning, match="left out") as caught_warnings:
         graph = GraphDirectory.from_pyg(homogeneous(), tmp_path / "graph")
-    assert sorted(str(each.message) for each in told) == [
+    assert sorted(str(warning.message) for warning in caught_warnings) == [
         "data of node left out: pos",
         "data of node/edge/node left out: edge_type",
     ]
@@ -100,7 +100,7 @@ def test_saved_files(tmp_path: Path) -> None:
 
 
 class Harmful:
-    """Unpickling it would run what it likes."""
+    """Unpickling this would run code of its choice."""
 
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("harm-was-done"),))
@@ -148,9 +148,9 @@ def test_the_librarys_own_classes(tmp_path: Path) -> None:
     graph_of_pyg = data.Data(**homogeneous())
     torch.save(graph_of_pyg, tmp_path / "data.pt")
     import_graph("pyg", str(tmp_path / "data.pt"), tmp_path / "out")
-    other = data.HeteroData.from_dict(typed())
+    typed_data = data.HeteroData.from_dict(typed())
     with pytest.warns(UserWarning, match="several labels"):
-        GraphDirectory.from_pyg(other, tmp_path / "typed")
+        GraphDirectory.from_pyg(typed_data, tmp_path / "typed")
     data.InMemoryDataset.save([graph_of_pyg], str(tmp_path / "processed.pt"))
     import_file(tmp_path / "processed.pt", tmp_path / "again")
     for name in ("out", "again"):

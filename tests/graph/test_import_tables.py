@@ -1,4 +1,4 @@
-"""Tables under a bound of memory: numbered, joined and sorted by an engine, to the same result."""
+"""Importing tables within a bound of memory gives the same graph as without one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
 
 
-def write(folder: Path, **tables: str) -> str:
+def write_csv_tables(folder: Path, **tables: str) -> str:
     folder.mkdir(exist_ok=True)
     for name, text in tables.items():
         (folder / f"{name}.csv").write_text(text, encoding="utf-8")
     return str(folder)
 
 
-def csv(header: str, *columns: list[object]) -> str:
+def make_csv(header: str, *columns: list[object]) -> str:
     return "\n".join([header, *(",".join(map(str, row)) for row in zip(*columns, strict=True))])
 
 
@@ -39,7 +39,7 @@ def csv(header: str, *columns: list[object]) -> str:
 def test_the_edges_of_a_table_are_those_of_an_array(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parallel edges included; whether ids need a join or not, and whatever a batch holds."""
+    """The table has parallel edges, spans several batches, and its ids may need a join."""
     monkeypatch.setattr(csv_tables, "BATCH_ROWS", 700)
     draw = np.random.default_rng(1)
     src, dst = draw.integers(0, 90, 5000), draw.integers(0, 40, 5000)
@@ -48,11 +48,11 @@ def test_the_edges_of_a_table_are_those_of_an_array(
     targets = [*range(30), *(f"t{i}" if named == "both" else i for i in range(30, 40))]
     if named == "neither":
         sources = list(range(90))
-    folder = write(
+    folder = write_csv_tables(
         tmp_path / "tables",
-        nodes__a=csv("id", sources),
-        nodes__b=csv("id,label", targets, [0] * 40),
-        edges__a__to__b=csv(
+        nodes__a=make_csv("id", sources),
+        nodes__b=make_csv("id,label", targets, [0] * 40),
+        edges__a__to__b=make_csv(
             "src,dst,weight", [sources[i] for i in src], [targets[i] for i in dst], range(1, 5001)
         ),
     )
@@ -60,28 +60,30 @@ def test_the_edges_of_a_table_are_those_of_an_array(
     graph, relation = GraphDirectory.open(tmp_path / "graph"), Relation("a", "to", "b")
     expected = build_topology(src, dst, 90, 40)
     for array in TOPOLOGY_ARRAYS:
-        found = getattr(graph.topology(relation), array)
-        np.testing.assert_array_equal(found, getattr(expected, array), err_msg=array)
+        actual = getattr(graph.topology(relation), array)
+        np.testing.assert_array_equal(actual, getattr(expected, array), err_msg=array)
     np.testing.assert_array_equal(graph.edge_weights(relation), np.arange(1, 5001))
     for node_type, ids in (("a", sources), ("b", targets)):
         file = tmp_path / "graph" / "names" / f"{node_type}.txt"
-        kept = file.read_text().split() if file.exists() else None
-        assert kept == (None if ids == list(range(len(ids))) else [str(each) for each in ids])
+        names = file.read_text().split() if file.exists() else None
+        assert names == (None if ids == list(range(len(ids))) else [str(id_) for id_ in ids])
 
 
-def test_what_does_not_fit_memory_is_sorted_on_disk(tmp_path: Path) -> None:
+def test_edges_that_do_not_fit_memory_are_sorted_on_disk(tmp_path: Path) -> None:
     draw, edges = np.random.default_rng(2), 3_000_000
     src = draw.integers(0, 1000, edges).astype(np.int32)
     dst = draw.integers(0, 1000, edges).astype(np.int32)
-    engine, spilled, blocks = TableEngine(tmp_path, 40 << 20), 0, []
+    engine, spilled_bytes, blocks = TableEngine(tmp_path, 40 << 20), 0, []
     for block in engine.sort_edges(src, dst, "edges"):
-        spilled = max(spilled, sum(file.stat().st_size for file in (tmp_path / "engine").iterdir()))
+        spilled_bytes = max(
+            spilled_bytes, sum(file.stat().st_size for file in (tmp_path / "engine").iterdir())
+        )
         blocks.append(block)
     engine.close()
-    assert spilled > 10 << 20
-    found = [np.concatenate(part) for part in zip(*blocks, strict=True)]
+    assert spilled_bytes > 10 << 20
+    columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
     order = np.lexsort((np.arange(edges), src, dst))
-    for array, expected in zip(found, (src[order], dst[order], order), strict=True):
+    for array, expected in zip(columns, (src[order], dst[order], order), strict=True):
         np.testing.assert_array_equal(array, expected)
 
 
@@ -99,74 +101,80 @@ BAD = [
 
 @pytest.mark.parametrize(("nodes", "edges", "text"), BAD)
 def test_the_line_at_fault_is_named(nodes: str, edges: str, text: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / "tables", nodes=nodes, edges=edges)
+    folder = write_csv_tables(tmp_path / "tables", nodes=nodes, edges=edges)
     with pytest.raises(GraphError, match=text):
         import_graph("csv", folder, tmp_path / "graph")
-    assert [each.name for each in tmp_path.iterdir()] == ["tables"]
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
 
 
 def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:
     nodes = "id,x,value\n0, 1.5,\n1,1_0,+2\n2,,1e-3\n"
-    folder = write(tmp_path / "tables", nodes=nodes, edges="src,dst\n0,1\n")
+    folder = write_csv_tables(tmp_path / "tables", nodes=nodes, edges="src,dst\n0,1\n")
     import_graph("csv", folder, tmp_path / "graph", ImportOptions(missing="zero"))
     graph = GraphDirectory.open(tmp_path / "graph")
     assert graph.features("node")[:, 0].tolist() == [1.5, 10, 0]
     np.testing.assert_array_equal(graph.labels("node"), np.array([np.nan, 2, 1e-3], np.float32))
 
 
-def test_what_is_too_much_is_refused_before_the_work(
+def test_too_much_memory_or_disk_is_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write(tmp_path / "tables", nodes="id,label\n0,1\n1,0\n", edges="src,dst\n0,1\n")
+    folder = write_csv_tables(
+        tmp_path / "tables", nodes="id,label\n0,1\n1,0\n", edges="src,dst\n0,1\n"
+    )
     out = tmp_path / "graph"
 
-    def refuse(text: str, **options: object) -> None:
+    def check_refused(text: str, **options: object) -> None:
         with pytest.raises(RequestError, match=text):
             import_graph("csv", folder, out, ImportOptions(**options))  # type: ignore[arg-type]
-        assert [each.name for each in tmp_path.iterdir()] == ["tables"]
+        assert [path.name for path in tmp_path.iterdir()] == ["tables"]
 
-    refuse(r"--memory-limit: expected at least \d+M, given 100M", memory_limit=100 << 20)
+    check_refused(r"--memory-limit: expected at least \d+M, given 100M", memory_limit=100 << 20)
     with pytest.raises(RequestError, match="--memory-limit: expected an import of csv or parquet"):
         import_graph("npy", folder, out, ImportOptions(memory_limit=4 << 30))
-    with monkeypatch.context() as changed:
-        changed.setattr(estimate, "_NODE", 2**60)
-        refuse(r"too little disk space: about [\d.]+ GiB needed for the graph and what is spilled")
-    with monkeypatch.context() as changed:
-        changed.setattr(estimate, "_SYMMETRIZED", 2**60)
-        refuse("--symmetrize: needs about .* of which --memory-limit leaves", symmetrize=True)
-    with monkeypatch.context() as changed:
-        changed.setattr(estimate, "_COMPONENT_NODE", 2**60)
-        refuse("--largest-component: needs about", largest_component=True)
-    with monkeypatch.context() as changed, open_workspace(out, 2 << 30) as space:
-        changed.setattr(space, "arrays", 1 << 30)  # whatever this process has taken by now
-        with space.reserve(200 << 20, "edges"):
+    with monkeypatch.context() as patched:
+        patched.setattr(estimate, "_NODE", 2**60)
+        check_refused(
+            r"too little disk space: about [\d.]+ GiB needed for the graph and what is spilled"
+        )
+    with monkeypatch.context() as patched:
+        patched.setattr(estimate, "_SYMMETRIZED", 2**60)
+        check_refused(
+            "--symmetrize: needs about .* of which --memory-limit leaves", symmetrize=True
+        )
+    with monkeypatch.context() as patched:
+        patched.setattr(estimate, "_COMPONENT_NODE", 2**60)
+        check_refused("--largest-component: needs about", largest_component=True)
+    with monkeypatch.context() as patched, open_workspace(out, 2 << 30) as workspace:
+        patched.setattr(workspace, "arrays", 1 << 30)  # whatever this process has taken by now
+        with workspace.reserve(200 << 20, "edges"):
             pass
         with pytest.raises(
             RequestError, match=r"edges: needs about 2\.\d+ GiB of memory, of which"
         ):
-            space.reserve(2 << 30, "edges").__enter__()
-    with monkeypatch.context() as changed:
-        changed.setitem(sys.modules, "duckdb", None)
-        refuse(r"duckdb cannot be imported .* pip install 'hopper-gnn\[tables\]'")
+            workspace.reserve(2 << 30, "edges").__enter__()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "duckdb", None)
+        check_refused(r"duckdb cannot be imported .* pip install 'hopper-gnn\[tables\]'")
 
 
-def test_the_command_tells_what_it_needs_and_how_far_it_is(
+def test_the_command_prints_what_it_needs_and_its_progress(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also from the process that reads Parquet; what a killed import left goes."""
+    """Progress of the process that reads Parquet is shown, and files of a killed import go."""
     from pyarrow import parquet
 
-    tables, left = tmp_path / "tables", tmp_path / ".graph.spilled-abcdefgh"
+    tables, left_by_killed_import = tmp_path / "tables", tmp_path / ".graph.spilled-abcdefgh"
     tables.mkdir()
-    left.mkdir()
+    left_by_killed_import.mkdir()
     parquet.write_table(pyarrow.table({"id": ["a", "b"]}), tables / "nodes.parquet")
-    ends = pyarrow.table({"src": ["b", "a"], "dst": ["a", "a"]})
-    parquet.write_table(ends, tables / "edges.parquet")
+    edges = pyarrow.table({"src": ["b", "a"], "dst": ["a", "a"]})
+    parquet.write_table(edges, tables / "edges.parquet")
     out = tmp_path / "graph"
     request = ["dataset", "import", "parquet", str(tables), "--out", str(out)]
     assert main([*request, "--memory-limit", "1G"]) == 0
-    told = capfd.readouterr()
-    lines = told.err.splitlines()
+    printed = capfd.readouterr()
+    lines = printed.err.splitlines()
     assert lines[0].startswith("memory: at most 1.00 GiB (--memory-limit); disk: about ")
     assert [line.rsplit(":", 1)[0] for line in lines[1:]] == [
         "nodes.parquet",
@@ -174,8 +182,8 @@ def test_the_command_tells_what_it_needs_and_how_far_it_is(
         "edges.parquet: ids to numbers",
         f"edges of {EDGES}: in order",
     ]
-    assert told.out == f"{out}: tables: 2 nodes, 2 edges\n"
-    assert {each.name for each in tmp_path.iterdir()} == {"tables", "graph"}
+    assert printed.out == f"{out}: tables: 2 nodes, 2 edges\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"tables", "graph"}
     np.testing.assert_array_equal(GraphDirectory.open(out).topology(EDGES).indices, [0, 1])
 
 
@@ -195,27 +203,32 @@ def test_pages_of_maps_are_given_back(tmp_path: Path) -> None:
 
 def _resident(file: Path) -> int:
     lines = Path("/proc/self/smaps").read_text().splitlines()
-    begins = [place for place, line in enumerate(lines) if line.endswith(str(file))]
+    starts = [place for place, line in enumerate(lines) if line.endswith(str(file))]
     return sum(
         1024 * int(line.split()[1])
-        for begin in begins
-        for line in lines[begin : begin + 5]
+        for start in starts
+        for line in lines[start : start + 5]
         if line.startswith("Rss:")
     )
 
 
-def test_columns_are_spooled(tmp_path: Path) -> None:
+def test_spooled_columns_are_read_back_unchanged(tmp_path: Path) -> None:
     table, texts = Spool(tmp_path, np.float32, 3), TextSpool(tmp_path)
     assert table.finish().shape == (0, 3)
-    given = np.random.default_rng(0).random((200_000, 3)).astype(np.float32)
+    rows = np.random.default_rng(0).random((200_000, 3)).astype(np.float32)
     table = Spool(tmp_path, np.float32, 3)
     for start in range(0, 200_000, 7_000):
-        table.append(given[start : start + 7_000])
-    np.testing.assert_array_equal(table.finish(), given)
+        table.append(rows[start : start + 7_000])
+    np.testing.assert_array_equal(table.finish(), rows)
     assert list(tmp_path.iterdir()) == []
-    named = ["", "ä", "two\nlines", *map(str, range(100_000))]
-    for start in range(0, len(named), 30_000):
-        texts.append(pyarrow.array(["left out", *named[start : start + 30_000]])[1:])
-    found = texts.finish()
-    assert (len(found), found[1], found[-1], found[1:3]) == (100_003, "ä", "99999", named[1:3])
-    assert list(found) == named
+    expected = ["", "ä", "two\nlines", *map(str, range(100_000))]
+    for start in range(0, len(expected), 30_000):
+        texts.append(pyarrow.array(["left out", *expected[start : start + 30_000]])[1:])
+    read_texts = texts.finish()
+    assert (len(read_texts), read_texts[1], read_texts[-1], read_texts[1:3]) == (
+        100_003,
+        "ä",
+        "99999",
+        expected[1:3],
+    )
+    assert list(read_texts) == expected

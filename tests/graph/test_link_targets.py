@@ -46,30 +46,30 @@ def test_splits_of_several_tables(tmp_path: Path) -> None:
     assert links.ids.tolist() == [*range(1, 20, 4), *range(21, 50, 4)]
     assert links.relations.tolist() == [0] * 5 + [1] * 8
     rows = (tmp_path / "tables" / "edges__person__likes__person.csv").read_text().splitlines()[1:]
-    asked = [rows[i - 20].split(",")[:2] for i in links.ids[5:]]
-    found = zip(links.src[5:].tolist(), links.dst[5:].tolist(), strict=True)
-    assert [list(map(str, pair)) for pair in found] == asked
+    expected = [rows[i - 20].split(",")[:2] for i in links.ids[5:]]
+    pairs = zip(links.src[5:].tolist(), links.dst[5:].tolist(), strict=True)
+    assert [list(map(str, pair)) for pair in pairs] == expected
     # As JSON and back.
     assert schema_from_json(schema_to_json(graph.schema), "here") == graph.schema
 
 
 def test_targets_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tables(tmp_path / "tables", splits=False)
-    words = ["dataset", "import", "csv", str(tmp_path / "tables")]
+    arguments = ["dataset", "import", "csv", str(tmp_path / "tables")]
     options = ["--target", "likes", "--target", "person/knows/person", "--split", "random:0.6:0.2"]
-    assert main([*words, "--out", str(tmp_path / "graph"), *options]) == 0
+    assert main([*arguments, "--out", str(tmp_path / "graph"), *options]) == 0
     schema = GraphDirectory.open(tmp_path / "graph").schema
     assert schema.target_relations == (LIKES, KNOWS)
     assert sum(schema.splits.values()) == schema.target_count == 50
     assert schema.splits["train"] == pytest.approx(30, abs=3)
-    assert main([*words, "--out", str(tmp_path / "all"), "--target", "all"]) == 0
+    assert main([*arguments, "--out", str(tmp_path / "all"), "--target", "all"]) == 0
     assert GraphDirectory.open(tmp_path / "all").schema.target_relations == (KNOWS, LIKES)
     capsys.readouterr()
-    assert main([*words, "--out", str(tmp_path / "other"), "--target", "hates"]) != 0
+    assert main([*arguments, "--out", str(tmp_path / "other"), "--target", "hates"]) != 0
     assert "--target: expected one of person/knows/person, person/likes" in capsys.readouterr().err
 
 
-def test_tables_that_tell_no_target_need_it_on_the_command_line(
+def test_tables_without_a_target_need_it_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "tables"
@@ -77,11 +77,11 @@ def test_tables_that_tell_no_target_need_it_on_the_command_line(
     (folder / "nodes__user.csv").write_text("id,age\n0,3\n1,4\n")
     (folder / "nodes__item.csv").write_text("id,price\n0,5\n1,6\n2,7\n")
     (folder / "edges__user__buys__item.csv").write_text("src,dst\n0,0\n0,2\n1,1\n")
-    words = ["dataset", "import", "csv", str(folder), "--out", str(tmp_path / "graph")]
-    assert main(words) == 1
-    told = " ".join(capsys.readouterr().err.split())
-    assert "expected a split or label column in one table, or --target RELATION; given" in told
-    assert main([*words, "--target", "buys", "--split", "random:0.5:0.2"]) == 0
+    arguments = ["dataset", "import", "csv", str(folder), "--out", str(tmp_path / "graph")]
+    assert main(arguments) == 1
+    error = " ".join(capsys.readouterr().err.split())
+    assert "expected a split or label column in one table, or --target RELATION; given" in error
+    assert main([*arguments, "--target", "buys", "--split", "random:0.5:0.2"]) == 0
     schema = GraphDirectory.open(tmp_path / "graph").schema
     assert schema.target_relations == (Relation("user", "buys", "item"),)
     assert sum(schema.splits.values()) == 3
@@ -104,7 +104,7 @@ def test_pairs_share_a_split_whatever_their_direction_and_relation(tmp_path: Pat
     assert graph.schema.splits["train"] == pytest.approx(400, abs=8)
 
 
-def test_what_cannot_be_is_named(tmp_path: Path) -> None:
+def test_targets_that_do_not_fit_are_named(tmp_path: Path) -> None:
     edges = np.array([[0, 1, 2], [1, 2, 0]])
     with pytest.raises(RequestError, match="edges have no classes"):
         GraphDirectory.from_arrays(

@@ -28,10 +28,10 @@ def test_nodes_per_class() -> None:
 
 
 def test_the_seed_decides() -> None:
-    first, again, other = (
+    first, repeated, other_seed = (
         draw_split(RandomSplit(5, 8), CLASSES, VALUES, seed)["train"].tolist() for seed in (1, 1, 2)
     )
-    assert first == again != other
+    assert first == repeated != other_seed
     # Written down once: a change of the draw would change published splits.
     assert first == [0, 1, 6, 12, 16, 22, 24, 28, 29, 45, 50, 70, 74, 85, 97]
 

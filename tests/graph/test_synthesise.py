@@ -39,12 +39,12 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GraphDirectory
     }
 
 
-def contents(directory: Path) -> dict[str, bytes]:
+def read_files(directory: Path) -> dict[str, bytes]:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def ends(graph: GraphDirectory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def edge_ends(graph: GraphDirectory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     topology = graph.topology(EDGE)
     destinations = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
     return np.asarray(topology.indices), destinations
@@ -58,22 +58,22 @@ def test_same_seed_same_bytes_whatever_the_threads_and_chunks(
     threads = numba.get_num_threads()
     try:
         numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
-        first = contents(make(name, tmp_path / "a", scale=scale, seed=7))
+        first = read_files(make(name, tmp_path / "a", scale=scale, seed=7))
         monkeypatch.setattr(synthesise, "_CHUNK_EDGES", 1000)
         monkeypatch.setattr(synthesise, "_CHUNK_VALUES", 12_345)
         numba.set_num_threads(1)
-        second = contents(make(name, tmp_path / "b", scale=scale, seed=7))
+        second = read_files(make(name, tmp_path / "b", scale=scale, seed=7))
     finally:
         numba.set_num_threads(threads)
     assert first == second
 
 
 def test_another_seed_is_another_graph(tmp_path: Path) -> None:
-    first = contents(make("arxiv-like", tmp_path / "a", scale=0.02, seed=0))
-    second = contents(make("arxiv-like", tmp_path / "b", scale=0.02, seed=1))
+    first = read_files(make("arxiv-like", tmp_path / "a", scale=0.02, seed=0))
+    second = read_files(make("arxiv-like", tmp_path / "b", scale=0.02, seed=1))
     assert first.keys() == second.keys()
-    same = [name for name in first if first[name] == second[name]]
-    assert [Path(name).name for name in same] == ["edge_ids.npy"]
+    equal_files = [name for name in first if first[name] == second[name]]
+    assert [Path(name).name for name in equal_files] == ["edge_ids.npy"]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -97,13 +97,13 @@ def test_schema_follows_the_published_figures(name: str, graphs: dict[str, Graph
 def test_edges_are_simple_and_symmetric_where_promised(
     name: str, graphs: dict[str, GraphDirectory]
 ) -> None:
-    sources, destinations = ends(graphs[name])
+    sources, destinations = edge_ends(graphs[name])
     count = graphs[name].schema.node_types[NODE].count
     assert not np.any(sources == destinations)
     pairs = destinations * count + sources
     assert np.all(np.diff(pairs) > 0)
-    mirrored = np.sort(sources * count + destinations)
-    assert np.array_equal(pairs, mirrored) == PRESETS[name].undirected
+    reversed_pairs = np.sort(sources * count + destinations)
+    assert np.array_equal(pairs, reversed_pairs) == PRESETS[name].undirected
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -118,8 +118,8 @@ def test_degrees_have_a_power_law_tail(name: str, graphs: dict[str, GraphDirecto
     assert 1.8 < exponent < 3.5
 
 
-def test_ids_tell_nothing_of_communities(graphs: dict[str, GraphDirectory]) -> None:
-    sources, destinations = ends(graphs["products-like"])
+def test_ids_do_not_depend_on_communities(graphs: dict[str, GraphDirectory]) -> None:
+    sources, destinations = edge_ends(graphs["products-like"])
     count = graphs["products-like"].schema.node_types[NODE].count
     # Edges between the halves of the id order: half of them, as for ids dealt at random.
     crossing = np.mean((sources < count // 2) != (destinations < count // 2))
@@ -131,11 +131,11 @@ def test_every_class_occurs_and_labels_agree_along_edges(
 ) -> None:
     for name, graph in graphs.items():
         labels = np.asarray(graph.labels(NODE))
-        sources, destinations = ends(graph)
+        sources, destinations = edge_ends(graph)
         shares = np.bincount(labels, minlength=PRESETS[name].classes) / labels.size
         assert shares.min() > 0
-        agreeing = np.mean(labels[sources] == labels[destinations])
-        assert agreeing > 3 * np.sum(shares**2), name
+        share_of_equal_labels = np.mean(labels[sources] == labels[destinations])
+        assert share_of_equal_labels > 3 * np.sum(shares**2), name
 
 
 def test_both_directions_of_a_path() -> None:
@@ -176,7 +176,7 @@ def test_an_occupied_destination_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RequestError, match="already exists"):
         make("arxiv-like", tmp_path, scale=0.05)
-    assert contents(tmp_path) == {"file": b"mine"}
+    assert read_files(tmp_path) == {"file": b"mine"}
 
 
 def test_too_little_disk_or_memory_is_refused_beforehand(

@@ -37,16 +37,16 @@ def neighbour_means(graph: GraphDirectory, rows: NDArray[np.float32]) -> NDArray
     return adjacency @ rows / np.maximum(topology.in_degrees, 1)[:, None].astype(np.float32)
 
 
-def accuracy(graph: GraphDirectory, inputs: NDArray[np.float32]) -> float:
-    """Test accuracy of a linear classifier (ridge regression on one-hot classes)."""
+def measure_accuracy(graph: GraphDirectory, inputs: NDArray[np.float32]) -> float:
+    """Return the test accuracy of a linear classifier (ridge regression on one-hot classes)."""
     labels = np.asarray(graph.labels(NODE))
     train, test = graph.split("train"), graph.split("test")
     rows = (inputs - inputs[train].mean(0)) / inputs[train].std(0)
-    wanted = np.eye(graph.schema.labels[NODE].classes, dtype=np.float32)[labels[train]]
-    given = rows[train]
-    gram = given.T @ given + 10.0 * np.eye(given.shape[1], dtype=np.float32)
-    weight = np.linalg.solve(gram, given.T @ (wanted - wanted.mean(0)))
-    predicted = (rows[test] @ weight + wanted.mean(0)).argmax(1)
+    one_hot = np.eye(graph.schema.labels[NODE].classes, dtype=np.float32)[labels[train]]
+    training_rows = rows[train]
+    gram = training_rows.T @ training_rows + 10.0 * np.eye(training_rows.shape[1], dtype=np.float32)
+    weight = np.linalg.solve(gram, training_rows.T @ (one_hot - one_hot.mean(0)))
+    predicted = (rows[test] @ weight + one_hot.mean(0)).argmax(1)
     return float(np.mean(predicted == labels[test]))
 
 
@@ -55,46 +55,48 @@ def test_neighbours_say_more_of_the_class_than_own_features(
     name: str, graphs: dict[str, GraphDirectory]
 ) -> None:
     features = np.array(graphs[name].features(NODE))
-    own = accuracy(graphs[name], features)
-    both = accuracy(graphs[name], np.hstack([features, neighbour_means(graphs[name], features)]))
-    assert own > 0.15, "features alone should say something"
-    assert own < 0.6, "features alone should not say everything"
-    assert both > own + 0.1
+    accuracy = measure_accuracy(graphs[name], features)
+    accuracy_with_neighbours = measure_accuracy(
+        graphs[name], np.hstack([features, neighbour_means(graphs[name], features)])
+    )
+    assert accuracy > 0.15, "features alone should say something"
+    assert accuracy < 0.6, "features alone should not say everything"
+    assert accuracy_with_neighbours > accuracy + 0.1
 
 
-def metis(graph: GraphDirectory, servers: int) -> NDArray[np.int64]:
+def divide_by_metis(graph: GraphDirectory, servers: int) -> NDArray[np.int64]:
     os.environ.setdefault("DGLBACKEND", "pytorch")
     dgl = pytest.importorskip("dgl", reason="needs DGL for METIS")
     topology = graph.topology(EDGE)
     destinations = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
-    whole = dgl.graph(
+    dgl_graph = dgl.graph(
         (torch.from_numpy(np.array(topology.indices)), torch.from_numpy(destinations)),
         num_nodes=topology.in_degrees.size,
     )
     training = torch.zeros(topology.in_degrees.size, dtype=torch.int64)
     training[torch.from_numpy(np.array(graph.split("train")))] = 1
     parts = dgl.metis_partition_assignment(
-        whole, servers, balance_ntypes=training, balance_edges=True, objtype="cut"
+        dgl_graph, servers, balance_ntypes=training, balance_edges=True, objtype="cut"
     )
     return np.asarray(parts.numpy())
 
 
 def micrograph_locality(graph: GraphDirectory, parts: NDArray[np.int64], roots: int) -> float:
-    """R_micro in percent: two hops, ten neighbours each, without replacement."""
+    """Return R_micro in percent for two hops of ten neighbours, without replacement."""
     topology = graph.topology(EDGE)
     indptr, indices = np.asarray(topology.indptr), np.asarray(topology.indices)
     generator = np.random.default_rng(0)
     shares = []
     for root in generator.choice(graph.split("train"), roots, replace=False).tolist():
-        seen = {root}
+        micrograph = {root}
         for _ in range(2):
-            for node in sorted(seen):
+            for node in sorted(micrograph):
                 neighbours = indices[indptr[node] : indptr[node + 1]]
                 if neighbours.size > 10:
                     neighbours = generator.choice(neighbours, 10, replace=False)
-                seen.update(neighbours.tolist())
-        others = np.array(sorted(seen - {root}), dtype=np.int64)
-        shares.append(np.sum(parts[others] == parts[root]) / len(seen))
+                micrograph.update(neighbours.tolist())
+        neighbours_of_root = np.array(sorted(micrograph - {root}), dtype=np.int64)
+        shares.append(np.sum(parts[neighbours_of_root] == parts[root]) / len(micrograph))
     return 100 * float(np.mean(shares))
 
 
@@ -105,6 +107,6 @@ def micrograph_locality(graph: GraphDirectory, parts: NDArray[np.int64], roots: 
 def test_locality_under_metis_is_the_published_one(
     name: str, servers: int, graphs: dict[str, GraphDirectory]
 ) -> None:
-    parts = metis(graphs[name], servers)
+    parts = divide_by_metis(graphs[name], servers)
     measured = micrograph_locality(graphs[name], parts, roots=400)
     assert measured == pytest.approx(PUBLISHED[name][servers], abs=10)

@@ -64,56 +64,56 @@ def test_a_scaled_graph_keeps_types_relations_and_reverses(
     preset, graph = TYPED_PRESETS[name], graphs[name]
     schema = graph.schema
     assert len(schema.relations) == preset.stored_relations
-    for each, kind in preset.types.items():
-        described = schema.node_types[each]
-        assert described.count == max(min(kind.count, 16), round(kind.count * SMALL[name]))
-        assert described.feature_dim == kind.feature_dim
+    for node_type, kind in preset.types.items():
+        made_type = schema.node_types[node_type]
+        assert made_type.count == max(min(kind.count, 16), round(kind.count * SMALL[name]))
+        assert made_type.feature_dim == kind.feature_dim
     for edges in preset.relations:
         relation = Relation(edges.src, edges.rel, edges.dst)
         topology = graph.topology(relation)
         dst = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
         pairs = set(zip(topology.indices.tolist(), dst.tolist(), strict=True))
         assert len(pairs) == dst.size, "an edge occurs twice"
-        turned = {(b, a) for a, b in pairs}
+        reversed_pairs = {(b, a) for a, b in pairs}
         if edges.src == edges.dst and preset.reverse == "cross-type":
-            assert turned == pairs
+            assert reversed_pairs == pairs
         else:
-            back = graph.topology(Relation(edges.dst, f"rev_{edges.rel}", edges.src))
-            ends = np.repeat(np.arange(back.in_degrees.size), back.in_degrees)
-            assert set(zip(back.indices.tolist(), ends.tolist(), strict=True)) == turned
+            reverse = graph.topology(Relation(edges.dst, f"rev_{edges.rel}", edges.src))
+            ends = np.repeat(np.arange(reverse.in_degrees.size), reverse.in_degrees)
+            assert set(zip(reverse.indices.tolist(), ends.tolist(), strict=True)) == reversed_pairs
     sizes = schema.splits
     assert all(size > 0 for size in sizes.values())
-    ids = np.concatenate([graph.split(each) for each in sizes])
+    ids = np.concatenate([graph.split(split) for split in sizes])
     assert np.unique(ids).size == ids.size
 
 
-def test_no_relation_alone_tells_the_class(graphs: dict[str, GraphDirectory]) -> None:
+def test_no_single_relation_reveals_the_class(graphs: dict[str, GraphDirectory]) -> None:
     name = "mag-like"
     preset, graph = TYPED_PRESETS[name], graphs[name]
     key = key_of(SYNTHESIS, *name.encode(), 0)
     parts = synthesise_typed._parts_per_structure(preset.classes)
     level = synthesise_typed._label_level(preset, graph.schema)
     types = {
-        each: synthesise_typed._make_type(
-            key_of(key, *each.encode()), key, preset, kind.count, parts, level
+        node_type: synthesise_typed._make_type(
+            key_of(key, *node_type.encode()), key, preset, kind.count, parts, level
         )
-        for each, kind in graph.schema.node_types.items()
+        for node_type, kind in graph.schema.node_types.items()
     }
     paper = types["paper"]
-    clean = synthesise_typed._combine_parts(*paper.classes, parts, preset.classes)
-    kept = np.mean(clean == np.asarray(graph.labels("paper")))
-    assert 0.94 < kept < 0.97
+    labels_without_noise = synthesise_typed._combine_parts(*paper.classes, parts, preset.classes)
+    share_kept = np.mean(labels_without_noise == np.asarray(graph.labels("paper")))
+    assert 0.94 < share_kept < 0.97
     for edges in preset.relations:
         topology = graph.topology(Relation(edges.src, edges.rel, edges.dst))
         dst = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
-        agree = [
+        share_of_equal_classes = [
             float(np.mean(types[edges.src].classes[s][topology.indices]
                           == types[edges.dst].classes[s][dst]))
             for s in (0, 1)
         ]  # fmt: skip
         chance = np.mean(paper.classes[1] == np.random.default_rng(0).permutation(paper.classes[1]))
-        assert agree[edges.structure] > 0.3
-        assert agree[1 - edges.structure] < chance + 0.1
+        assert share_of_equal_classes[edges.structure] > 0.3
+        assert share_of_equal_classes[1 - edges.structure] < chance + 0.1
 
 
 def test_same_seed_same_bytes_whatever_the_threads(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_same_seed_same_bytes_whatever_the_threads(tmp_path: Path) -> None:
         assert contents(make("donor-like", tmp_path / "b", scale=0.001, seed=3)) == first
     finally:
         numba.set_num_threads(threads)
-    other = contents(make("donor-like", tmp_path / "c", scale=0.001, seed=4))
-    assert [name for name in first if first[name] == other.get(name)] != list(first)
+    other_seed = contents(make("donor-like", tmp_path / "c", scale=0.001, seed=4))
+    assert [name for name in first if first[name] == other_seed.get(name)] != list(first)
 
 
-def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_unusable_requests_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="scale: expected more than 0 and at most 1, given 2"):
         make("mag-like", tmp_path / "a", scale=2)
     with pytest.raises(RequestError, match="feature dim: mag-like has several"):

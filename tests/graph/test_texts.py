@@ -25,7 +25,7 @@ Kind = Literal["csv", "parquet"]
 RATES, SELLS = Relation("user", "rates", "item"), Relation("shop", "sells", "item")
 
 
-def lines(file: Path) -> list[str]:
+def read_lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines()
 
 
@@ -40,7 +40,7 @@ def write(folder: Path, kind: Kind, tables: dict[str, dict[str, Any]]) -> str:
     return str(folder)
 
 
-def people() -> dict[str, dict[str, Any]]:
+def make_people() -> dict[str, dict[str, Any]]:
     return {
         "nodes": {
             "id": ["a", "b", "c", "d"],
@@ -56,7 +56,7 @@ def people() -> dict[str, dict[str, Any]]:
 def test_tables(kind: Kind, tmp_path: Path) -> None:
     if kind == "parquet":
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    source = write(tmp_path / "tables", kind, people())
+    source = write(tmp_path / "tables", kind, make_people())
     with pytest.raises(GraphError, match=r"row 1, column age: expected a finite .* --missing mean"):
         import_graph(kind, source, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
@@ -69,9 +69,9 @@ def test_tables(kind: Kind, tmp_path: Path) -> None:
     expected = [[30, 0, 0], [30, 0, 1], [50, 1, 0], [10, 0, 1]]
     np.testing.assert_array_equal(graph.features("node"), expected)
     np.testing.assert_array_equal(graph.edge_features(edge), np.eye(2))
-    assert lines(label_names_file(graph.path, "node")) == ["blue", "red"]
-    assert lines(column_names_file(graph.path, "node")) == ["age", "town=Aix", "town=Ulm"]
-    assert lines(column_names_file(graph.path, edge)) == ["how=by car", "how=on foot"]
+    assert read_lines(label_names_file(graph.path, "node")) == ["blue", "red"]
+    assert read_lines(column_names_file(graph.path, "node")) == ["age", "town=Aix", "town=Ulm"]
+    assert read_lines(column_names_file(graph.path, edge)) == ["how=by car", "how=on foot"]
     import_graph(kind, source, tmp_path / "zero", ImportOptions(missing="zero"))
     assert GraphDirectory.open(tmp_path / "zero").features("node")[1, 0] == 0
 
@@ -101,14 +101,14 @@ def test_classes_of_several_relations_are_called_the_same(kind: Kind, tmp_path: 
     np.testing.assert_array_equal(graph.labels(RATES), [1, 2, -1])
     np.testing.assert_array_equal(graph.labels(SELLS), [0, 2])
     for relation in (RATES, SELLS):
-        assert lines(label_names_file(graph.path, relation)) == ["fair", "good", "poor"]
+        assert read_lines(label_names_file(graph.path, relation)) == ["fair", "good", "poor"]
     labels = graph.links("train").labels
     assert labels is not None
     assert labels.tolist() == [0, 2, 1]
 
 
 def test_a_column_of_too_many_texts_is_named(tmp_path: Path) -> None:
-    tables = people()
+    tables = make_people()
     tables["nodes"] = {"id": list(range(1001)), "town": [f"t{i}" for i in range(1001)]}
     tables["edges"] = {"src": [0], "dst": [1]}
     source = write(tmp_path / "csv", "csv", tables)
@@ -133,7 +133,7 @@ def test_what_looks_like_a_number(labels: list[str], expected: list[int], tmp_pa
     assert GraphDirectory.open(tmp_path / "graph").labels("node").tolist() == expected
 
 
-def test_classes_have_a_bound(tmp_path: Path) -> None:
+def test_too_many_classes_are_refused(tmp_path: Path) -> None:
     tables = {
         "nodes": {"id": [0, 1], "label": ["1", "2147483648"]},
         "edges": {"src": [0], "dst": [1]},
@@ -144,7 +144,7 @@ def test_classes_have_a_bound(tmp_path: Path) -> None:
 
 
 def test_texts_from_python(tmp_path: Path) -> None:
-    for number, given in enumerate(
+    for number, labels in enumerate(
         (
             ["x", "", "w", None],
             np.array(["x", "", "w", ""]),
@@ -152,14 +152,14 @@ def test_texts_from_python(tmp_path: Path) -> None:
         )
     ):
         out = tmp_path / str(number)
-        graph = GraphDirectory.from_arrays(out, [[0, 1], [1, 0]], labels=given)
+        graph = GraphDirectory.from_arrays(out, [[0, 1], [1, 0]], labels=labels)
         np.testing.assert_array_equal(graph.labels("node"), [1, -1, 0, -1])
-        assert lines(label_names_file(out, "node")) == ["w", "x"]
-    drawn = networkx.DiGraph([(0, 1)])
-    networkx.set_node_attributes(drawn, {0: "x", 1: "w"}, "label")
-    graph = GraphDirectory.from_networkx(drawn, tmp_path / "drawn")
+        assert read_lines(label_names_file(out, "node")) == ["w", "x"]
+    digraph = networkx.DiGraph([(0, 1)])
+    networkx.set_node_attributes(digraph, {0: "x", 1: "w"}, "label")
+    graph = GraphDirectory.from_networkx(digraph, tmp_path / "drawn")
     np.testing.assert_array_equal(graph.labels("node"), [1, 0])
-    assert lines(label_names_file(graph.path, "node")) == ["w", "x"]
+    assert read_lines(label_names_file(graph.path, "node")) == ["w", "x"]
     filled = GraphDirectory.from_arrays(
         tmp_path / "filled",
         [[0, 1], [1, 0]],

@@ -32,18 +32,18 @@ def tables(tmp_path: Path) -> Path:
     return folder
 
 
-def test_tables_bring_them(tables: Path, tmp_path: Path) -> None:
-    """Dates in seconds since 1970, UTC where none is told; no feature is left of them."""
-    read = read_folder(tables, "csv")
+def test_times_are_read_from_tables(tables: Path, tmp_path: Path) -> None:
+    """Dates become seconds since 1970, in UTC unless they name a zone, and are no features."""
+    folder_tables = read_folder(tables, "csv")
     midnight = int(np.datetime64("2026-05-31", "s").astype(np.int64))
-    assert read.times["node"].tolist() == [midnight, midnight + 10 * 3600, -5, 7]
-    assert read.times[EDGE].tolist() == [30, 10, 20]
-    assert read.column_names == {"node": ["size"], EDGE: ["sum"]}
+    assert folder_tables.times["node"].tolist() == [midnight, midnight + 10 * 3600, -5, 7]
+    assert folder_tables.times[EDGE].tolist() == [30, 10, 20]
+    assert folder_tables.column_names == {"node": ["size"], EDGE: ["sum"]}
     options = ImportOptions(add_reverse="all", split=RandomSplit(0.5, 0.25, by_time=True))
-    notes = write_tables(read, tmp_path / "graph", options)
+    notes = write_tables(folder_tables, tmp_path / "graph", options)
     assert "split by time: 2 train, 1 val, 1 test" in notes
     graph = GraphDirectory.open(tmp_path / "graph")
-    assert graph.times("node").tolist() == read.times["node"].tolist()
+    assert graph.times("node").tolist() == folder_tables.times["node"].tolist()
     reverse = Relation("node", "rev_edge", "node")
     assert graph.times(reverse).tolist() == [30, 10, 20]
     assert graph.schema.timed == ["node", EDGE, reverse]
@@ -54,66 +54,77 @@ def test_tables_bring_them(tables: Path, tmp_path: Path) -> None:
         read_folder(tables, "csv")
 
 
-def test_parquet_brings_the_same(tables: Path, tmp_path: Path) -> None:
+def test_times_are_read_from_parquet(tables: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     folder = tmp_path / "parquet"
     folder.mkdir()
-    when = ["2026-05-31", "2026-05-31T10:00:00", "2026-06-01", "2026-06-02"]
+    dates = ["2026-05-31", "2026-05-31T10:00:00", "2026-06-01", "2026-06-02"]
     nodes = {
         "id": list("abcd"),
         "label": [0, 1, 0, 1],
-        "time": pandas.to_datetime(when, format="ISO8601"),
+        "time": pandas.to_datetime(dates, format="ISO8601"),
     }
     pandas.DataFrame(nodes).to_parquet(folder / "nodes.parquet")
     edges = {"src": list("ab"), "dst": list("bc"), "time": [3, 1]}
     pandas.DataFrame(edges).to_parquet(folder / "edges.parquet")
-    read = read_folder(folder, "parquet")
-    assert read.times["node"].tolist() == np.array(when, "datetime64[s]").astype(np.int64).tolist()
-    assert read.times[EDGE].tolist() == [3, 1]
-    assert read.features == {}
+    folder_tables = read_folder(folder, "parquet")
+    assert (
+        folder_tables.times["node"].tolist()
+        == np.array(dates, "datetime64[s]").astype(np.int64).tolist()
+    )
+    assert folder_tables.times[EDGE].tolist() == [3, 1]
+    assert folder_tables.features == {}
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned", "halo:1"])
 def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
-    """From when on each edge may be seen: its own time, or its source's, if that is later."""
+    """An edge may be seen from its own time on, or from its source's if that is later."""
     generator = np.random.default_rng(3)
-    ends, of_edges = generator.integers(0, 30, (2, 400)), generator.integers(0, 9, 400)
-    of_nodes = generator.integers(0, 9, 30)
+    edges, edge_times = generator.integers(0, 30, (2, 400)), generator.integers(0, 9, 400)
+    node_times = generator.integers(0, 9, 30)
     graph = GraphDirectory.from_arrays(
         tmp_path / "graph",
-        ends,
+        edges,
         features=np.ones((30, 2)),
         labels=np.arange(30) % 3,
-        times={"node": of_nodes, EDGE: of_edges},
+        times={"node": node_times, EDGE: edge_times},
         splits={"train": np.arange(10)},
     )
     partition_graph(graph, tmp_path / "parts", 3, "random", topology=topology)
     parts = PartitionedGraph.open(tmp_path / "parts")
     original = parts.original_ids("node")
-    assert np.array_equal(parts.times("node"), of_nodes)
+    assert np.array_equal(parts.times("node"), node_times)
     for server in (None, 0, 1, 2):
-        found = parts.topology(EDGE, server)
-        assert found.times is not None
-        assert found.by_time is not None
-        seen = 0
+        topology_of_server = parts.topology(EDGE, server)
+        assert topology_of_server.times is not None
+        assert topology_of_server.by_time is not None
+        edges_seen = 0
         for node in range(30):
-            part = slice(found.indptr[node], found.indptr[node + 1])
+            in_edges = slice(topology_of_server.indptr[node], topology_of_server.indptr[node + 1])
             expected = np.maximum(
-                of_edges[found.edge_ids[part]], of_nodes[original[found.indices[part]]]
+                edge_times[topology_of_server.edge_ids[in_edges]],
+                node_times[original[topology_of_server.indices[in_edges]]],
             )
             order = np.argsort(expected, kind="stable")
-            assert np.array_equal(found.by_time[part], order)
-            assert np.array_equal(found.times[part], expected[order])
-            seen += expected.size
-        assert seen == 400 or (topology == "partitioned" and server is not None and 0 < seen < 400)
+            assert np.array_equal(topology_of_server.by_time[in_edges], order)
+            assert np.array_equal(topology_of_server.times[in_edges], expected[order])
+            edges_seen += expected.size
+        assert edges_seen == 400 or (
+            topology == "partitioned" and server is not None and 0 < edges_seen < 400
+        )
 
 
-def test_what_is_no_time_is_refused(tmp_path: Path) -> None:
+def test_bad_times_are_refused(tmp_path: Path) -> None:
     assert read_times(np.array([[1.0], [2.0]]), "x").tolist() == [1, 2]
-    for wrong in (np.array([1.5]), np.array(["a"]), np.ones((2, 2), np.int64), np.array([np.nan])):
+    for bad_times in (
+        np.array([1.5]),
+        np.array(["a"]),
+        np.ones((2, 2), np.int64),
+        np.array([np.nan]),
+    ):
         with pytest.raises(GraphError, match="x: expected integers"):
-            read_times(wrong, "x")
+            read_times(bad_times, "x")
     with pytest.raises(GraphError, match=r"times of node: expected 3, one for each node, given 2"):
         GraphDirectory.from_arrays(
             tmp_path / "graph",

@@ -182,19 +182,19 @@ BAD_PARTS: list[tuple[Callable[[GraphWriter], object], str]] = [
 def test_parts_that_contradict_the_schema(
     tmp_path: Path, write: Callable[[GraphWriter], object], text: str
 ) -> None:
-    def attempt() -> None:
+    def write_graph() -> None:
         with GraphWriter(tmp_path / "graph", small_schema()) as writer:
             write(writer)
 
     with pytest.raises(GraphError, match=re.escape(text)):
-        attempt()
+        write_graph()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_repeated_split_ids(tmp_path: Path) -> None:
-    def attempt() -> None:
+    def write_graph() -> None:
         with GraphWriter(tmp_path / "graph", small_schema(splits={"train": 2})) as writer:
             writer.split("train", np.array([1, 1]))
 
     with pytest.raises(GraphError, match="at 1: expected distinct ids in ascending order, given 1"):
-        attempt()
+        write_graph()
