@@ -102,13 +102,11 @@ def test_errors_are_those_of_the_rows(tables: Any, form: RowFormName) -> None:
 
 def test_requests_that_a_server_does_not_round_are_refused(tables: Any, remote: RemoteRows) -> None:
     client, ids = remote._client, {1: tables.local_ids("author")[:2]}
-    everything = {1: slice(None)}
+    all_rows = {1: slice(None)}
     with pytest.raises(BadRequest, match=r"form: expected one of float16, bfloat16, int8, got 'f'"):
-        client.fetch_rows("features", "author", ids, np.zeros((2, 3), "f4"), everything, form="f")
+        client.fetch_rows("features", "author", ids, np.zeros((2, 3), "f4"), all_rows, form="f")
     with pytest.raises(BadRequest, match="form: int8 rounds float32 rows; out has float16"):
-        client.fetch_rows(
-            "features", "author", ids, np.zeros((2, 3), "f2"), everything, form="int8"
-        )
+        client.fetch_rows("features", "author", ids, np.zeros((2, 3), "f2"), all_rows, form="int8")
 
 
 def test_numbers_beyond_float16_are_named(

@@ -21,8 +21,8 @@ def test_nodes_per_class() -> None:
         "val": [8, 8, 8],
         "test": [12, 12, 12],
     }
-    everything = np.concatenate(list(split.values()))
-    assert sorted(everything) == np.flatnonzero(VALUES >= 0).tolist()
+    all_ids = np.concatenate(list(split.values()))
+    assert sorted(all_ids) == np.flatnonzero(VALUES >= 0).tolist()
     for ids in split.values():
         assert (np.diff(ids) > 0).all()
 

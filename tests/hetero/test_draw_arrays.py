@@ -136,6 +136,6 @@ def test_parts_of_a_cut_relation_store_full_lists_with_gaps(
     description = json.loads((parts.path / "partition.json").read_text())
     for server, share in enumerate(description["per_server"]):
         files = list((parts.path / f"server-{server}").rglob("*.npy"))
-        described = share["feature_bytes"] + share["topology_bytes"]
-        assert sum(path.stat().st_size for path in files) == described + 128 * len(files)
+        described_bytes = share["feature_bytes"] + share["topology_bytes"]
+        assert sum(path.stat().st_size for path in files) == described_bytes + 128 * len(files)
     assert {relation: list(draw_arrays(graph.schema, relation)) for relation in EDGES} == ARRAYS

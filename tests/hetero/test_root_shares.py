@@ -58,13 +58,13 @@ def test_planned_routes_bring_every_row_to_its_rank(
 
     def exchange(rows: list[torch.Tensor], route_name: str) -> list[torch.Tensor]:
         routes = [getattr(plan, route_name) for plan in plans]
-        sent = [
+        sent_pieces = [
             rank_rows.index_select(0, route.chosen).split(route.lengths)
             for rank_rows, route in zip(rows, routes, strict=True)
         ]
         for rank, route in enumerate(routes):
-            assert [len(pieces[rank]) for pieces in sent] == route.counts
-        return [torch.cat([pieces[rank] for pieces in sent]) for rank in range(world)]
+            assert [len(pieces[rank]) for pieces in sent_pieces] == route.counts
+        return [torch.cat([pieces[rank] for pieces in sent_pieces]) for rank in range(world)]
 
     partials = [
         torch.tensor([[rank, place] for place in plan.mine], dtype=torch.int64).view(-1, 2)

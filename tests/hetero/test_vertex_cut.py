@@ -195,10 +195,10 @@ def test_described_bytes_equal_those_on_disk(divided: PartitionedGraph) -> None:
         folder = divided.path / f"server-{server}"
         files = list(folder.rglob("*.npy"))
         on_disk = sum(file.stat().st_size for file in files)
-        described = share["feature_bytes"] + share["topology_bytes"]
-        assert described <= limit
+        described_bytes = share["feature_bytes"] + share["topology_bytes"]
+        assert described_bytes <= limit
         # But for the headers of files.
-        assert on_disk == described + 128 * len(files)
+        assert on_disk == described_bytes + 128 * len(files)
         assert share["nodes"] == sum(description["meta"]["servers"][server]["held"].values())
 
 

@@ -128,9 +128,9 @@ def test_replicas_and_bytes_are_described(graph: GraphDirectory, tmp_path: Path)
         folder = tmp_path / "parts" / f"server-{server}"
         files = [file for file in folder.rglob("*.npy") if file.is_file()]
         on_disk = sum(file.stat().st_size for file in files)
-        described = share["feature_bytes"] + share["topology_bytes"]
+        described_bytes = share["feature_bytes"] + share["topology_bytes"]
         # Headers of rows' files are not counted.
-        assert described <= on_disk <= described + 128 * len(files)
+        assert described_bytes <= on_disk <= described_bytes + 128 * len(files)
 
 
 def inodes_by_path(folder: Path) -> dict[str, int]:

@@ -28,9 +28,9 @@ KINDS = {"gcn": GCN, "sage": GraphSAGE, "gat": GAT, "deepgcn": DeepGCN, "film": 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_initialisation_depends_on_the_seed_only(name, kind):
     torch.manual_seed(1)
-    before = torch.get_rng_state()
+    state_before = torch.get_rng_state()
     model = build_model(name, **OPTIONS, seed=7)
-    assert torch.equal(torch.get_rng_state(), before), "the global state is left alone"
+    assert torch.equal(torch.get_rng_state(), state_before), "the global state is left alone"
     torch.manual_seed(2)
     torch.set_default_dtype(torch.float64)
     try:

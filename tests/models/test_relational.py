@@ -303,8 +303,8 @@ def test_a_mean_of_relations_is_the_same_when_parts_are_merged_first(present_onl
         ends = (Nodes("paper", torch.arange(count), None) for count in (1, 3))
         block = Block(1, 3, edges.indptr, edges.indices, CITES, edges.indices, *ends)
         parts.append(combination.partial(block, aggregated))
-    counted = (degrees > 0).double() if present_only else torch.ones(3, 3, dtype=torch.float64)
-    expected = (rows * counted[..., None]).sum(0) / counted.sum(0).clamp(min=1)[:, None]
+    is_counted = (degrees > 0).double() if present_only else torch.ones(3, 3, dtype=torch.float64)
+    expected = (rows * is_counted[..., None]).sum(0) / is_counted.sum(0).clamp(min=1)[:, None]
     assert torch.allclose(combination(parts), expected)
     assert torch.allclose(combination([combination.merge(parts[:2]), parts[2]]), expected)
 

@@ -40,8 +40,10 @@ def test_gcn_weights_each_edge_by_its_own_probability(graph, hub):
     block = make_unequal_block(graph, [hub, 39], sampled_neighbors={hub: graph.neighbors[hub][:3]})
     plain = graph.block([hub, 39])
     sources = plain.src.original[plain.indices].tolist()
-    everything = dict(zip(sources, GCNLayer(1, 1).edge_weights(plain, torch.float64), strict=True))
-    expected = torch.stack([everything[int(u)] for u in block.src.original[block.indices]])
+    weight_by_source = dict(
+        zip(sources, GCNLayer(1, 1).edge_weights(plain, torch.float64), strict=True)
+    )
+    expected = torch.stack([weight_by_source[int(u)] for u in block.src.original[block.indices]])
     expected *= block.drawn_inverse
     torch.testing.assert_close(GCNLayer(1, 1).edge_weights(block, torch.float64), expected)
 
@@ -122,18 +124,18 @@ def test_gcn_over_every_sample_averages_to_the_whole_sum(graph, hub):
     h = make_rows(graph)
     p = torch.tensor([0.2, 0.5, 1.0], dtype=torch.float64)
 
-    def aggregate_sample(chosen: list[int]) -> Tensor:
-        sampled_neighbors = {hub: [graph.neighbors[hub][i] for i in chosen]}
+    def aggregate_sample(positions: list[int]) -> Tensor:
+        sampled_neighbors = {hub: [graph.neighbors[hub][i] for i in positions]}
         block = graph.block([hub], sampled_neighbors)
-        block.drawn_inverse, block.equally_likely = 1 / p[chosen], False
+        block.drawn_inverse, block.equally_likely = 1 / p[positions], False
         z = layer.project(h[block.src.original])
         return layer.aggregate(block, z, h[block.dst.original])
 
     mean = torch.zeros(1, 4, dtype=torch.float64)
     for subset in range(8):
-        chosen = [i for i in range(3) if subset >> i & 1]
+        positions = [i for i in range(3) if subset >> i & 1]
         chance = torch.where(torch.tensor([subset >> i & 1 == 1 for i in range(3)]), p, 1 - p)
-        mean += chance.prod() * aggregate_sample(chosen)
+        mean += chance.prod() * aggregate_sample(positions)
     block = graph.block([hub])
     z = layer.project(h[block.src.original])
     expected = layer.aggregate(block, z, h[block.dst.original])
