@@ -26,7 +26,7 @@ Edge = tuple[int, int]
 
 @dataclass
 class ReferenceSubgraph:
-    """What the reference sampler found, in original ids."""
+    """A subgraph of the reference sampler, in original ids."""
 
     nodes: dict[str, list[int]]
     """per type, in order of discovery"""
@@ -74,7 +74,7 @@ class Reference:
         return drawn
 
     def weights(self, edges: Sequence[Edge]) -> dict[int, int]:
-        """Per source with an edge: its weight in layer samples."""
+        """Return the weight in layer samples of each source that has an edge."""
         shares, out_degrees = Counter[int](), Counter(u for u, _ in edges)
         in_degrees = Counter(v for _, v in edges)
         for u, v in edges:
@@ -82,7 +82,7 @@ class Reference:
         return {u: max(1, shares[u] // (out_degrees[u] + 1)) for u in out_degrees}
 
     def thresholds(self, weights: Mapping[int, int], size: int) -> dict[int, int]:
-        """Per source: the variate, of 2^64, from which on it is not in a layer's sample."""
+        """Return for each source the least variate, of 2^64, that leaves it out of a sample."""
         total = max(1, sum(weights.values()))
         return {
             u: WORDS if w * size >= total else w * (size * WORDS // total)
@@ -92,14 +92,14 @@ class Reference:
     def places(
         self, kind: str, edges: Sequence[Edge], key: tuple[int, ...], node: int, size: int
     ) -> list[int]:
-        """Positions drawn from a node's neighbour list; key without its first and last word."""
+        """Draw positions of a node's neighbour list; ``key`` lacks its first and last word."""
         neighbours = sorted(u for u, v in edges if v == node)
         degree = len(neighbours)
         if size < 0:
             return list(range(degree))
         if kind == "node":
-            whole = self.key(NEIGHBOURS, *key, node)
-            return self.positions(whole, degree, min(degree, size))
+            node_key = self.key(NEIGHBOURS, *key, node)
+            return self.positions(node_key, degree, min(degree, size))
         word = LABOR if kind == "labor" else LAYERS
         variates = [self.variate(self.key(word, *key, u), 0) for u in neighbours]
         if kind == "labor":
@@ -108,12 +108,12 @@ class Reference:
         return [i for i, u in enumerate(neighbours) if variates[i] < limits[u]]
 
     def order(self, seed: int, epoch: int, count: int) -> list[int]:
-        """Which of ``count`` roots stands at each place of an epoch."""
+        """Return which of ``count`` roots is at each place of an epoch."""
         bits = max(8, len(bin(count - 1)) - 2)
         high = bits // 2
         low = bits - high
         keys = [self.key(ROOTS, seed, epoch, number) for number in range(8)]
-        found = []
+        roots = []
         for x in range(count):
             walking = True
             while walking:
@@ -123,8 +123,8 @@ class Reference:
                     right ^= self.variate(odd, left) >> (64 - low)
                 x = (left << low) + right
                 walking = x >= count
-            found.append(x)
-        return found
+            roots.append(x)
+        return roots
 
     def sample(
         self,
@@ -140,12 +140,12 @@ class Reference:
 
         ``fanouts`` are the sizes of layers where ``kind`` is "layer".
         """
-        found = ReferenceSubgraph({name: [] for name in types}, [])
-        found.nodes[target] += roots
-        found.sizes.append({name: len(ids) for name, ids in found.nodes.items()})
+        subgraph = ReferenceSubgraph({name: [] for name in types}, [])
+        subgraph.nodes[target] += roots
+        subgraph.sizes.append({name: len(ids) for name, ids in subgraph.nodes.items()})
         for hop, fanout in enumerate(fanouts):
-            frontier = {name: list(ids) for name, ids in found.nodes.items()}
-            found.edges.append({})
+            frontier = {name: list(ids) for name, ids in subgraph.nodes.items()}
+            subgraph.edges.append({})
             for relation in sorted(relations):
                 key = (*moment, hop, self.relation_key(relation))
                 drawn = []
@@ -154,11 +154,11 @@ class Reference:
                     neighbours = sorted(u for u, v in relations[relation] if v == node)
                     for place in self.places(kind, relations[relation], key, node, fanout):
                         drawn.append((node, place, neighbours[place]))
-                        if neighbours[place] not in found.nodes[relation[0]]:
-                            found.nodes[relation[0]].append(neighbours[place])
-                found.edges[-1][relation] = drawn
-            found.sizes.append({name: len(ids) for name, ids in found.nodes.items()})
-        return found
+                        if neighbours[place] not in subgraph.nodes[relation[0]]:
+                            subgraph.nodes[relation[0]].append(neighbours[place])
+                subgraph.edges[-1][relation] = drawn
+            subgraph.sizes.append({name: len(ids) for name, ids in subgraph.nodes.items()})
+        return subgraph
 
 
 @pytest.fixture(scope="session")

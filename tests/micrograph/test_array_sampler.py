@@ -47,87 +47,94 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def topologies() -> dict[Relation, Topology]:
-    generator, found = np.random.default_rng(3), {}
+    generator, built = np.random.default_rng(3), {}
     for relation, count in EDGES.items():
         src = generator.integers(0, max(1, COUNTS[relation.src]), count)
         dst = generator.integers(0, max(1, COUNTS[relation.dst]), count)
         # A hub: more in-neighbours than any fanout, parallel edges among them.
         dst[: count // 3] = 7
-        found[relation] = build_topology(src, dst, COUNTS[relation.src], COUNTS[relation.dst])
-    return found
+        built[relation] = build_topology(src, dst, COUNTS[relation.src], COUNTS[relation.dst])
+    return built
 
 
-def compare(own: ArraySampler, other: NeighborSampler, roots: np.ndarray = ROOTS) -> None:
+def compare(
+    array_sampler: ArraySampler, sampler: NeighborSampler, roots: np.ndarray = ROOTS
+) -> None:
     for moment in ((0, 0), (3, 11)):
-        found, expected = own.sample(roots, *moment), other.sample(roots, *moment)
-        assert found.sizes == expected.sizes
-        assert found.iteration_key == expected.iteration_key
+        subgraph, expected = array_sampler.sample(roots, *moment), sampler.sample(roots, *moment)
+        assert subgraph.sizes == expected.sizes
+        assert subgraph.iteration_key == expected.iteration_key
         for name, ids in expected.nodes.items():
-            assert np.array_equal(found.nodes[name], ids)
-        for hop, edges in zip(found.hops, expected.hops, strict=True):
+            assert np.array_equal(subgraph.nodes[name], ids)
+        for hop, edges in zip(subgraph.hops, expected.hops, strict=True):
             assert hop.keys() == edges.keys()
             for relation, arrays in edges.items():
-                for one, two in zip(hop[relation], arrays, strict=True):
-                    assert one.dtype == np.int64
-                    assert np.array_equal(on_host(one), two)
+                for device_array, host_array in zip(hop[relation], arrays, strict=True):
+                    assert device_array.dtype == np.int64
+                    assert np.array_equal(on_host(device_array), host_array)
 
 
 @pytest.mark.parametrize("fanouts", [[3, 2], [1], [60, -1], [-1, 60, 1]])
 def test_the_same_subgraph(module: ModuleType, fanouts: list[int]) -> None:
-    made = topologies()
+    graph = topologies()
     compare(
-        ArraySampler(made, ORIGINAL, "paper", fanouts, 5, module),
-        NeighborSampler(made, ORIGINAL, "paper", fanouts, 5),
+        ArraySampler(graph, ORIGINAL, "paper", fanouts, 5, module),
+        NeighborSampler(graph, ORIGINAL, "paper", fanouts, 5),
     )
-    none = np.empty(0, np.int64)
+    no_roots = np.empty(0, np.int64)
     compare(
-        ArraySampler(made, ORIGINAL, "paper", fanouts, 5, module),
-        NeighborSampler(made, ORIGINAL, "paper", fanouts, 5),
-        none,
+        ArraySampler(graph, ORIGINAL, "paper", fanouts, 5, module),
+        NeighborSampler(graph, ORIGINAL, "paper", fanouts, 5),
+        no_roots,
     )
 
 
 def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> None:
-    """Two names of one topology, which is stored once; one that is drawn at the first hop alone."""
-    made = topologies()
-    cites, again = Relation("paper", "cites", "paper"), Relation("paper", "cites@2", "paper")
-    made[again] = made[cites]
+    """One topology has two names and is stored once; one relation is drawn at the first hop."""
+    graph = topologies()
+    cites, cites_twice = Relation("paper", "cites", "paper"), Relation("paper", "cites@2", "paper")
+    graph[cites_twice] = graph[cites]
     options: SamplerOptions = {
-        "names": StoredNames({again: cites}),
+        "names": StoredNames({cites_twice: cites}),
         "hops": {Relation("author", "writes", "paper"): 1},
     }
     samplers = (
-        ArraySampler(made, ORIGINAL, "paper", [4, 3, 2], 5, module, **options),
-        NeighborSampler(made, ORIGINAL, "paper", [4, 3, 2], 5, **options),
+        ArraySampler(graph, ORIGINAL, "paper", [4, 3, 2], 5, module, **options),
+        NeighborSampler(graph, ORIGINAL, "paper", [4, 3, 2], 5, **options),
     )
-    own, other = samplers
-    compare(own, other)
-    assert len(own._indices) == sum(EDGES.values())
+    array_sampler, sampler = samplers
+    compare(array_sampler, sampler)
+    assert len(array_sampler._indices) == sum(EDGES.values())
 
 
 def test_a_topology_under_names_of_several_types_is_stored_once() -> None:
-    made = topologies()
+    graph = topologies()
     cites = Relation("paper", "cites", "paper")
-    made[Relation("paper", "cites", "paper@2")] = made[cites]
-    sampler = ArraySampler(made, ORIGINAL | {"paper@2": ORIGINAL["paper"]}, "paper", [2], 5)
+    graph[Relation("paper", "cites", "paper@2")] = graph[cites]
+    sampler = ArraySampler(graph, ORIGINAL | {"paper@2": ORIGINAL["paper"]}, "paper", [2], 5)
     assert len(sampler._indices) == sum(EDGES.values())
 
 
-def test_what_is_refused() -> None:
-    made = topologies()
-    sampler = ArraySampler(made, ORIGINAL, "paper", [2], 5)
+def test_bad_roots_and_divided_relations_are_refused() -> None:
+    graph = topologies()
+    sampler = ArraySampler(graph, ORIGINAL, "paper", [2], 5)
     with pytest.raises(ValueError, match="a root occurs twice"):
         sampler.sample(np.array([3, 3]), 0, 0)
     with pytest.raises(ValueError, match=r"roots: expected ids in \[0, 400\), got 3 to 400"):
         sampler.sample(np.array([3, 400]), 0, 0)
-    relation = next(iter(made))
-    own = made[relation]
-    parts = np.zeros(own.indices.size, np.int64)
-    made[relation] = Topology(
-        own.indptr, own.indices, own.edge_ids, own.in_degrees, own.out_degrees, parts
+    relation = next(iter(graph))
+    topology = graph[relation]
+    positions = np.zeros(topology.indices.size, np.int64)
+    graph[relation] = Topology(
+        topology.indptr,
+        topology.indices,
+        topology.edge_ids,
+        topology.in_degrees,
+        topology.out_degrees,
+        positions,
     )
     with pytest.raises(RequestError, match=r"sampler\.device: a server has some of the edges of"):
-        ArraySampler(made, ORIGINAL, "paper", [2], 5)
+        ArraySampler(graph, ORIGINAL, "paper", [2], 5)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,7 @@ def test_what_is_refused() -> None:
         ({"engine": "auto"}, "sampler.device: cooperative plans in host memory; .* with auto"),
     ],
 )
-def test_where_it_is_no_use(
+def test_a_device_that_cannot_sample_is_refused(
     community_graph: GraphDirectory, tmp_path: Path, train: dict[str, str], expected: str
 ) -> None:
     parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
@@ -149,11 +156,11 @@ def test_where_it_is_no_use(
         check_request(Request(config, parts))
 
 
-def test_products_of_words(module: ModuleType) -> None:
+def test_high_words_of_products(module: ModuleType) -> None:
     generator = np.random.default_rng(0)
     x, y = (generator.integers(0, 1 << 64, 500, np.uint64, endpoint=False) for _ in range(2))
     y[:250] >>= np.uint64(40)
     x[0] = y[0] = np.uint64((1 << 64) - 1)
-    found = on_host(_high_word(module.asarray(x), module.asarray(y)))
+    high_words = on_host(_high_word(module.asarray(x), module.asarray(y)))
     expected = [int(a) * int(b) >> 64 for a, b in zip(x, y, strict=True)]
-    assert found.tolist() == expected
+    assert high_words.tolist() == expected

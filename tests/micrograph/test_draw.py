@@ -26,20 +26,20 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "inside" / "draws.md"
 WORDS = 1 << 64
 WORD = st.integers(0, WORDS - 1)
 # The first call compiles.
-unhurried = settings(deadline=None, max_examples=50)
+without_deadline = settings(deadline=None, max_examples=50)
 
 
-def vectors() -> dict[str, Any]:
+def read_vectors() -> dict[str, Any]:
     [text] = re.findall(r"^```json\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
     return json.loads(text)
 
 
-def word(text: str) -> int:
+def parse_word(text: str) -> int:
     return int(text, 16)
 
 
-def positions(key: int, population: int, count: int) -> list[int]:
-    """The code's draw."""
+def draw_positions(key: int, population: int, count: int) -> list[int]:
+    """Draw positions by the code under test."""
     out = np.full(count, -1, np.int64)
     draw.draw_positions(np.uint64(key), population, count, out)
     return out.tolist()
@@ -47,47 +47,50 @@ def positions(key: int, population: int, count: int) -> list[int]:
 
 @pytest.mark.parametrize("name", ["mix", "absorb", "variate", "below"])
 def test_vectors_of_the_primitives(name: str, reference: Any) -> None:
-    rows = vectors()[name]
+    rows = read_vectors()[name]
     assert len(rows) >= 4
     for *arguments, expected in rows:
-        values = [word(each) if isinstance(each, str) else each for each in arguments]
-        result = word(expected) if isinstance(expected, str) else expected
+        values = [
+            parse_word(argument) if isinstance(argument, str) else argument
+            for argument in arguments
+        ]
+        result = parse_word(expected) if isinstance(expected, str) else expected
         assert getattr(reference, name)(*values) == result
-        assert int(getattr(draw, name)(*(np.uint64(each) for each in values))) == result
+        assert int(getattr(draw, name)(*(np.uint64(argument) for argument in values))) == result
 
 
 def test_vectors_of_keys(reference: Any) -> None:
-    for words, expected in vectors()["key"]:
-        assert draw.key_of(*words) == reference.key(*words) == word(expected)
-    for relation, expected in vectors()["relation_key"]:
-        assert Relation(*relation).draw_key() == word(expected)
-        assert reference.relation_key(relation) == word(expected)
+    for words, expected in read_vectors()["key"]:
+        assert draw.key_of(*words) == reference.key(*words) == parse_word(expected)
+    for relation, expected in read_vectors()["relation_key"]:
+        assert Relation(*relation).draw_key() == parse_word(expected)
+        assert reference.relation_key(relation) == parse_word(expected)
 
 
 def test_vectors_of_positions(reference: Any) -> None:
-    for row in vectors()["positions"]:
-        arguments = word(row["key"]), row["population"], row["count"]
-        assert positions(*arguments) == row["positions"]
+    for row in read_vectors()["positions"]:
+        arguments = parse_word(row["key"]), row["population"], row["count"]
+        assert draw_positions(*arguments) == row["positions"]
         assert reference.positions(*arguments) == row["positions"]
 
 
 def test_vectors_of_neighbours(reference: Any) -> None:
-    for row in vectors()["neighbours"]:
+    for row in read_vectors()["neighbours"]:
         degree, fanout = row["degree"], row["fanout"]
         count = degree if fanout == -1 else min(degree, fanout)
         moment = row["seed"], row["epoch"], row["iteration"], row["hop"]
         key = draw.key_of(
             draw.NEIGHBOURS, *moment, Relation(*row["relation"]).draw_key(), row["node"]
         )
-        assert key == word(row["key"])
+        assert key == parse_word(row["key"])
         relation_key = reference.relation_key(row["relation"])
         assert reference.key(1, *moment, relation_key, row["node"]) == key
-        assert positions(key, degree, count) == row["positions"]
+        assert draw_positions(key, degree, count) == row["positions"]
         assert reference.positions(key, degree, count) == row["positions"]
 
 
 def test_vectors_of_the_order_of_roots(reference: Any) -> None:
-    for row in vectors()["order"]:
+    for row in read_vectors()["order"]:
         moment, places = (row["seed"], row["epoch"], row["count"]), np.array(row["places"])
         assert draw.permute(*moment, places).tolist() == row["roots"]
         if row["count"] < 10_000:
@@ -106,16 +109,20 @@ def test_vectors_of_the_order_of_roots(reference: Any) -> None:
 def test_vectors_of_subgraphs(
     reference: Any, name: str, kind: str, sampler_class: type[NeighborSampler]
 ) -> None:
-    row, relation, topology = vectors()[name], *graph_of_the_page()
-    edges = vectors()["subgraph"]["edges"]
+    row, relation, topology = read_vectors()[name], *make_documented_graph()
+    edges = read_vectors()["subgraph"]["edges"]
     sizes, frontiers = (
         (row["fanouts"], row["sizes"]) if kind == "node" else (row["sizes"], row["frontiers"])
     )
     moment = row["seed"], row["epoch"], row["iteration"]
-    found = reference.sample({relation: edges}, ["node"], "node", row["roots"], sizes, moment, kind)
-    assert found.nodes["node"] == row["nodes"]
-    assert [size["node"] for size in found.sizes] == frontiers
-    assert [[list(edge) for edge in hop[relation]] for hop in found.edges] == row["drawn"]
+    expected_subgraph = reference.sample(
+        {relation: edges}, ["node"], "node", row["roots"], sizes, moment, kind
+    )
+    assert expected_subgraph.nodes["node"] == row["nodes"]
+    assert [size["node"] for size in expected_subgraph.sizes] == frontiers
+    assert [[list(edge) for edge in hop[relation]] for hop in expected_subgraph.edges] == row[
+        "drawn"
+    ]
 
     sampler = sampler_class(
         {relation: topology}, {"node": np.arange(5)}, "node", sizes, row["seed"]
@@ -130,22 +137,22 @@ def test_vectors_of_subgraphs(
         assert drawn.tolist() == expected
 
 
-def graph_of_the_page() -> tuple[Relation, Topology]:
-    row = vectors()["subgraph"]
+def make_documented_graph() -> tuple[Relation, Topology]:
+    row = read_vectors()["subgraph"]
     src, dst = np.array(row["edges"]).T.copy()
     return Relation(*row["relation"]), build_topology(src, dst, 5, 5)
 
 
 def test_vectors_of_source_variates(reference: Any) -> None:
-    rows = vectors()["source_variates"]
+    rows = read_vectors()["source_variates"]
     assert {row["word"] for row in rows} == {draw.LAYERS, draw.LABOR}
     for row in rows:
         words = row["word"], row["seed"], row["epoch"], row["iteration"], row["hop"]
         key = draw.key_of(*words, Relation(*row["relation"]).draw_key(), row["node"])
-        assert key == word(row["key"])
+        assert key == parse_word(row["key"])
         assert reference.key(*words, reference.relation_key(row["relation"]), row["node"]) == key
         variate = int(draw.variate(np.uint64(key), np.uint64(0)))
-        assert variate == reference.variate(key, 0) == word(row["variate"])
+        assert variate == reference.variate(key, 0) == parse_word(row["variate"])
         if "degree" in row:
             below = int(draw.below(np.uint64(variate), np.uint64(row["degree"])))
             assert below == row["below"]
@@ -153,22 +160,22 @@ def test_vectors_of_source_variates(reference: Any) -> None:
 
 
 def test_vectors_of_layer_weights(reference: Any) -> None:
-    row, (_, topology) = vectors()["layer_weights"], graph_of_the_page()
+    row, (_, topology) = read_vectors()["layer_weights"], make_documented_graph()
     weights = source_draw.column_weights(topology.indptr, topology.indices, topology.out_degrees)
-    expected = reference.weights(vectors()["subgraph"]["edges"])
+    expected = reference.weights(read_vectors()["subgraph"]["edges"])
     assert weights.tolist() == row["weights"] == [expected[u] for u in range(5)]
     assert sum(row["weights"]) == row["total"]
-    for each in row["thresholds"]:
-        thresholds = make_thresholds(each["size"], weights)
-        assert int(thresholds.certain) == each["certain"]
-        assert int(thresholds.factor) == word(each["factor"])
-        limits = reference.thresholds(expected, each["size"])
+    for case in row["thresholds"]:
+        thresholds = make_thresholds(case["size"], weights)
+        assert int(thresholds.certain) == case["certain"]
+        assert int(thresholds.factor) == parse_word(case["factor"])
+        limits = reference.thresholds(expected, case["size"])
         for weight, limit in zip(row["weights"], map(limits.get, range(5)), strict=True):
-            certain = weight >= each["certain"]
-            assert limit == (WORDS if certain else weight * word(each["factor"]))
+            certain = weight >= case["certain"]
+            assert limit == (WORDS if certain else weight * parse_word(case["factor"]))
 
 
-def test_the_first_words_are_those_of_the_page(reference: Any) -> None:
+def test_the_documented_first_words_are_used(reference: Any) -> None:
     # A new use needs a new word, and a line in the page's table.
     uses = [draw.NEIGHBOURS, draw.ROOTS, draw.DROPOUT, draw.SYNTHESIS, draw.LAYERS, draw.LABOR]
     uses += [draw.MERGING, draw.LEARNABLE]
@@ -177,14 +184,14 @@ def test_the_first_words_are_those_of_the_page(reference: Any) -> None:
     assert [int(number) for number, _ in table] == uses
 
 
-@unhurried
+@without_deadline
 @given(st.lists(WORD, max_size=6), WORD)
 def test_keys_of_any_words(reference: Any, words: list[int], counter: int) -> None:
     key = draw.key_of(*words)
     assert key == reference.key(*words)
     absorbed = np.uint64(0)
-    for each in words:
-        absorbed = np.uint64(draw.absorb(absorbed, np.uint64(each)))
+    for word in words:
+        absorbed = np.uint64(draw.absorb(absorbed, np.uint64(word)))
     assert int(absorbed) == key
     variate = int(draw.variate(np.uint64(key), np.uint64(counter)))
     assert variate == reference.variate(key, counter)
@@ -213,17 +220,17 @@ def test_positions_of_any_population(
         if data is not None
         else [0, 1, 47, 48, 49, 63, 64, 65, population - 1, population]
     )
-    for count in (each for each in counts if each <= population):
-        drawn = positions(key, population, count)
+    for count in (count for count in counts if count <= population):
+        drawn = draw_positions(key, population, count)
         assert drawn == reference.positions(key, population, count)
         assert len(set(drawn)) == count
-        assert all(0 <= each < population for each in drawn)
+        assert all(0 <= position < population for position in drawn)
 
 
-@unhurried
+@without_deadline
 @given(WORD, st.integers(1 << 31, (1 << 62)), st.sampled_from([1, 7, 48, 90]))
 def test_positions_beyond_32_bits(reference: Any, key: int, population: int, count: int) -> None:
-    assert positions(key, population, count) == reference.positions(key, population, count)
+    assert draw_positions(key, population, count) == reference.positions(key, population, count)
 
 
 def is_uniform(counts: Counter[Any], outcomes: int, draws: int) -> bool:
@@ -237,7 +244,7 @@ def is_uniform(counts: Counter[Any], outcomes: int, draws: int) -> bool:
 @pytest.mark.parametrize(("population", "count", "sets"), [(7, 3, 35), (6, 5, 6), (9, 2, 36)])
 def test_every_set_is_equally_likely(population: int, count: int, sets: int) -> None:
     keys = draw.absorb_each(np.uint64(draw.key_of(draw.NEIGHBOURS, 5)), np.arange(20_000))
-    drawn = Counter(frozenset(positions(int(key), population, count)) for key in keys)
+    drawn = Counter(frozenset(draw_positions(int(key), population, count)) for key in keys)
     assert len(drawn) == sets
     assert is_uniform(drawn, sets, keys.size)
 
@@ -246,7 +253,7 @@ def test_many_draws_are_uniform() -> None:
     # 60 draws of 200 go through the hash set.
     drawn: Counter[int] = Counter()
     for i in range(2000):
-        drawn.update(positions(draw.key_of(draw.NEIGHBOURS, 9, i), 200, 60))
+        drawn.update(draw_positions(draw.key_of(draw.NEIGHBOURS, 9, i), 200, 60))
     assert is_uniform(drawn, 200, 2000 * 60)
 
 
@@ -262,7 +269,7 @@ def test_orders_of_roots_are_uniform_over_epochs() -> None:
 
 
 @pytest.mark.parametrize("count", [200, 300])
-def test_what_stands_first_is_uniform_over_epochs(count: int) -> None:
+def test_the_first_roots_are_uniform_over_epochs(count: int) -> None:
     """The first root, and how far from it the second is."""
     firsts = np.array([draw.permute(5, epoch, count, np.arange(2)) for epoch in range(40 * count)])
     apart = (firsts[:, 1] - firsts[:, 0]) % count - 1
@@ -270,22 +277,22 @@ def test_what_stands_first_is_uniform_over_epochs(count: int) -> None:
     assert is_uniform(Counter(apart.tolist()), count - 1, 40 * count)
 
 
-@unhurried
+@without_deadline
 @given(st.integers(0, 1 << 63), st.integers(0, 1 << 40), st.integers(1, 600), st.data())
 def test_an_order_has_every_root_once(
     reference: Any, seed: int, epoch: int, count: int, data: st.DataObject
 ) -> None:
-    """And what stands at a place does not depend on which places are asked for."""
+    """An order is a permutation, whichever of its places are asked for."""
     order = draw.permute(seed, epoch, count, np.arange(count))
     assert sorted(order.tolist()) == list(range(count))
     assert order.tolist() == reference.order(seed, epoch, count)
     places = data.draw(st.lists(st.integers(0, count - 1), max_size=9))
-    asked = np.array(places, np.int64)
-    assert draw.permute(seed, epoch, count, asked).tolist() == order[asked].tolist()
+    some_places = np.array(places, np.int64)
+    assert draw.permute(seed, epoch, count, some_places).tolist() == order[some_places].tolist()
 
 
 def test_an_order_of_more_roots_than_fit_in_memory() -> None:
-    """Places far apart of 2^40 + 5: distinct roots, all of the range."""
+    """Distant places of 2^40 + 5 have distinct roots over the whole range."""
     count = (1 << 40) + 5
     places = np.concatenate([np.arange(1000), count - 1 - np.arange(1000)])
     roots = draw.permute(1, 0, count, places)

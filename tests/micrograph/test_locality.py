@@ -53,28 +53,28 @@ def _divide(graph: Path, servers: int, method: str = "random", seed: int = 0) ->
 def _neighbourhood(
     graph: PartitionedGraph, roots: Sequence[int], hops: int
 ) -> set[tuple[str, int]]:
-    """All (type, global id) within some hops against the edges, sampling nothing."""
+    """Return all (type, global id) within some hops against the edges, without sampling."""
     reached = {("paper", int(root)) for root in roots}
     for _ in range(hops):
-        found = set()
+        sources = set()
         for relation in graph.schema.relations:
             edges = graph.topology(relation)
             for node_type, node in reached:
                 if node_type == relation.dst:
                     row = edges.indices[edges.indptr[node] : edges.indptr[node + 1]]
-                    found |= {(relation.src, int(source)) for source in row}
-        reached |= found
+                    sources |= {(relation.src, int(source)) for source in row}
+        reached |= sources
     return reached
 
 
 def _share(graph: PartitionedGraph, nodes: set[tuple[str, int]], roots: set[int], of: int) -> float:
     home = graph.book.home("paper", np.array([of]))[0]
-    beside = [
+    at_home = [
         (t, n)
         for t, n in nodes
         if not (t == "paper" and n in roots) and graph.book.home(t, np.array([n]))[0] == home
     ]
-    return len(beside) / len(nodes)
+    return len(at_home) / len(nodes)
 
 
 @pytest.mark.parametrize("hops", [1, 2])
@@ -102,27 +102,30 @@ def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> Non
 
 
 def test_the_example_of_the_paper(tmp_path: Path) -> None:
-    """Figure 8: micrograph 6 holds 6, 5, 7 of server 0 and one vertex of server 1."""
+    """In Figure 8, micrograph 6 has vertices 6, 5 and 7 of server 0, and one of server 1."""
     schema = GraphSchema(
         "figure", {"paper": NodeType(4)}, {CITES: EdgeType(3)}, "paper", {}, {"train": 1}
     )
     with GraphWriter(tmp_path / "figure", schema) as writer:
         writer.topology(CITES, np.array([1, 2, 3]), np.array([0, 0, 1]))
         writer.split("train", np.array([0]))
-    whole = _divide(tmp_path / "figure", 1)
-    assert measure_locality(whole, [2, 2], roots=5).micrograph == pytest.approx(3 / 4)
-    two = _divide(tmp_path / "figure", 2)
-    beside = (
-        two.book.home("paper", np.arange(4)) == two.book.home("paper", two.global_ids("paper")[:1])
+    one_server = _divide(tmp_path / "figure", 1)
+    assert measure_locality(one_server, [2, 2], roots=5).micrograph == pytest.approx(3 / 4)
+    two_servers = _divide(tmp_path / "figure", 2)
+    at_home = (
+        two_servers.book.home("paper", np.arange(4))
+        == two_servers.book.home("paper", two_servers.global_ids("paper")[:1])
     ).sum()
-    assert measure_locality(two, [2, 2], roots=5).micrograph == pytest.approx((beside - 1) / 4)
+    assert measure_locality(two_servers, [2, 2], roots=5).micrograph == pytest.approx(
+        (at_home - 1) / 4
+    )
 
 
 def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
     graph = _divide(_library(tmp_path, [3, 4, 5], target=CITES), 2)
     edges = graph.topology(CITES)
-    chosen = np.flatnonzero(np.isin(edges.edge_ids, [3, 4, 5]))
-    roots = np.unique(np.searchsorted(edges.indptr, chosen, side="right") - 1)
+    target_edges = np.flatnonzero(np.isin(edges.edge_ids, [3, 4, 5]))
+    roots = np.unique(np.searchsorted(edges.indptr, target_edges, side="right") - 1)
     measured = measure_locality(graph, [-1], roots=100)
     assert measured.roots == roots.size
     micro = [_share(graph, _neighbourhood(graph, [r], 1), {r}, r) for r in roots]
@@ -136,8 +139,8 @@ def test_without_a_training_split_every_target_node_may_be_a_root(tmp_path: Path
 def test_metis_keeps_micrographs_together_and_subgraphs_apart(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     src = generator.integers(0, 800, 6000)
-    near = (src // 200) * 200 + generator.integers(0, 200, 6000)
-    dst = np.where(generator.random(6000) < 0.95, near, generator.integers(0, 800, 6000))
+    in_community = (src // 200) * 200 + generator.integers(0, 200, 6000)
+    dst = np.where(generator.random(6000) < 0.95, in_community, generator.integers(0, 800, 6000))
     schema = GraphSchema("planted", {"paper": NodeType(800)}, {CITES: EdgeType(6000)}, "paper")
     with GraphWriter(tmp_path / "planted", schema) as writer:
         writer.topology(CITES, src, dst)
@@ -156,13 +159,13 @@ def test_unusable_requests_are_refused(tmp_path: Path) -> None:
         measure_locality(graph, [0])
 
 
-def _drawn(graph: PartitionedGraph, roots: Sequence[int]) -> list[list[tuple[str, int, int]]]:
-    """Per hop, the drawn edges as sorted (relation, original source, original destination)."""
+def _drawn_edges(graph: PartitionedGraph, roots: Sequence[int]) -> list[list[tuple[str, int, int]]]:
+    """Return the drawn edges of each hop, sorted: (relation, original source and destination)."""
     original = {t: graph.original_ids(t) for t in graph.schema.node_types}
     topologies = {relation: graph.topology(relation) for relation in graph.schema.relations}
     sampler = NeighborSampler(topologies, original, "paper", [3, 2], seed=8)
-    sampled = sampler.sample(graph.global_ids("paper")[np.array(roots)], 1, 4)
-    nodes = {t: original[t][ids] for t, ids in sampled.nodes.items()}
+    subgraph = sampler.sample(graph.global_ids("paper")[np.array(roots)], 1, 4)
+    nodes = {t: original[t][ids] for t, ids in subgraph.nodes.items()}
     return [
         sorted(
             (str(relation), int(nodes[relation.src][source]), int(nodes[relation.dst][row]))
@@ -170,14 +173,14 @@ def _drawn(graph: PartitionedGraph, roots: Sequence[int]) -> list[list[tuple[str
             for row in range(edges.indptr.size - 1)
             for source in edges.indices[edges.indptr[row] : edges.indptr[row + 1]]
         )
-        for hop in sampled.hops
+        for hop in subgraph.hops
     ]
 
 
 def test_draws_do_not_change_with_the_partition(tmp_path: Path) -> None:
     graph = _library(tmp_path)
     roots = [7, 0, 33, 12]
-    expected = _drawn(_divide(graph, 1), roots)
+    expected = _drawn_edges(_divide(graph, 1), roots)
     assert min(len(hop) for hop in expected) > 5
-    for divided in (_divide(graph, 2), _divide(graph, 5, seed=3), _divide(graph, 3, "metis")):
-        assert _drawn(divided, roots) == expected
+    for partitioned in (_divide(graph, 2), _divide(graph, 5, seed=3), _divide(graph, 3, "metis")):
+        assert _drawn_edges(partitioned, roots) == expected

@@ -1,4 +1,4 @@
-"""Merging: which steps go, where their roots go, and how many are dissolved."""
+"""Merging: which steps are dissolved, how many, and which steps train their roots."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hopper.micrograph.merge import TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 
-unhurried = settings(deadline=None, max_examples=60)
+without_deadline = settings(deadline=None, max_examples=60)
 
 
-def batch_of(counts: NDArray[np.int64]) -> GlobalBatch:
-    """``counts[model, rank]`` roots of each model with that home rank; ids count up."""
+def make_batch(counts: NDArray[np.int64]) -> GlobalBatch:
+    """Make a batch with ``counts[model, rank]`` roots of each model and home rank; ids ascend."""
     ranks = counts.shape[1]
     homes = np.concatenate([np.repeat(np.arange(ranks), row) for row in counts])
     bounds = np.concatenate(([0], np.cumsum(counts.sum(1))))
@@ -26,40 +26,40 @@ def batch_of(counts: NDArray[np.int64]) -> GlobalBatch:
 def batches(draw: st.DrawFn) -> GlobalBatch:
     ranks = draw(st.integers(1, 5))
     row = st.lists(st.integers(0, 6), min_size=ranks, max_size=ranks)
-    return batch_of(np.array(draw(st.lists(row, min_size=ranks, max_size=ranks))))
+    return make_batch(np.array(draw(st.lists(row, min_size=ranks, max_size=ranks))))
 
 
-def sizes(steps: TimeSteps) -> list[list[int]]:
-    """[models][steps] numbers of roots."""
+def group_sizes(steps: TimeSteps) -> list[list[int]]:
+    """Return [models][steps], the numbers of roots."""
     return [[roots.size for roots in groups] for groups in steps.groups]
 
 
 def test_unmerged_every_root_is_trained_at_home() -> None:
-    batch = batch_of(np.array([[3, 0, 1], [2, 2, 2], [0, 4, 0]]))
+    batch = make_batch(np.array([[3, 0, 1], [2, 2, 2], [0, 4, 0]]))
     steps = make_time_steps(batch, 3)
     assert steps.ranks.tolist() == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
-    assert sizes(steps) == [[3, 0, 1], [2, 2, 2], [0, 0, 4]]
+    assert group_sizes(steps) == [[3, 0, 1], [2, 2, 2], [0, 0, 4]]
     for model, groups in enumerate(steps.groups):
         for step, roots in enumerate(groups):
             assert (batch.home_ranks[roots] == steps.ranks[model, step]).all()
 
 
-def test_the_step_with_the_fewest_roots_goes_and_counts_are_taken_anew() -> None:
+def test_the_step_with_the_fewest_roots_is_dissolved_and_counts_are_taken_anew() -> None:
     # Step t of model d is home rank (d + t) mod 4: totals are 40, 10, 13, 12.
     by_step = np.array([[10, 2, 3, 3], [10, 4, 3, 3], [10, 0, 4, 3], [10, 4, 3, 3]])
     counts = np.array([np.roll(row, model) for model, row in enumerate(by_step)])
-    batch = batch_of(counts)
-    once = make_time_steps(batch, 4, dissolve=1)
+    batch = make_batch(counts)
+    one_dissolved = make_time_steps(batch, 4, dissolve=1)
     # Step 1 went; its roots are spread over the same model's steps 0, 2 and 3.
-    assert once.ranks.tolist() == [[(m + t) % 4 for t in (0, 2, 3)] for m in range(4)]
-    assert sizes(once) == [[11, 4, 3], [12, 4, 4], [10, 4, 3], [12, 4, 4]]
+    assert one_dissolved.ranks.tolist() == [[(m + t) % 4 for t in (0, 2, 3)] for m in range(4)]
+    assert group_sizes(one_dissolved) == [[11, 4, 3], [12, 4, 4], [10, 4, 3], [12, 4, 4]]
     # Anew: 45, 16, 14, so step 3 is next, though step 2 had more roots at first.
-    twice = make_time_steps(batch, 4, dissolve=2)
-    assert twice.ranks.tolist() == [[(m + t) % 4 for t in (0, 2)] for m in range(4)]
-    assert sizes(twice) == [[13, 5], [14, 6], [12, 5], [14, 6]]
+    two_dissolved = make_time_steps(batch, 4, dissolve=2)
+    assert two_dissolved.ranks.tolist() == [[(m + t) % 4 for t in (0, 2)] for m in range(4)]
+    assert group_sizes(two_dissolved) == [[13, 5], [14, 6], [12, 5], [14, 6]]
 
 
-@unhurried
+@without_deadline
 @given(batches(), st.data())
 def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(
     batch: GlobalBatch, data: st.DataObject
@@ -81,28 +81,28 @@ def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(
 
 
 def test_random_selection_lets_models_meet_and_can_be_repeated() -> None:
-    batch = batch_of(np.full((4, 4), 3))
-    drawn = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
-    again = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
-    assert all((a == b).all() for a, b in zip(drawn, again, strict=True))
-    assert any((a != drawn[0]).any() for a in drawn)
-    most = [max(np.bincount(step).max() for step in ranks.T) for ranks in drawn]
-    assert max(most) > 1
+    batch = make_batch(np.full((4, 4), 3))
+    ranks_by_seed = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
+    repeated_ranks = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
+    assert all((a == b).all() for a, b in zip(ranks_by_seed, repeated_ranks, strict=True))
+    assert any((a != ranks_by_seed[0]).any() for a in ranks_by_seed)
+    most_at_once = [max(np.bincount(step).max() for step in ranks.T) for ranks in ranks_by_seed]
+    assert max(most_at_once) > 1
 
 
 def test_random_selection_takes_every_step_equally_often() -> None:
-    batch = batch_of(np.ones((3, 3), np.int64))
-    lost = np.zeros((3, 3))
+    batch = make_batch(np.ones((3, 3), np.int64))
+    times_dissolved = np.zeros((3, 3))
     for seed in range(600):
         ranks = make_time_steps(batch, 3, 1, "random", seed).ranks
         for model in range(3):
-            kept = {(rank - model) % 3 for rank in ranks[model].tolist()}
-            lost[model, ({0, 1, 2} - kept).pop()] += 1
+            remaining_steps = {(rank - model) % 3 for rank in ranks[model].tolist()}
+            times_dissolved[model, ({0, 1, 2} - remaining_steps).pop()] += 1
     # Binomial with 600 draws of 1/3: five standard deviations are 58.
-    assert abs(lost - 200).max() < 58
+    assert abs(times_dissolved - 200).max() < 58
 
 
-def test_more_steps_than_there_are_cannot_go() -> None:
-    batch = batch_of(np.ones((2, 2), np.int64))
+def test_more_steps_than_there_are_cannot_be_dissolved() -> None:
+    batch = make_batch(np.ones((2, 2), np.int64))
     with pytest.raises(ValueError, match="expected 0 to 1 of 2 steps, got 2"):
         make_time_steps(batch, 2, dissolve=2)

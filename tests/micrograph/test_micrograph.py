@@ -52,7 +52,7 @@ def test_nodes_and_edges_have_original_ids(micrograph: Micrograph) -> None:
 
 
 def test_colocated_share(micrograph: Micrograph) -> None:
-    assert {t: each.tolist() for t, each in micrograph.homes(BOOK).items()} == {
+    assert {t: homes.tolist() for t, homes in micrograph.homes(BOOK).items()} == {
         "paper": [1, 0, 0, 1],
         "author": [0],
     }
@@ -86,7 +86,7 @@ def test_picture(micrograph: Micrograph, tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     micrograph.draw(path, BOOK)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert [each.name for each in tmp_path.iterdir()] == ["picture.png"]
+    assert [file.name for file in tmp_path.iterdir()] == ["picture.png"]
 
 
 def test_a_root_alone(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ def test_a_root_alone(tmp_path: Path) -> None:
         [2, 2],
         0,
     )
-    alone, book = Micrograph(sampler, 1, 0, 0), PartitionBook(1, {"paper": [0, 3]})
-    assert alone.text() == "paper 1"
-    assert alone.colocated_share(book) == 0.0
-    assert [hop[CITES].shape for hop in alone.edges()] == [(0, 3), (0, 3)]
-    alone.draw(tmp_path / "alone.png", book)
+    micrograph, book = Micrograph(sampler, 1, 0, 0), PartitionBook(1, {"paper": [0, 3]})
+    assert micrograph.text() == "paper 1"
+    assert micrograph.colocated_share(book) == 0.0
+    assert [hop[CITES].shape for hop in micrograph.edges()] == [(0, 3), (0, 3)]
+    micrograph.draw(tmp_path / "alone.png", book)
 
 
 @pytest.mark.parametrize("root", [-1, 5])

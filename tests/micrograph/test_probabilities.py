@@ -37,9 +37,11 @@ def topology() -> Topology:
     return build_topology(src, generator.integers(0, NODES - 1, 500), NODES, NODES)
 
 
-def make(kind: type[NeighborSampler], topology: Topology, sizes: list[int]) -> NeighborSampler:
+def make_sampler(
+    sampler_class: type[NeighborSampler], topology: Topology, sizes: list[int]
+) -> NeighborSampler:
     nodes = topology.in_degrees.size
-    return kind({EDGE: topology}, {"node": np.arange(nodes)}, "node", sizes, 3)
+    return sampler_class({EDGE: topology}, {"node": np.arange(nodes)}, "node", sizes, 3)
 
 
 def whole_block(sampler: NeighborSampler, iteration: int) -> Block:
@@ -88,11 +90,11 @@ KINDS = [(NeighborSampler, 3), (LayerSampler, 15), (LaborSampler, 3)]
 
 
 @pytest.mark.parametrize(("kind", "size"), KINDS)
-def test_estimated_sums_are_unbiased_with_the_variance_they_should_have(
+def test_estimated_sums_are_unbiased_and_have_the_expected_variance(
     topology: Topology, kind: type[NeighborSampler], size: int
 ) -> None:
     """Catches a wrong probability, a wrong formula and sources that are not independent."""
-    sampler = make(kind, topology, [size])
+    sampler = make_sampler(kind, topology, [size])
     x = np.random.default_rng(5).normal(1.0, 0.5, NODES)
     sums, plain = np.zeros((ITERATIONS, NODES)), np.zeros((ITERATIONS, NODES))
     for iteration in range(ITERATIONS):
@@ -113,10 +115,10 @@ def test_estimated_sums_are_unbiased_with_the_variance_they_should_have(
 
 
 @pytest.mark.parametrize(("kind", "size"), KINDS)
-def test_inverse_probabilities_are_those_of_the_page(
+def test_inverse_probabilities_equal_the_documented_formulas(
     topology: Topology, kind: type[NeighborSampler], size: int
 ) -> None:
-    block = whole_block(make(kind, topology, [size]), 0)
+    block = whole_block(make_sampler(kind, topology, [size]), 0)
     sources = block.src.original[block.indices]
     expected = 1 / probabilities(kind, topology, size)[block.destinations(), sources]
     inverse = block.inverse_probability(torch.float64)
@@ -124,44 +126,46 @@ def test_inverse_probabilities_are_those_of_the_page(
     assert block.inverse_probability(torch.float32).dtype == torch.float32
     assert block.equally_likely is (kind is not LayerSampler)
     # Nodes drawn twice as often count half as much, whoever asks.
-    elsewhere = block.to(torch.device("meta"))
-    assert elsewhere.equally_likely is block.equally_likely
-    assert elsewhere.draws_a_fixed_number is block.draws_a_fixed_number is (kind is NeighborSampler)
-    assert elsewhere.inverse_probability(torch.float64).shape == inverse.shape
+    moved_block = block.to(torch.device("meta"))
+    assert moved_block.equally_likely is block.equally_likely
+    assert (
+        moved_block.draws_a_fixed_number is block.draws_a_fixed_number is (kind is NeighborSampler)
+    )
+    assert moved_block.inverse_probability(torch.float64).shape == inverse.shape
 
 
 @pytest.mark.parametrize(("kind", "size"), KINDS)
 def test_mean_weights_add_up_to_one(
     topology: Topology, kind: type[NeighborSampler], size: int
 ) -> None:
-    block = whole_block(make(kind, topology, [size]), 1)
+    block = whole_block(make_sampler(kind, topology, [size]), 1)
     weights = block.mean_weights(torch.float64)
     totals = torch.zeros(NODES).double().index_add_(0, block.destinations(), weights)
     torch.testing.assert_close(totals, (block.sampled_degree() > 0).double())
     ratio = weights / block.inverse_probability(torch.float64)
     for v in range(NODES):
-        own = ratio[block.indptr[v] : block.indptr[v + 1]]
-        assert torch.allclose(own, own[:1].expand_as(own))
+        ratios = ratio[block.indptr[v] : block.indptr[v + 1]]
+        assert torch.allclose(ratios, ratios[:1].expand_as(ratios))
 
 
 @pytest.mark.parametrize("kind", [NeighborSampler, LayerSampler, LaborSampler])
 def test_all_neighbours_count_once(topology: Topology, kind: type[NeighborSampler]) -> None:
     # -1, a size that nothing exceeds, and no edges at all.
     for size in (-1, 1 << 40):
-        block = whole_block(make(kind, topology, [size]), 0)
+        block = whole_block(make_sampler(kind, topology, [size]), 0)
         assert block.num_edges == topology.indices.size
         assert (block.inverse_probability(torch.float64) == 1).all()
     empty = np.empty(0, np.int64)
-    block = whole_block(make(kind, build_topology(empty, empty, 4, 4), [2]), 0)
+    block = whole_block(make_sampler(kind, build_topology(empty, empty, 4, 4), [2]), 0)
     assert block.inverse_probability(torch.float64).shape == (0,)
     assert block.mean_weights(torch.float32).shape == (0,)
 
 
 @pytest.mark.parametrize("size", [5, 20, 45])
-def test_the_size_of_a_layer_s_sample(topology: Topology, size: int) -> None:
+def test_layer_samples_have_the_requested_size(topology: Topology, size: int) -> None:
     """Every node is a destination, so every source in the sample is seen."""
-    sampler = make(LayerSampler, topology, [size])
-    seen = np.array(
+    sampler = make_sampler(LayerSampler, topology, [size])
+    sample_sizes = np.array(
         [np.unique(whole_block(sampler, i).indices).size for i in range(ITERATIONS)], float
     )
     p = probabilities(LayerSampler, topology, size)[0][topology.out_degrees > 0]
@@ -169,7 +173,7 @@ def test_the_size_of_a_layer_s_sample(topology: Topology, size: int) -> None:
     if size == 5:
         assert p.sum() == pytest.approx(5), "none is certain, so the size is met in expectation"
     deviation = np.sqrt((p * (1 - p)).sum() / ITERATIONS)
-    assert abs(seen.mean() - p.sum()) <= DEVIATIONS * deviation + 1e-6
+    assert abs(sample_sizes.mean() - p.sum()) <= DEVIATIONS * deviation + 1e-6
 
 
 def test_labor_draws_as_many_edges_as_node_wise_sampling_from_fewer_nodes() -> None:
@@ -179,10 +183,10 @@ def test_labor_draws_as_many_edges_as_node_wise_sampling_from_fewer_nodes() -> N
     roots = generator.permutation(3000)[:200]
     sizes = {}
     for kind in (NeighborSampler, LaborSampler):
-        drawn = [make(kind, topology, [5]).sample(roots, 0, i) for i in range(20)]
+        subgraphs = [make_sampler(kind, topology, [5]).sample(roots, 0, i) for i in range(20)]
         sizes[kind] = (
-            np.mean([each.num_edges for each in drawn]),
-            np.mean([each.nodes["node"].size for each in drawn]),
+            np.mean([subgraph.num_edges for subgraph in subgraphs]),
+            np.mean([subgraph.nodes["node"].size for subgraph in subgraphs]),
         )
     assert sizes[LaborSampler][0] == pytest.approx(sizes[NeighborSampler][0], rel=0.05)
     assert sizes[LaborSampler][1] < 0.9 * sizes[NeighborSampler][1]
@@ -207,52 +211,54 @@ def test_hubs_are_drawn_by_their_column_not_by_their_degree() -> None:
     st.integers(1, 1 << 40),
 )
 def test_thresholds_of_any_weights(weights: list[int], size: int) -> None:
-    """The 64-bit product never wraps, and the probability is the one wanted."""
+    """The 64-bit product never wraps, and the probability is as specified."""
     array = np.array(weights, np.uint32)
     _, factor, certain = make_thresholds(size, array)
     total = sum(weights)
     inverse = source_draw.inverse_probabilities(
         array, np.arange(array.size), np.uint64(factor), np.uint64(certain)
     )
-    for weight, found in zip(weights, inverse, strict=True):
+    for weight, inverse_probability in zip(weights, inverse, strict=True):
         if weight == 0 or weight * size >= total:
-            assert found == 1
+            assert inverse_probability == 1
         else:
             assert weight * int(factor) < 1 << 64
-            assert found == pytest.approx(total / (weight * size), rel=1e-6)
+            assert inverse_probability == pytest.approx(total / (weight * size), rel=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "size"), KINDS)
-def test_a_micrograph_of_every_kind(
+def test_micrographs_of_every_sampler_are_parts_of_batches(
     topology: Topology, kind: type[NeighborSampler], size: int
 ) -> None:
-    sampler = make(kind, topology, [size, size])
+    sampler = make_sampler(kind, topology, [size, size])
     micrograph = Micrograph(sampler, 7, 0, 0)
     assert micrograph.root == 7
-    drawn = {
-        (hop, *edge) for hop, each in enumerate(micrograph.edges()) for edge in each[EDGE].tolist()
+    micrograph_edges = {
+        (hop, *edge)
+        for hop, edges in enumerate(micrograph.edges())
+        for edge in edges[EDGE].tolist()
     }
-    assert drawn
+    assert micrograph_edges
     batch = sampler.sample(np.array([3, 7, 12]), 0, 0)
-    whole = set()
+    batch_edges = set()
     for hop, edges in enumerate(batch.hops):
         indptr, rows, positions = edges[EDGE]
         heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
         ends = batch.nodes["node"][rows], batch.nodes["node"][heads], positions
-        whole |= {(hop, *edge) for edge in np.stack(ends, axis=1).tolist()}
-    assert drawn < whole
+        batch_edges |= {(hop, *edge) for edge in np.stack(ends, axis=1).tolist()}
+    assert micrograph_edges < batch_edges
 
 
-def test_the_first_nodes_of_a_block_are_keyed_as_they_are_in_it(topology: Topology) -> None:
-    """Whatever was asked of the block before; a copy on another device asks for all there is."""
-    block = whole_block(make(NeighborSampler, topology, [4]), 0).with_dropout_key(77)
+def test_the_first_nodes_of_a_block_keep_their_keys(topology: Topology) -> None:
+    """The first nodes keep key, degrees and ids, also after a copy to another device."""
+    block = whole_block(make_sampler(NeighborSampler, topology, [4]), 0).with_dropout_key(77)
     for nodes, count in ((block.src, block.num_src // 2), (block.dst, block.num_dst // 2)):
         original = nodes.original
-        alone = nodes.first(count)
-        for each in (alone, alone.to(torch.device("meta"))):
-            assert each.count == count
-            assert each.iteration_key == 77
-            assert each.degree is not None
-            assert each.original.shape == each.degree.shape == (count,)
-        assert torch.equal(alone.original, original[:count])
+        first_nodes = nodes.first(count)
+        for copy in (first_nodes, first_nodes.to(torch.device("meta"))):
+            assert copy.count == count
+            assert copy.iteration_key == 77
+            assert copy.degree is not None
+            assert copy.original.shape == copy.degree.shape == (count,)
+        assert torch.equal(first_nodes.original, original[:count])
         assert torch.equal(nodes.original, original)

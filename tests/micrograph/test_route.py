@@ -17,10 +17,10 @@ from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 
-unhurried = settings(deadline=None, max_examples=60)
+without_deadline = settings(deadline=None, max_examples=60)
 
 
-class Scattered:
+class RandomPartition:
     """A random partition of nodes of one type."""
 
     def __init__(self, nodes: int, servers: int, seed: int) -> None:
@@ -31,21 +31,21 @@ class Scattered:
         self.book = PartitionBook(servers, {"node": [0, *np.cumsum(counts).tolist()]})
 
     def schedule(self, train: NDArray[np.int64], **options: int | bool) -> RootSchedule:
-        given = {"seed": 3, "batch_size": 4, "models": 2, "ranks_per_server": 1, **options}
-        placement = Placement(self.book, given.pop("ranks_per_server"))
-        return RootSchedule(TrainingNodes(placement, "node", train, self.global_ids), **given)
+        values = {"seed": 3, "batch_size": 4, "models": 2, "ranks_per_server": 1, **options}
+        placement = Placement(self.book, values.pop("ranks_per_server"))
+        return RootSchedule(TrainingNodes(placement, "node", train, self.global_ids), **values)
 
     def original(self, roots: NDArray[np.int64]) -> list[int]:
         return self.original_ids[roots].tolist()
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> tuple[Scattered, NDArray[np.int64], dict[str, int]]:
+def schedules(draw: st.DrawFn) -> tuple[RandomPartition, NDArray[np.int64], dict[str, int]]:
     nodes = draw(st.integers(1, 60))
     servers, ranks_per_server = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     train = draw(st.lists(st.integers(0, nodes - 1), unique=True, min_size=1))
     return (
-        Scattered(nodes, servers, draw(st.integers(0, 99))),
+        RandomPartition(nodes, servers, draw(st.integers(0, 99))),
         np.sort(train),
         {
             "seed": draw(st.integers(0, 1 << 40)),
@@ -56,16 +56,16 @@ def schedules(draw: st.DrawFn) -> tuple[Scattered, NDArray[np.int64], dict[str, 
     )
 
 
-def epoch_of(schedule: RootSchedule, epoch: int) -> list[GlobalBatch]:
+def batches_of_epoch(schedule: RootSchedule, epoch: int) -> list[GlobalBatch]:
     return [schedule.batch(epoch, iteration) for iteration in range(schedule.iterations)]
 
 
-@unhurried
+@without_deadline
 @given(schedules(), st.integers(0, 1000))
-def test_an_epoch_visits_every_training_node_once(given_: tuple, epoch: int) -> None:
-    placement, train, options = given_
+def test_an_epoch_visits_every_training_node_once(case: tuple, epoch: int) -> None:
+    placement, train, options = case
     schedule = placement.schedule(train, **options)
-    batches = epoch_of(schedule, epoch)
+    batches = batches_of_epoch(schedule, epoch)
     assert sorted(placement.original(np.concatenate([b.roots for b in batches]))) == sorted(train)
     size = options["batch_size"] * options["models"]
     assert [b.size for b in batches[:-1]] == [size] * (len(batches) - 1)
@@ -73,11 +73,11 @@ def test_an_epoch_visits_every_training_node_once(given_: tuple, epoch: int) -> 
     assert all((b.epoch, b.iteration) == (epoch, i) for i, b in enumerate(batches))
 
 
-@unhurried
+@without_deadline
 @given(schedules())
-def test_mini_batches_are_even(given_: tuple) -> None:
-    placement, train, options = given_
-    for batch in epoch_of(placement.schedule(train, **options), 0):
+def test_mini_batches_are_even(case: tuple) -> None:
+    placement, train, options = case
+    for batch in batches_of_epoch(placement.schedule(train, **options), 0):
         sizes = [batch.of_model(model).size for model in range(options["models"])]
         assert sum(sizes) == batch.size
         assert max(sizes) - min(sizes) <= 1
@@ -86,12 +86,12 @@ def test_mini_batches_are_even(given_: tuple) -> None:
         assert np.bincount(batch.models, minlength=options["models"]).tolist() == sizes
 
 
-@unhurried
+@without_deadline
 @given(schedules())
-def test_groups_partition_the_batch(given_: tuple) -> None:
-    placement, train, options = given_
+def test_groups_partition_the_batch(case: tuple) -> None:
+    placement, train, options = case
     ranks = range(options["models"])
-    for batch in epoch_of(placement.schedule(train, **options), 1):
+    for batch in batches_of_epoch(placement.schedule(train, **options), 1):
         groups = {(d, s): batch.group(d, s).tolist() for d in ranks for s in ranks}
         assert Counter(chain(*groups.values())) == Counter(batch.roots.tolist())
         for rank in ranks:
@@ -103,17 +103,17 @@ def test_groups_partition_the_batch(given_: tuple) -> None:
             assert set(servers.tolist()) <= {rank // options["ranks_per_server"]}
 
 
-@unhurried
+@without_deadline
 @given(schedules(), st.integers(0, 99))
-def test_the_batches_do_not_depend_on_the_partition(given_: tuple, elsewhere: int) -> None:
-    """Same original ids in the same order for every model."""
-    placement, train, options = given_
-    other = Scattered(placement.global_ids.size, placement.book.servers, elsewhere)
-    one = epoch_of(placement.schedule(train, **options), 2)
-    two = epoch_of(other.schedule(train, **options), 2)
-    for x, y in zip(one, two, strict=True):
-        assert placement.original(x.roots) == other.original(y.roots)
-        assert x.bounds.tolist() == y.bounds.tolist()
+def test_the_batches_do_not_depend_on_the_partition(case: tuple, seed: int) -> None:
+    """Every model has the same original ids in the same order under both partitions."""
+    placement, train, options = case
+    other_placement = RandomPartition(placement.global_ids.size, placement.book.servers, seed)
+    batches = batches_of_epoch(placement.schedule(train, **options), 2)
+    other_batches = batches_of_epoch(other_placement.schedule(train, **options), 2)
+    for batch, other_batch in zip(batches, other_batches, strict=True):
+        assert placement.original(batch.roots) == other_placement.original(other_batch.roots)
+        assert batch.bounds.tolist() == other_batch.bounds.tolist()
 
 
 def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
@@ -121,9 +121,9 @@ def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
     train = np.arange(30)
     orders = []
     for models in (1, 2, 4):
-        placement = Scattered(50, models, 0)
+        placement = RandomPartition(50, models, 0)
         schedule = placement.schedule(train, batch_size=8 // models, models=models)
-        orders.append([placement.original(batch.roots) for batch in epoch_of(schedule, 0)])
+        orders.append([placement.original(batch.roots) for batch in batches_of_epoch(schedule, 0)])
     assert orders[0] == orders[1] == orders[2]
     assert list(chain(*orders[0])) == permute(3, 0, 30, train).tolist()
 
@@ -149,18 +149,18 @@ def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
 def test_the_last_batch(
     train: int, options: dict[str, int | bool], sizes: Sequence[Sequence[int]]
 ) -> None:
-    schedule = Scattered(40, 2, 0).schedule(np.arange(train), **options)
+    schedule = RandomPartition(40, 2, 0).schedule(np.arange(train), **options)
     assert schedule.iterations == len(sizes)
-    batches = epoch_of(schedule, 0)
+    batches = batches_of_epoch(schedule, 0)
     assert [np.diff(batch.bounds).tolist() for batch in batches] == sizes
 
 
-def test_epochs_differ_and_can_be_had_in_any_order() -> None:
-    placement = Scattered(40, 2, 0)
+def test_epochs_differ_and_do_not_depend_on_their_order() -> None:
+    placement = RandomPartition(40, 2, 0)
     schedule = placement.schedule(np.arange(40))
-    first = [batch.roots.tolist() for batch in epoch_of(schedule, 0)]
-    second = [batch.roots.tolist() for batch in epoch_of(schedule, 1)]
+    first = [batch.roots.tolist() for batch in batches_of_epoch(schedule, 0)]
+    second = [batch.roots.tolist() for batch in batches_of_epoch(schedule, 1)]
     assert first != second
-    assert [batch.roots.tolist() for batch in epoch_of(schedule, 0)] == first
-    fresh = placement.schedule(np.arange(40))
-    assert fresh.batch(1, 3).roots.tolist() == second[3]
+    assert [batch.roots.tolist() for batch in batches_of_epoch(schedule, 0)] == first
+    new_schedule = placement.schedule(np.arange(40))
+    assert new_schedule.batch(1, 3).roots.tolist() == second[3]

@@ -56,8 +56,8 @@ def test_epochs_are_shuffled_differently_and_can_be_repeated() -> None:
     first = [local.batch(0, i).roots.tolist() for i in range(local.iterations)]
     second = [local.batch(1, i).roots.tolist() for i in range(local.iterations)]
     assert first != second
-    again, _ = schedules(2, 1, np.arange(NODES), 5, False)
-    assert [again.batch(0, i).roots.tolist() for i in range(again.iterations)] == first
+    repeated, _ = schedules(2, 1, np.arange(NODES), 5, False)
+    assert [repeated.batch(0, i).roots.tolist() for i in range(repeated.iterations)] == first
 
 
 def test_a_rank_without_roots_has_empty_mini_batches() -> None:

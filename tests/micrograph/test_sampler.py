@@ -48,7 +48,7 @@ SAMPLERS = {
     "labor": LaborSampler,
 }
 every_kind = pytest.mark.parametrize("kind", SAMPLERS)
-unhurried = settings(deadline=None, max_examples=25)
+without_deadline = settings(deadline=None, max_examples=25)
 
 
 @dataclass
@@ -59,15 +59,15 @@ class Graph:
     edges: dict[Relation, list[tuple[int, int]]]
 
     def neighbours(self, relation: Relation) -> dict[int, list[int]]:
-        """By destination, ascending."""
-        found: dict[int, list[int]] = {}
+        """The sources of each destination, in ascending order."""
+        sources_by_destination: dict[int, list[int]] = {}
         for u, v in sorted(self.edges[relation]):
-            found.setdefault(v, []).append(u)
-        return found
+            sources_by_destination.setdefault(v, []).append(u)
+        return sources_by_destination
 
 
 @dataclass
-class Placed:
+class PlacedGraph:
     """The same graph in the global ids of one partition."""
 
     topologies: dict[Relation, Topology]
@@ -86,8 +86,8 @@ class Placed:
         return sampler.sample(self.global_ids["paper"][list(roots)], epoch, iteration)
 
 
-def place(graph: Graph, servers: int, seed: int) -> Placed:
-    """Random homes, and a random order within each server."""
+def place_graph(graph: Graph, servers: int, seed: int) -> PlacedGraph:
+    """Give nodes random homes, and a random order within each server."""
     generator = np.random.default_rng(seed)
     original_ids, global_ids = {}, {}
     for name, count in graph.counts.items():
@@ -98,9 +98,9 @@ def place(graph: Graph, servers: int, seed: int) -> Placed:
     for relation, edges in graph.edges.items():
         indptr, indices, edge_ids = [0], [], []
         for node in original_ids[relation.dst]:
-            found = sorted((u, i) for i, (u, v) in enumerate(edges) if v == node)
-            indices += [global_ids[relation.src][u] for u, _ in found]
-            edge_ids += [i for _, i in found]
+            in_edges = sorted((u, i) for i, (u, v) in enumerate(edges) if v == node)
+            indices += [global_ids[relation.src][u] for u, _ in in_edges]
+            edge_ids += [i for _, i in in_edges]
             indptr.append(len(indices))
         indices = np.array(indices, np.int64)
         topologies[relation] = Topology(
@@ -110,7 +110,7 @@ def place(graph: Graph, servers: int, seed: int) -> Placed:
             np.diff(indptr),
             np.bincount(indices, minlength=graph.counts[relation.src]),
         )
-    return Placed(topologies, original_ids, global_ids)
+    return PlacedGraph(topologies, original_ids, global_ids)
 
 
 @st.composite
@@ -144,25 +144,25 @@ def cases(draw: Any) -> tuple[Graph, list[int], list[int], tuple[int, int, int]]
 
 
 def original_nodes(subgraph: Subgraph) -> dict[str, list[int]]:
-    """Per type, in order of discovery."""
+    """Return the original ids of each type, in order of discovery."""
     return {t: subgraph.original_ids[t][ids].tolist() for t, ids in subgraph.nodes.items()}
 
 
 def original_edges(subgraph: Subgraph) -> list[dict[Relation, list[tuple[int, int, int]]]]:
-    """Per hop and relation, (destination, position, source) in order."""
+    """For each hop and relation, (destination, position, source) in order."""
     nodes = original_nodes(subgraph)
-    found = []
+    edges_by_hop = []
     for hop in subgraph.hops:
-        found.append({})
+        edges_by_hop.append({})
         for relation, (indptr, rows, positions) in hop.items():
             heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr)).tolist()
-            found[-1][relation] = [
+            edges_by_hop[-1][relation] = [
                 (nodes[relation.dst][head], position, nodes[relation.src][row])
                 for head, position, row in zip(
                     heads, positions.tolist(), rows.tolist(), strict=True
                 )
             ]
-    return found
+    return edges_by_hop
 
 
 def edge_set(subgraph: Subgraph) -> set[tuple[Any, ...]]:
@@ -175,7 +175,7 @@ def edge_set(subgraph: Subgraph) -> set[tuple[Any, ...]]:
 
 
 def node_set(subgraph: Subgraph) -> set[tuple[int, str, int]]:
-    """(hop, type, original id): who is in the frontier before each hop and after the last."""
+    """Return (hop, type, original id) for the frontiers before each hop and after the last."""
     nodes = original_nodes(subgraph)
     return {
         (hop, node_type, node)
@@ -185,14 +185,14 @@ def node_set(subgraph: Subgraph) -> set[tuple[int, str, int]]:
     }
 
 
-def same(one: Subgraph, other: Subgraph) -> bool:
-    """Bit for bit, in global ids."""
+def are_identical(subgraph: Subgraph, other: Subgraph) -> bool:
+    """Compare two subgraphs bit for bit, in global ids."""
     return (
-        all(np.array_equal(one.nodes[t], other.nodes[t]) for t in one.nodes)
-        and one.sizes == other.sizes
+        all(np.array_equal(subgraph.nodes[t], other.nodes[t]) for t in subgraph.nodes)
+        and subgraph.sizes == other.sizes
         and all(
             np.array_equal(x, y)
-            for one_hop, other_hop in zip(one.hops, other.hops, strict=True)
+            for one_hop, other_hop in zip(subgraph.hops, other.hops, strict=True)
             for relation in one_hop
             for x, y in zip(one_hop[relation], other_hop[relation], strict=True)
         )
@@ -210,7 +210,7 @@ def test_agrees_with_the_reference_on_any_partition(
     expected = reference.sample(
         graph.edges, list(graph.counts), "paper", roots, fanouts, moment, kind.partition(",")[0]
     )
-    subgraph = place(graph, servers, placement).sample(roots, fanouts, moment, kind)
+    subgraph = place_graph(graph, servers, placement).sample(roots, fanouts, moment, kind)
     assert original_nodes(subgraph) == expected.nodes
     assert subgraph.sizes == expected.sizes
     assert original_edges(subgraph) == expected.edges
@@ -220,26 +220,28 @@ def test_agrees_with_the_reference_on_any_partition(
 
 
 @every_kind
-@unhurried
+@without_deadline
 @given(case=cases(), data=st.data())
 def test_a_subgraph_is_the_union_of_its_micrographs(kind: str, case: Any, data: Any) -> None:
-    """On one server together, on another partition one by one, and in random groups."""
+    """One server samples all roots, another partition each root alone or random groups of them."""
     graph, roots, fanouts, moment = case
-    whole = place(graph, 1, 0).sample(roots, fanouts, moment, kind)
-    elsewhere = place(graph, 3, data.draw(st.integers(0, 99)))
+    subgraph = place_graph(graph, 1, 0).sample(roots, fanouts, moment, kind)
+    placed = place_graph(graph, 3, data.draw(st.integers(0, 99)))
     labels = [data.draw(st.integers(0, 2)) for _ in roots]
     groups = [[r for r, label in zip(roots, labels, strict=True) if label == g] for g in range(3)]
-    for parts in ([[root] for root in roots], groups):
-        sampled = [elsewhere.sample(part, fanouts, moment, kind) for part in parts]
-        assert set().union(*map(edge_set, sampled)) == edge_set(whole)
-        assert set().union(*map(node_set, sampled)) == node_set(whole)
+    for root_groups in ([[root] for root in roots], groups):
+        subgraphs = [
+            placed.sample(roots_of_group, fanouts, moment, kind) for roots_of_group in root_groups
+        ]
+        assert set().union(*map(edge_set, subgraphs)) == edge_set(subgraph)
+        assert set().union(*map(node_set, subgraphs)) == node_set(subgraph)
 
 
-@unhurried
+@without_deadline
 @given(cases())
 def test_counts_and_replacement(case: Any) -> None:
     graph, roots, fanouts, moment = case
-    subgraph = place(graph, 2, 1).sample(roots, fanouts, moment)
+    subgraph = place_graph(graph, 2, 1).sample(roots, fanouts, moment)
     nodes = original_nodes(subgraph)
     for fanout, sizes, hop in zip(
         fanouts, subgraph.sizes[:-1], original_edges(subgraph), strict=True
@@ -247,29 +249,31 @@ def test_counts_and_replacement(case: Any) -> None:
         for relation, edges in hop.items():
             assert len(set(edges)) == len(edges), "an edge was drawn twice"
             neighbours = graph.neighbours(relation)
-            drawn = Counter(v for v, _, _ in edges)
+            drawn_counts = Counter(v for v, _, _ in edges)
             for destination in nodes[relation.dst][: sizes[relation.dst]]:
                 degree = len(neighbours.get(destination, []))
-                assert drawn[destination] == (degree if fanout == -1 else min(degree, fanout))
+                assert drawn_counts[destination] == (
+                    degree if fanout == -1 else min(degree, fanout)
+                )
             for destination, position, source in edges:
                 assert neighbours[destination][position] == source
 
 
 @every_kind
-@unhurried
+@without_deadline
 @given(case=cases())
 def test_blocks(kind: str, case: Any) -> None:
     graph, roots, fanouts, moment = case
-    subgraph = place(graph, 3, 2).sample(roots, fanouts, moment, kind)
+    subgraph = place_graph(graph, 3, 2).sample(roots, fanouts, moment, kind)
     typed = subgraph.typed_blocks()
     assert len(typed) == len(fanouts)
-    for each in typed:
-        for name, nodes in each.nodes.items():
-            assert nodes.count == each.sources[name] >= each.destinations[name]
+    for hop_blocks in typed:
+        for name, nodes in hop_blocks.nodes.items():
+            assert nodes.count == hop_blocks.sources[name] >= hop_blocks.destinations[name]
             assert nodes.original.shape == (nodes.count,)
             assert nodes.degree is None
             assert nodes.iteration_key == subgraph.iteration_key
-    blocks = [each.blocks for each in typed]
+    blocks = [hop_blocks.blocks for hop_blocks in typed]
     for hop, relations in enumerate(reversed(blocks)):
         assert list(relations) == sorted(RELATIONS)
         for relation, block in relations.items():
@@ -299,15 +303,15 @@ def test_blocks(kind: str, case: Any) -> None:
 
 
 @every_kind
-@unhurried
+@without_deadline
 @given(case=cases())
 def test_frontiers_are_cumulative(kind: str, case: Any) -> None:
     graph, roots, fanouts, moment = case
-    subgraph = place(graph, 2, 3).sample(roots, fanouts, moment, kind)
+    subgraph = place_graph(graph, 2, 3).sample(roots, fanouts, moment, kind)
     assert original_nodes(subgraph)["paper"][: len(roots)] == roots
     for node_type, nodes in original_nodes(subgraph).items():
         assert len(set(nodes)) == len(nodes)
-        sizes = [each[node_type] for each in subgraph.sizes]
+        sizes = [frontier[node_type] for frontier in subgraph.sizes]
         assert sizes == sorted(sizes)
         assert sizes[-1] == len(nodes)
 
@@ -319,7 +323,7 @@ def test_blocks_of_a_graph_with_one_relation() -> None:
     assert torch.equal(deep.dst.original, shallow.src.original)
     graph = Graph({"author": 1, "paper": 1, "venue": 0}, {r: [] for r in RELATIONS})
     with pytest.raises(ValueError, match="one relation expected, the graph has 5"):
-        place(graph, 1, 0).sample([0], [1], (0, 0, 0)).blocks()
+        place_graph(graph, 1, 0).sample([0], [1], (0, 0, 0)).blocks()
 
 
 def random_sampler(
@@ -343,10 +347,10 @@ def test_no_roots(kind: str) -> None:
 
 def test_a_root_given_twice_is_refused_and_leaves_no_trace() -> None:
     sampler = random_sampler(30, 200, [3, 3])
-    before = sampler.sample(np.array([3, 7, 9]), 0, 0)
+    expected = sampler.sample(np.array([3, 7, 9]), 0, 0)
     with pytest.raises(ValueError, match="a root occurs twice"):
         sampler.sample(np.array([7, 9, 7]), 0, 0)
-    assert same(sampler.sample(np.array([3, 7, 9]), 0, 0), before)
+    assert are_identical(sampler.sample(np.array([3, 7, 9]), 0, 0), expected)
 
 
 @every_kind
@@ -358,9 +362,9 @@ def test_fanouts_out_of_range(kind: str, fanouts: list[int]) -> None:
 
 
 def test_more_nodes_than_rows_can_name() -> None:
-    many = np.broadcast_to(np.int64(0), 1 << 31)
+    ids = np.broadcast_to(np.int64(0), 1 << 31)
     with pytest.raises(RequestError, match="'node' has 2147483648 nodes; at most 2147483647"):
-        NeighborSampler({}, {"node": many}, "node", [1], 0)
+        NeighborSampler({}, {"node": ids}, "node", [1], 0)
 
 
 def test_original_ids_beyond_32_bits(reference: Any) -> None:
@@ -382,15 +386,19 @@ def test_original_ids_beyond_32_bits(reference: Any) -> None:
     assert original_edges(subgraph) == expected.edges
 
 
-def test_a_relation_more_changes_no_draw_of_the_others() -> None:
+def test_another_relation_changes_no_draw_of_the_others() -> None:
     generator = np.random.default_rng(4)
     links = {r: generator.integers(0, 9, (80, 2)).tolist() for r in RELATIONS}
     counts = dict.fromkeys(("author", "paper", "venue"), 9)
-    whole = Graph(counts, {r: [tuple(e) for e in edges] for r, edges in links.items()})
-    part = Graph(counts, {r: whole.edges[r] for r in RELATIONS[1:3]})
-    one, other = (place(g, 2, 5).sample([1, 4, 6], [3], (1, 2, 3)) for g in (whole, part))
-    for relation in part.edges:
-        assert original_edges(one)[0][relation] == original_edges(other)[0][relation]
+    full_graph = Graph(counts, {r: [tuple(e) for e in edges] for r, edges in links.items()})
+    smaller_graph = Graph(counts, {r: full_graph.edges[r] for r in RELATIONS[1:3]})
+    subgraph, smaller_subgraph = (
+        place_graph(g, 2, 5).sample([1, 4, 6], [3], (1, 2, 3)) for g in (full_graph, smaller_graph)
+    )
+    for relation in smaller_graph.edges:
+        assert (
+            original_edges(subgraph)[0][relation] == original_edges(smaller_subgraph)[0][relation]
+        )
 
 
 @every_kind
@@ -402,14 +410,14 @@ def test_seed_epoch_iteration_and_hop_all_matter(
     seed, epoch, iteration, hop = moment
     roots, fanouts = np.arange(200), [40, 40] if kind == "layer" else [2, 2]
 
-    def drawn(seed: int, epoch: int, iteration: int, hop: int) -> list[set[int]]:
+    def drawn_neighbours(seed: int, epoch: int, iteration: int, hop: int) -> list[set[int]]:
         sampler = random_sampler(200, 4000, fanouts, seed, kind)
         subgraph = sampler.sample(roots, epoch, iteration)
         indptr, rows, _ = subgraph.hops[hop][EDGE]
         return [set(rows[indptr[v] : indptr[v + 1]].tolist()) for v in range(200)]
 
-    base, changed = drawn(0, 0, 0, 0), drawn(seed, epoch, iteration, hop)
-    assert sum(x != y for x, y in zip(base, changed, strict=True)) > 150
+    base, other = drawn_neighbours(0, 0, 0, 0), drawn_neighbours(seed, epoch, iteration, hop)
+    assert sum(x != y for x, y in zip(base, other, strict=True)) > 150
 
 
 @pytest.mark.parametrize("fanout", [2, 5])
@@ -417,9 +425,9 @@ def test_neighbours_are_drawn_uniformly(fanout: int) -> None:
     """One destination of in-degree 11 over 1500 iterations, fixed seed."""
     topology = build_topology(np.arange(11), np.zeros(11, np.int64), 11, 11)
     sampler = NeighborSampler({EDGE: topology}, {"node": np.arange(11)}, "node", [fanout], 2)
-    drawn = np.zeros(11)
+    counts = np.zeros(11)
     for iteration in range(1500):
-        drawn[sampler.sample(np.array([0]), 0, iteration).hops[0][EDGE].positions] += 1
+        counts[sampler.sample(np.array([0]), 0, iteration).hops[0][EDGE].positions] += 1
     expected = 1500 * fanout / 11
     # Draws without replacement vary less than independent ones, so the bound is a safe one.
-    assert ((drawn - expected) ** 2).sum() / expected < chi2.ppf(0.999, 10)
+    assert ((counts - expected) ** 2).sum() / expected < chi2.ppf(0.999, 10)

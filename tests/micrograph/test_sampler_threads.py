@@ -23,14 +23,14 @@ from hopper.micrograph.subgraph import Subgraph
 EDGE = Relation("node", "edge", "node")
 
 
-def same(one: Subgraph, other: Subgraph) -> bool:
-    """Bit for bit, in global ids."""
+def are_identical(subgraph: Subgraph, other: Subgraph) -> bool:
+    """Compare two subgraphs bit for bit, in global ids."""
     return (
-        all(np.array_equal(one.nodes[t], other.nodes[t]) for t in one.nodes)
-        and one.sizes == other.sizes
+        all(np.array_equal(subgraph.nodes[t], other.nodes[t]) for t in subgraph.nodes)
+        and subgraph.sizes == other.sizes
         and all(
             np.array_equal(x, y)
-            for one_hop, other_hop in zip(one.hops, other.hops, strict=True)
+            for one_hop, other_hop in zip(subgraph.hops, other.hops, strict=True)
             for relation in one_hop
             for x, y in zip(one_hop[relation], other_hop[relation], strict=True)
         )
@@ -49,13 +49,13 @@ def random_sampler(
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """Leaves the number of threads as it was."""
+    """Set two threads, and restore their number afterwards."""
     if numba.config.NUMBA_NUM_THREADS < 2:
         pytest.skip("numba was started with a single thread")
-    before = numba.get_num_threads()
+    threads_before = numba.get_num_threads()
     numba.set_num_threads(2)
     yield
-    numba.set_num_threads(before)
+    numba.set_num_threads(threads_before)
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -68,11 +68,11 @@ def test_one_thread_or_two(kind: type[NeighborSampler], sizes: list[int]) -> Non
     sampler = random_sampler(20_000, 200_000, sizes, kind)
     on_two = sampler.sample(roots, 0, 0)
     numba.set_num_threads(1)
-    assert same(sampler.sample(roots, 0, 0), on_two)
+    assert are_identical(sampler.sample(roots, 0, 0), on_two)
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_few_destinations_wake_nobody() -> None:
+def test_few_destinations_are_drawn_on_one_thread() -> None:
     for destinations, threads in ((0, 1), (1500, 1), (5000, 2)):
         with threads_for(destinations):
             assert numba.get_num_threads() == threads
@@ -88,14 +88,16 @@ def test_few_destinations_wake_nobody() -> None:
     st.lists(st.integers(0, 300), unique=True, max_size=40),
 )
 def test_discovery_names_nodes_in_order_of_first_appearance(
-    sources: list[int], known: list[int]
+    sources: list[int], known_nodes: list[int]
 ) -> None:
     table = np.full(301, frontier_kernels.UNSEEN, np.int32)
-    table[known] = np.arange(len(known))
-    rows, fresh = frontier_kernels.discover(np.array(sources, np.int64), table, len(known))
-    order = list(dict.fromkeys(known + sources))
+    table[known_nodes] = np.arange(len(known_nodes))
+    rows, new_nodes = frontier_kernels.discover(
+        np.array(sources, np.int64), table, len(known_nodes)
+    )
+    order = list(dict.fromkeys(known_nodes + sources))
     assert [order[row] for row in rows] == sources
-    assert known + fresh.tolist() == order
+    assert known_nodes + new_nodes.tolist() == order
     assert [table[node] for node in order] == list(range(len(order)))
 
 
@@ -110,5 +112,5 @@ def test_concurrent_calls() -> None:
     ]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(2):
-            found = list(pool.map(sampler.sample, batches, [0] * 24, range(24)))
-            assert all(map(same, found, expected))
+            subgraphs = list(pool.map(sampler.sample, batches, [0] * 24, range(24)))
+            assert all(map(are_identical, subgraphs, expected))

@@ -1,4 +1,4 @@
-"""Draws in time: nothing later than the root is ever drawn, and what is drawn depends on nobody."""
+"""Draws in time: nothing later than the root is drawn, and no draw depends on other roots."""
 
 from __future__ import annotations
 
@@ -44,48 +44,54 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     )
 
 
-def sampler_of(
+def make_sampler(
     directory: GraphDirectory, parts: Path, servers: int, fanouts: list[int], **options: Any
 ) -> tuple[TemporalSampler, PartitionedGraph]:
     if not parts.exists():
         partition_graph(directory, parts, servers, "random")
-    opened = PartitionedGraph.open(parts)
-    made = TemporalSampler(
-        {each: opened.topology(each) for each in opened.relations},
-        {each: opened.original_ids(each) for each in opened.schema.node_types},
+    partitioned = PartitionedGraph.open(parts)
+    sampler = TemporalSampler(
+        {relation: partitioned.topology(relation) for relation in partitioned.relations},
+        {
+            node_type: partitioned.original_ids(node_type)
+            for node_type in partitioned.schema.node_types
+        },
         "post",
         fanouts,
         3,
         **options,
     )
-    made.set_times({"post": opened.times("post")})
-    return made, opened
+    sampler.set_times({"post": partitioned.times("post")})
+    return sampler, partitioned
 
 
-def edges_of(subgraph: Subgraph, opened: PartitionedGraph) -> list[dict[Relation, np.ndarray]]:
-    """By hop and relation, [edges, 5]: original ids of both ends, the destination's and the
-    source's root's time, and the edge's id."""
-    found = []
+def edges_of(subgraph: Subgraph, partitioned: PartitionedGraph) -> list[dict[Relation, np.ndarray]]:
+    """Return [edges, 5] for each hop and relation.
+
+    Columns are the original ids of source and destination, the times of the roots that the
+    destination and the source belong to, and the edge's id.
+    """
+    edges_by_hop = []
     for number, hop in enumerate(subgraph.hops):
-        found.append({})
+        edges_by_hop.append({})
         for relation, edges in hop.items():
             count = subgraph.sizes[number][relation.dst]
             rows = np.repeat(np.arange(count), np.diff(edges.indptr))
             dst = subgraph.nodes[relation.dst][rows]
-            topology = opened.topology(relation)
+            topology = partitioned.topology(relation)
             ids = topology.edge_ids[topology.indptr[dst] + edges.positions]
             src = subgraph.nodes[relation.src][edges.indices]
-            found[-1][relation] = np.stack(
+            edges_by_hop[-1][relation] = np.stack(
                 [
-                    opened.original_ids(relation.src)[src],
-                    opened.original_ids(relation.dst)[dst],
+                    partitioned.original_ids(relation.src)[src],
+                    partitioned.original_ids(relation.dst)[dst],
                     subgraph.times[relation.dst][rows],
                     subgraph.times[relation.src][edges.indices],
                     ids,
                 ],
                 1,
             )
-    return found
+    return edges_by_hop
 
 
 @pytest.mark.parametrize("pick", ["uniform", "recent"])
@@ -93,76 +99,86 @@ def edges_of(subgraph: Subgraph, opened: PartitionedGraph) -> list[dict[Relation
 def test_nothing_later_is_drawn(
     pick: str, fanout: int, graph: GraphDirectory, tmp_path: Path
 ) -> None:
-    """Neither edges nor sources, at any hop; of all that is there, as many as wanted."""
-    sampler, opened = sampler_of(graph, tmp_path / "parts", 2, [fanout] * 3, pick=pick)
-    of_edges, of_posts = graph.times(SENT), graph.times("post")
-    ends = {each: graph.topology(each) for each in graph.schema.relations}
-    seen = 0
+    """No edge and no source is later than the root, and a node draws as many as it can."""
+    sampler, partitioned = make_sampler(graph, tmp_path / "parts", 2, [fanout] * 3, pick=pick)
+    edge_times, post_times = graph.times(SENT), graph.times("post")
+    topologies = {relation: graph.topology(relation) for relation in graph.schema.relations}
+    drawn_edges = 0
     for iteration in range(3):
         subgraph = sampler.sample(np.arange(0, 60, 7), 0, iteration)
-        roots = opened.original_ids("post")[subgraph.roots]
-        assert np.array_equal(subgraph.times["post"][: roots.size], of_posts[roots])
-        for hop, found in enumerate(edges_of(subgraph, opened)):
-            for relation, table in found.items():
-                src, _, until, behind, ids = table.T
+        roots = partitioned.original_ids("post")[subgraph.roots]
+        assert np.array_equal(subgraph.times["post"][: roots.size], post_times[roots])
+        for hop, relation_edges in enumerate(edges_of(subgraph, partitioned)):
+            for relation, table in relation_edges.items():
+                src, _, until, source_until, ids = table.T
                 # A source is there for the same root.
-                assert np.array_equal(until, behind)
+                assert np.array_equal(until, source_until)
                 if relation == SENT:
-                    assert (of_edges[ids] <= until).all()
+                    assert (edge_times[ids] <= until).all()
                 if relation.src == "post":
-                    assert (of_posts[src] <= until).all()
-                seen += ids.size
+                    assert (post_times[src] <= until).all()
+                drawn_edges += ids.size
                 # Every destination has all that there is, or as many as wanted.
                 count = subgraph.sizes[hop][relation.dst]
                 degrees = np.diff(subgraph.hops[hop][relation].indptr)
-                known = subgraph.typed_blocks()[-1 - hop].blocks[relation].in_degree().numpy()
-                wanted = known if fanout == -1 else np.minimum(known, fanout)
-                assert np.array_equal(degrees, wanted)
-                originals = opened.original_ids(relation.dst)[subgraph.nodes[relation.dst][:count]]
+                there_degrees = (
+                    subgraph.typed_blocks()[-1 - hop].blocks[relation].in_degree().numpy()
+                )
+                expected_degrees = (
+                    there_degrees if fanout == -1 else np.minimum(there_degrees, fanout)
+                )
+                assert np.array_equal(degrees, expected_degrees)
+                originals = partitioned.original_ids(relation.dst)[
+                    subgraph.nodes[relation.dst][:count]
+                ]
                 times = subgraph.times[relation.dst][:count]
-                for node, time, degree in list(zip(originals, times, known, strict=True))[:40]:
-                    csc = ends[relation]
-                    part = slice(csc.indptr[node], csc.indptr[node + 1])
-                    there = np.ones(csc.indices[part].size, np.bool_)
+                for node, time, degree in list(zip(originals, times, there_degrees, strict=True))[
+                    :40
+                ]:
+                    csc = topologies[relation]
+                    in_edges = slice(csc.indptr[node], csc.indptr[node + 1])
+                    is_there = np.ones(csc.indices[in_edges].size, np.bool_)
                     if relation == SENT:
-                        there &= of_edges[csc.edge_ids[part]] <= time
+                        is_there &= edge_times[csc.edge_ids[in_edges]] <= time
                     if relation.src == "post":
-                        there &= of_posts[csc.indices[part]] <= time
-                    assert there.sum() == degree
-    assert seen > 100
+                        is_there &= post_times[csc.indices[in_edges]] <= time
+                    assert is_there.sum() == degree
+    assert drawn_edges > 100
 
 
-def test_the_latest_are_the_latest(graph: GraphDirectory, tmp_path: Path) -> None:
-    sampler, opened = sampler_of(graph, tmp_path / "parts", 1, [4], pick="recent")
+def test_recent_draws_take_the_latest_edges(graph: GraphDirectory, tmp_path: Path) -> None:
+    sampler, partitioned = make_sampler(graph, tmp_path / "parts", 1, [4], pick="recent")
     subgraph = sampler.sample(np.arange(60), 0, 0)
-    (found,) = edges_of(subgraph, opened)
-    of_edges, csc = graph.times(SENT), graph.topology(SENT)
+    (edges_by_relation,) = edges_of(subgraph, partitioned)
+    edge_times, csc = graph.times(SENT), graph.topology(SENT)
     for node in range(60):
-        own = found[SENT][found[SENT][:, 1] == opened.original_ids("post")[node]]
-        original, ids = opened.original_ids("post")[node], own[:, 4]
-        mine = csc.edge_ids[csc.indptr[original] : csc.indptr[original + 1]]
+        node_edges = edges_by_relation[SENT][
+            edges_by_relation[SENT][:, 1] == partitioned.original_ids("post")[node]
+        ]
+        original, ids = partitioned.original_ids("post")[node], node_edges[:, 4]
+        edge_ids = csc.edge_ids[csc.indptr[original] : csc.indptr[original + 1]]
         until = graph.times("post")[original]
-        expected = np.sort(of_edges[mine][of_edges[mine] <= until])[::-1][:4]
-        assert np.array_equal(of_edges[ids], expected)
+        expected = np.sort(edge_times[edge_ids][edge_times[edge_ids] <= until])[::-1][:4]
+        assert np.array_equal(edge_times[ids], expected)
 
 
-def test_draws_depend_on_nobody(graph: GraphDirectory, tmp_path: Path) -> None:
+def test_draws_depend_on_no_other_root(graph: GraphDirectory, tmp_path: Path) -> None:
     """A batch's subgraph is the union of its micrographs, on any number of servers."""
     sets = []
     for servers in (1, 3):
-        sampler, opened = sampler_of(graph, tmp_path / f"parts-{servers}", servers, [3, 2])
-        roots = opened.global_ids("post")[np.arange(0, 60, 5)]
-        together = edges_of(sampler.sample(roots, 1, 2), opened)
-        alone = [
-            edges_of(sampler.sample(roots[i : i + 1], 1, 2), opened) for i in range(len(roots))
+        sampler, partitioned = make_sampler(graph, tmp_path / f"parts-{servers}", servers, [3, 2])
+        roots = partitioned.global_ids("post")[np.arange(0, 60, 5)]
+        batch_edges = edges_of(sampler.sample(roots, 1, 2), partitioned)
+        root_edges = [
+            edges_of(sampler.sample(roots[i : i + 1], 1, 2), partitioned) for i in range(len(roots))
         ]
-        for hop, found in enumerate(together):
-            for relation, table in found.items():
-                parts = np.concatenate([each[hop][relation] for each in alone])
-                assert set(map(tuple, parts)) == set(map(tuple, table))
-        sets.append([{r: set(map(tuple, t)) for r, t in hop.items()} for hop in together])
+        for hop, batch_relations in enumerate(batch_edges):
+            for relation, table in batch_relations.items():
+                from_roots = np.concatenate([edges[hop][relation] for edges in root_edges])
+                assert set(map(tuple, from_roots)) == set(map(tuple, table))
+        sets.append([{r: set(map(tuple, t)) for r, t in hop.items()} for hop in batch_edges])
     assert sets[0] == sets[1]
-    assert any(len(each) > 20 for each in sets[0][1].values())
+    assert any(len(edges) > 20 for edges in sets[0][1].values())
 
 
 def test_uniform_draws_are_uniform(tmp_path: Path) -> None:
@@ -178,11 +194,11 @@ def test_uniform_draws_are_uniform(tmp_path: Path) -> None:
         options=ImportOptions(split=RandomSplit(0.5, 0.0)),
     )
     partition_graph(directory, tmp_path / "parts", 1)
-    opened = PartitionedGraph.open(tmp_path / "parts")
-    ids = {"node": opened.original_ids("node")}
-    sampler = TemporalSampler({EDGE: opened.topology(EDGE)}, ids, "node", [2], 5)
-    sampler.set_times({"node": opened.times("node")})
-    root, counts = opened.global_ids("node")[[9]], np.zeros(10)
+    partitioned = PartitionedGraph.open(tmp_path / "parts")
+    ids = {"node": partitioned.original_ids("node")}
+    sampler = TemporalSampler({EDGE: partitioned.topology(EDGE)}, ids, "node", [2], 5)
+    sampler.set_times({"node": partitioned.times("node")})
+    root, counts = partitioned.global_ids("node")[[9]], np.zeros(10)
     rounds = 3000
     for iteration in range(rounds):
         subgraph = sampler.sample(root, 0, iteration)
@@ -190,6 +206,6 @@ def test_uniform_draws_are_uniform(tmp_path: Path) -> None:
         np.add.at(counts, block.src.original[block.indices].numpy(), 1)
         assert block.in_degree().tolist() == [6]
     assert counts[[0, 3, 7]].sum() == 0
-    there = counts[[1, 2, 4, 5, 6, 8]]
-    assert there.sum() == 2 * rounds
-    assert stats.chisquare(there).pvalue > 1e-3
+    there_counts = counts[[1, 2, 4, 5, 6, 8]]
+    assert there_counts.sum() == 2 * rounds
+    assert stats.chisquare(there_counts).pvalue > 1e-3

@@ -31,30 +31,30 @@ SEED = 9
 NODES = 250
 
 
-def lists_of(weights: Sequence[Sequence[float]], sources: int) -> Topology:
-    """A topology whose destination i has neighbours 0, 1, ... with these weights."""
-    degrees = np.array([len(each) for each in weights])
+def make_lists(weights: Sequence[Sequence[float]], sources: int) -> Topology:
+    """Make a topology whose destination i has neighbours 0, 1, ... with these weights."""
+    degrees = np.array([len(row) for row in weights])
     indptr = np.concatenate(([0], np.cumsum(degrees)))
     indices = np.concatenate([np.arange(n) for n in degrees]).astype(np.int64)
-    largest = max(max(each, default=0.0) for each in weights)
-    sums = [np.cumsum([max(1, math.floor(w / largest * 2**32)) for w in each]) for each in weights]
+    largest = max(max(row, default=0.0) for row in weights)
+    sums = [np.cumsum([max(1, math.floor(w / largest * 2**32)) for w in row]) for row in weights]
     degrees = np.concatenate((degrees, np.zeros(sources - degrees.size, np.int64)))
     indptr = np.concatenate((indptr, np.full(sources + 1 - indptr.size, indptr[-1])))
-    together = np.concatenate(sums).astype(np.int64)
-    table = np.empty(together.size, np.uint32)
-    write_tables(together, indptr, 0, sources, table)
+    all_sums = np.concatenate(sums).astype(np.int64)
+    table = np.empty(all_sums.size, np.uint32)
+    write_tables(all_sums, indptr, 0, sources, table)
     return Topology(
         indptr,
         indices,
         np.arange(indices.size),
         degrees,
         np.bincount(indices, minlength=sources),
-        weight_sums=together,
+        weight_sums=all_sums,
         alias_table=table,
     )
 
 
-def sampler_of(
+def make_sampler(
     topology: Topology,
     fanout: int,
     kind: type[NeighborSampler] = WeightedSampler,
@@ -64,56 +64,59 @@ def sampler_of(
     return kind({EDGE: topology}, {"node": ids}, "node", [fanout], SEED, **options)
 
 
-def columns_of(units: list[int]) -> tuple[int, list[int], list[int]]:
-    """The capacity of a list's columns, what each one's own position has of it, and who has the
-    rest, by the page."""
+def make_columns(units: list[int]) -> tuple[int, list[int], list[int]]:
+    """Make the columns of a list as docs/inside/draws.md says.
+
+    Returns the capacity of a column, the units of each column that belong to its own position, and
+    the position that has the rest of it.
+    """
     degree, capacity = len(units), -(-sum(units) // len(units))
     light = [place for place in range(degree) if units[place] <= capacity]
     heavy = [place for place in range(degree) if units[place] > capacity]
-    own, other, rest = [0] * degree, [degree] * degree, list(units)
+    own_units, others, remaining = [0] * degree, [degree] * degree, list(units)
     column = light.pop(0)
     for _ in range(degree):
-        own[column] = rest[column]
-        spare = capacity - rest[column]
+        own_units[column] = remaining[column]
+        spare = capacity - remaining[column]
         if spare == 0:
-            other[column] = column
+            others[column] = column
         elif heavy:
-            other[column] = heavy[0]
-            rest[heavy[0]] -= spare
-        if heavy and rest[heavy[0]] <= capacity:
+            others[column] = heavy[0]
+            remaining[heavy[0]] -= spare
+        if heavy and remaining[heavy[0]] <= capacity:
             column = heavy.pop(0)
         elif light:
             column = light.pop(0)
     assert not light
     assert not heavy
-    return capacity, own, other
+    return capacity, own_units, others
 
 
-def expected(
-    topology: Topology, node: int, fanout: int, lacking: Sequence[int], moment: tuple[int, int]
+def draw_by_specification(
+    topology: Topology, node: int, fanout: int, left_out: Sequence[int], moment: tuple[int, int]
 ) -> tuple[list[int], float]:
-    """The positions that a node draws, and the time of the arrival behind them, by the page."""
+    """Return the positions that a node draws, and the time of the next arrival, by the page."""
     first, last = topology.indptr[node : node + 2].tolist()
     assert topology.weight_sums is not None
     units = np.diff(topology.weight_sums[first:last].tolist(), prepend=0).tolist()
-    left = [place for place in range(last - first) if place not in lacking]
-    if len(left) <= fanout:
-        return left, math.inf
+    remaining = [place for place in range(last - first) if place not in left_out]
+    if len(remaining) <= fanout:
+        return remaining, math.inf
     words = (SEED, *moment, 0, EDGE.draw_key(), node)
     key, arrivals = (key_of(word, *words) for word in (1, 11))
-    drawn = [] if lacking else by_columns(units, key, fanout)
+    drawn = [] if left_out else draw_by_columns(units, key, fanout)
     for i in range(len(drawn), fanout):
-        taken = {*drawn, *lacking}
-        total = sum(units) - sum(units[place] for place in taken)
+        excluded = {*drawn, *left_out}
+        total = sum(units) - sum(units[place] for place in excluded)
         x = variate_of(key, 2**32 + i) * total >> 64
-        for place in left:
-            if place in taken:
+        for place in remaining:
+            if place in excluded:
                 continue
             if x < units[place]:
                 break
             x -= units[place]
         drawn.append(place)
-    total, time = sum(units[place] for place in left), 0.0
+    total, time = sum(units[place] for place in remaining), 0.0
     for i, place in enumerate([*drawn, None]):
         u = ((variate_of(arrivals, i) >> 11) + 0.5) * 2.0**-53
         time -= math.log(u) / total
@@ -121,23 +124,23 @@ def expected(
     return drawn, time
 
 
-def by_columns(units: list[int], key: int, fanout: int) -> list[int]:
-    """What a list's columns give, by the page."""
+def draw_by_columns(units: list[int], key: int, fanout: int) -> list[int]:
+    """Return the positions that a list's columns give, by the page."""
     drawn: list[int] = []
     if len(units) > LONGEST:
         return drawn
-    capacity, own, other = columns_of(units)
+    capacity, own_units, others = make_columns(units)
     for first_attempt in itertools.count(0, 16):
-        before = len(drawn)
+        count_before = len(drawn)
         for attempt in range(first_attempt, first_attempt + 16):
             product = variate_of(key, attempt) * len(units)
             column, unit = product >> 64, (product % 2**64) * capacity >> 64
-            place = column if unit < own[column] else other[column]
+            place = column if unit < own_units[column] else others[column]
             if place < len(units) and place not in drawn:
                 drawn.append(place)
                 if len(drawn) == fanout:
                     return drawn
-        if len(drawn) == before:
+        if len(drawn) == count_before:
             break
     return drawn
 
@@ -159,62 +162,62 @@ def random_lists(seed: int, nodes: int) -> list[list[float]]:
 
 @pytest.mark.parametrize("fanout", [1, 3, 10, 50])
 @pytest.mark.parametrize("with_left_out", [False, True])
-def test_draws_are_those_of_the_page(fanout: int, with_left_out: bool) -> None:
+def test_draws_are_as_specified(fanout: int, with_left_out: bool) -> None:
     lists = random_lists(fanout, NODES)
-    topology = lists_of(lists, NODES)
-    sampler = sampler_of(topology, fanout, unbiased=True)
-    lacking: list[list[int]] = [[] for _ in lists]
+    topology = make_lists(lists, NODES)
+    sampler = make_sampler(topology, fanout, unbiased=True)
+    left_out_places: list[list[int]] = [[] for _ in lists]
     if with_left_out:
         generator = np.random.default_rng(1)
-        lacking = [
-            sorted(
-                generator.choice(len(each), generator.integers(0, len(each) + 1), False).tolist()
-            )
-            for each in lists
+        left_out_places = [
+            sorted(generator.choice(len(row), generator.integers(0, len(row) + 1), False).tolist())
+            for row in lists
         ]
-        places = np.array(list(itertools.chain(*lacking)), np.int64)
-        bounds = np.cumsum([0, *map(len, lacking)])
-        found = LeftOut(np.arange(NODES), bounds, places)
-        sampler.left_out = lambda moment: {EDGE: found}
+        places = np.array(list(itertools.chain(*left_out_places)), np.int64)
+        bounds = np.cumsum([0, *map(len, left_out_places)])
+        left_out = LeftOut(np.arange(NODES), bounds, places)
+        sampler.left_out = lambda moment: {EDGE: left_out}
     nodes = np.random.default_rng(2).permutation(NODES)
     subgraph = sampler.sample(nodes, 4, 7)
     (edges,) = subgraph.hops[0].values()
     (block,) = subgraph.blocks()
     inverse = block.inverse_probability(torch.float64).numpy()
     for row, node in enumerate(nodes.tolist()):
-        own = slice(edges.indptr[row], edges.indptr[row + 1])
-        drawn, time = expected(topology, node, fanout, lacking[node], (4, 7))
-        assert edges.positions[own].tolist() == drawn
+        edges_of_node = slice(edges.indptr[row], edges.indptr[row + 1])
+        drawn, time = draw_by_specification(topology, node, fanout, left_out_places[node], (4, 7))
+        assert edges.positions[edges_of_node].tolist() == drawn
         first = topology.indptr[node]
         assert topology.weight_sums is not None
         units = np.diff(topology.weight_sums[first : first + len(lists[node])], prepend=0)[drawn]
-        told = 1.0 / -np.expm1(-units * time) if math.isfinite(time) else np.ones(len(drawn))
-        np.testing.assert_allclose(inverse[own], told, rtol=1e-9)
+        expected_inverse = (
+            1.0 / -np.expm1(-units * time) if math.isfinite(time) else np.ones(len(drawn))
+        )
+        np.testing.assert_allclose(inverse[edges_of_node], expected_inverse, rtol=1e-9)
 
 
 @pytest.mark.parametrize("spread", [0, 1, 8, 30])
-def test_columns_have_each_edge_as_much_as_it_weighs(spread: int) -> None:
+def test_every_edge_has_as_many_units_of_columns_as_it_weighs(spread: int) -> None:
     generator = np.random.default_rng(spread)
     for degree in (1, 2, 3, 17, 64, 400):
         units = np.maximum(1, np.exp2(32 - generator.exponential(spread, degree))).astype(np.int64)
-        own, other = np.empty(degree, np.int64), np.empty(degree, np.int64)
-        capacity = fill_columns(np.cumsum(units), 0, degree, own, other)
-        told = columns_of(units.tolist())
-        assert (capacity, own.tolist(), other.tolist()) == told
-        shares = np.bincount(np.arange(degree), own, degree + 1)
-        shares += np.bincount(other, capacity - own, degree + 1)
+        own_units, others = np.empty(degree, np.int64), np.empty(degree, np.int64)
+        capacity = fill_columns(np.cumsum(units), 0, degree, own_units, others)
+        columns = make_columns(units.tolist())
+        assert (capacity, own_units.tolist(), others.tolist()) == columns
+        shares = np.bincount(np.arange(degree), own_units, degree + 1)
+        shares += np.bincount(others, capacity - own_units, degree + 1)
         np.testing.assert_array_equal(shares[:-1], units)
         # Less than a unit a column is nobody's.
         assert 0 <= shares[-1] == degree * capacity - units.sum() < degree
 
 
-def test_what_the_stored_columns_cannot_tell_is_looked_up() -> None:
-    """The share of a column is kept in 16 bits: a few of these draws fall between two of them."""
+def test_draws_that_16_bits_cannot_decide_read_the_exact_sums() -> None:
+    """The share of a column is stored in 16 bits, and a few of these draws need more of them."""
     nodes, fanout = 20_000, 2
-    topology = alike([5.0, 1.0, 3.0], nodes)
-    sampler = sampler_of(topology, fanout)
+    topology = make_equal_lists([5.0, 1.0, 3.0], nodes)
+    sampler = make_sampler(topology, fanout)
     assert topology.alias_table is not None
-    shares, between = topology.alias_table[:3] >> 16, 0
+    shares, undecided = topology.alias_table[:3] >> 16, 0
     for iteration in range(20):
         (edges,) = sampler.sample(np.arange(nodes), 0, iteration).hops[0].values()
         drawn = edges.positions.reshape(nodes, fanout).tolist()
@@ -227,25 +230,27 @@ def test_what_the_stored_columns_cannot_tell_is_looked_up() -> None:
         product += (first % np.uint64(2**32)) * np.uint64(3) >> np.uint64(32)
         share = shares[product >> np.uint64(32)]
         for node in np.flatnonzero((product >> np.uint64(16)) % np.uint64(2**16) == share).tolist():
-            between += 1
-            assert drawn[node] == expected(topology, node, fanout, [], (0, iteration))[0]
-    assert between > 0
+            undecided += 1
+            assert (
+                drawn[node] == draw_by_specification(topology, node, fanout, [], (0, iteration))[0]
+            )
+    assert undecided > 0
 
 
-def test_lists_without_a_table_are_drawn_as_the_page_says() -> None:
+def test_lists_without_a_table_are_drawn_as_specified() -> None:
     generator = np.random.default_rng(8)
     weights = np.exp(generator.normal(0, 1, LONGEST + 1)).tolist()
     for length in (LONGEST, LONGEST + 1):
-        topology = lists_of([weights[:length]], length)
-        (edges,) = sampler_of(topology, 20).sample(np.array([0]), 2, 3).hops[0].values()
-        assert edges.positions.tolist() == expected(topology, 0, 20, [], (2, 3))[0]
+        topology = make_lists([weights[:length]], length)
+        (edges,) = make_sampler(topology, 20).sample(np.array([0]), 2, 3).hops[0].values()
+        assert edges.positions.tolist() == draw_by_specification(topology, 0, 20, [], (2, 3))[0]
 
 
-def alike(weights: Sequence[float], nodes: int) -> Topology:
-    return lists_of([weights] * nodes, nodes)
+def make_equal_lists(weights: Sequence[float], nodes: int) -> Topology:
+    return make_lists([weights] * nodes, nodes)
 
 
-def positions_of(sampler: NeighborSampler, nodes: int) -> NDArray[np.int64]:
+def sample_positions(sampler: NeighborSampler, nodes: int) -> NDArray[np.int64]:
     """[nodes, drawn]"""
     (edges,) = sampler.sample(np.arange(nodes), 0, 0).hops[0].values()
     return edges.positions.reshape(nodes, -1)
@@ -253,7 +258,7 @@ def positions_of(sampler: NeighborSampler, nodes: int) -> NDArray[np.int64]:
 
 def test_sets_are_drawn_as_often_as_successive_draws_make_them() -> None:
     weights, nodes = [5.0, 1.0, 3.0, 0.5, 2.0], 30_000
-    drawn = positions_of(sampler_of(alike(weights, nodes), 2), nodes)
+    drawn = sample_positions(make_sampler(make_equal_lists(weights, nodes), 2), nodes)
     pairs = list(itertools.permutations(range(5), 2))
     total = sum(weights)
     chances = [weights[a] / total * weights[b] / (total - weights[a]) for a, b in pairs]
@@ -264,7 +269,7 @@ def test_sets_are_drawn_as_often_as_successive_draws_make_them() -> None:
 
 def test_equal_weights_are_equally_likely() -> None:
     nodes = 20_000
-    drawn = positions_of(sampler_of(alike([0.3] * 7, nodes), 3), nodes)
+    drawn = sample_positions(make_sampler(make_equal_lists([0.3] * 7, nodes), 3), nodes)
     counts = np.bincount(np.sort(drawn, 1) @ [49, 7, 1])
     counts = counts[counts > 0]
     assert counts.size == math.comb(7, 3)
@@ -274,13 +279,13 @@ def test_equal_weights_are_equally_likely() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_with_replacement_each_draw_is_from_all(weighted: bool) -> None:
     weights, nodes = [5.0, 1.0, 3.0, 0.5], 20_000
-    topology = alike(weights, nodes)
+    topology = make_equal_lists(weights, nodes)
     sampler = (
-        sampler_of(topology, 6, replace=True)
+        make_sampler(topology, 6, replace=True)
         if weighted
-        else sampler_of(topology, 6, ReplacementSampler)
+        else make_sampler(topology, 6, ReplacementSampler)
     )
-    drawn = positions_of(sampler, nodes)
+    drawn = sample_positions(sampler, nodes)
     assert drawn.shape == (nodes, 6)
     chances = np.array(weights) / sum(weights) if weighted else np.full(4, 0.25)
     for column in drawn.T:
@@ -291,19 +296,19 @@ def test_with_replacement_each_draw_is_from_all(weighted: bool) -> None:
     assert stats.chisquare(pairs, np.outer(chances, chances).ravel() * nodes).pvalue > 1e-4
 
 
-def test_what_is_left_out_is_never_drawn_again_with_replacement() -> None:
+def test_edges_left_out_are_never_drawn_with_replacement() -> None:
     weights, nodes = [5.0, 1.0, 3.0, 0.5], 5_000
     places = np.tile([0, 2], nodes)
-    found = LeftOut(np.arange(nodes), np.arange(0, 2 * nodes + 1, 2), places)
+    left_out = LeftOut(np.arange(nodes), np.arange(0, 2 * nodes + 1, 2), places)
     for weighted in (False, True):
-        topology = alike(weights, nodes)
+        topology = make_equal_lists(weights, nodes)
         sampler = (
-            sampler_of(topology, 4, replace=True)
+            make_sampler(topology, 4, replace=True)
             if weighted
-            else sampler_of(topology, 4, ReplacementSampler)
+            else make_sampler(topology, 4, ReplacementSampler)
         )
-        sampler.left_out = lambda moment: {EDGE: found}
-        counts = np.bincount(positions_of(sampler, nodes).ravel(), minlength=4)
+        sampler.left_out = lambda moment: {EDGE: left_out}
+        counts = np.bincount(sample_positions(sampler, nodes).ravel(), minlength=4)
         assert counts[0] == counts[2] == 0
         chances = np.array([2, 1]) / 3 if weighted else np.full(2, 0.5)
         assert stats.chisquare(counts[[1, 3]], chances * 4 * nodes).pvalue > 1e-4
@@ -319,7 +324,7 @@ def test_weighted_sums_have_sums_over_all_as_their_expectation(
     values, nodes = torch.from_numpy(generator.normal(2.0, 1.0, 12)), 60_000
     # In proportion to the weights, as who draws by them hopes, and otherwise.
     values = values * torch.tensor(weights).double().sqrt()
-    sampler = sampler_of(alike(weights, nodes), 4, unbiased=True, replace=replace)
+    sampler = make_sampler(make_equal_lists(weights, nodes), 4, unbiased=True, replace=replace)
     (block,) = sampler.sample(np.arange(nodes), 0, 0).blocks()
     products = block.inverse_probability(torch.float64) * values[block.positions]
     sums = products.view(nodes, -1).sum(1)
@@ -338,34 +343,34 @@ def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
         labels=np.zeros(200, np.int64),
         edge_weights=np.exp(generator.normal(0, 2, 3000)),
     )
-    graph, found = GraphDirectory.open(tmp_path / "graph"), []
+    graph, results = GraphDirectory.open(tmp_path / "graph"), []
     for servers, topology in ((1, "replicated"), (3, "replicated"), (2, "partitioned")):
         parts = tmp_path / f"{servers}-{topology}"
         partition_graph(graph, parts, servers, "random", seed=servers, topology=topology)
-        divided = PartitionedGraph.open(parts)
+        partitioned = PartitionedGraph.open(parts)
         sampler = WeightedSampler(
-            {EDGE: divided.topology(EDGE)},
-            {"node": divided.original_ids("node")},
+            {EDGE: partitioned.topology(EDGE)},
+            {"node": partitioned.original_ids("node")},
             "node",
             [5, 3],
             SEED,
             unbiased=True,
         )
-        roots = divided.global_ids("node")[np.arange(40)]
+        roots = partitioned.global_ids("node")[np.arange(40)]
         subgraph = sampler.sample(np.asarray(roots), 1, 2)
         blocks = subgraph.blocks()
-        names = divided.original_ids("node")[subgraph.nodes["node"]]
-        found.append(
+        names = partitioned.original_ids("node")[subgraph.nodes["node"]]
+        results.append(
             (
                 names,
                 *(np.asarray(block.positions) for block in blocks),
                 *(block.inverse_probability(torch.float64).numpy() for block in blocks),
             )
         )
-    assert len(found[0][0]) > 100
-    for other in found[1:]:
-        for ours, theirs in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    assert len(results[0][0]) > 100
+    for result in results[1:]:
+        for expected_array, array in zip(results[0], result, strict=True):
+            np.testing.assert_array_equal(expected_array, array)
 
 
 def test_a_graph_that_was_divided_without_tables_is_refused(tmp_path: Path) -> None:
@@ -376,9 +381,9 @@ def test_a_graph_that_was_divided_without_tables_is_refused(tmp_path: Path) -> N
         edge_weights=np.ones(3),
     )
     partition_graph(graph, tmp_path / "parts", 1, "random")
-    divided = PartitionedGraph.open(tmp_path / "parts")
-    (relation,) = divided.schema.relations
+    partitioned = PartitionedGraph.open(tmp_path / "parts")
+    (relation,) = partitioned.schema.relations
     file = topology_file(tmp_path / "parts", relation, "alias_table")
     file.unlink()
     with pytest.raises(GraphError, match=r"alias_table.npy: .*missing file.* divide it again with"):
-        divided.topology(relation)
+        partitioned.topology(relation)
