@@ -43,7 +43,7 @@ def library_schema() -> GraphSchema:
     )
 
 
-def fill(writer: GraphWriter, schema: GraphSchema, generator: np.random.Generator) -> None:
+def fill_graph(writer: GraphWriter, schema: GraphSchema, generator: np.random.Generator) -> None:
     """Write random edges (parallel ones and self-loops included), features, labels and splits."""
     for relation, edges in schema.relations.items():
         sources = schema.node_types[relation.src].count
@@ -66,9 +66,11 @@ def fill(writer: GraphWriter, schema: GraphSchema, generator: np.random.Generato
             writer.labels(name, generator.integers(0, 2, (count, labels.classes), np.uint8))
         else:
             writer.labels(name, generator.random(count, np.float32))
-    ends = schema.target
+    target = schema.target
     population = (
-        schema.node_types[ends].count if isinstance(ends, str) else schema.relations[ends].count
+        schema.node_types[target].count
+        if isinstance(target, str)
+        else schema.relations[target].count
     )
     for name, size in schema.splits.items():
         writer.split(name, generator.permutation(population)[:size])
@@ -89,13 +91,13 @@ def library(tmp_path: Path) -> GraphDirectory:
 def _write_library(folder: Path) -> GraphDirectory:
     out, schema = folder / "library", library_schema()
     with GraphWriter(out, schema) as writer:
-        fill(writer, schema, np.random.default_rng(7))
+        fill_graph(writer, schema, np.random.default_rng(7))
     return GraphDirectory.open(out)
 
 
 @pytest.fixture
 def make_graph(tmp_path: Path) -> MakeGraph:
-    """A function of (name, nodes, src, dst, train ids) that writes a homogeneous graph."""
+    """Return a function of (name, nodes, src, dst, train ids) that writes a homogeneous graph."""
 
     def make(
         name: str, nodes: int, src: ArrayLike, dst: ArrayLike, train: Sequence[int]

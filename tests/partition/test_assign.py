@@ -32,8 +32,8 @@ def planted(make_graph: MakeGraph) -> GraphDirectory:
     generator = np.random.default_rng(3)
     nodes, edges = 2000, 10_000
     src = generator.integers(0, nodes, edges)
-    near = 4 * generator.integers(0, nodes // 4, edges) + src % 4
-    dst = np.where(generator.random(edges) < 0.9, near, generator.integers(0, nodes, edges))
+    in_community = 4 * generator.integers(0, nodes // 4, edges) + src % 4
+    dst = np.where(generator.random(edges) < 0.9, in_community, generator.integers(0, nodes, edges))
     return make_graph("planted", nodes, src, dst, range(0, nodes, 3))
 
 
@@ -59,27 +59,27 @@ def test_metis_can_be_repeated(
     if backend == "dgl":
         pytest.importorskip("dgl")
     schema = planted.schema
-    topologies = {each: planted.topology(each) for each in schema.relations}
+    topologies = {relation: planted.topology(relation) for relation in schema.relations}
     adjacency = symmetrise(schema, topologies)
     weights = Balance.of(planted).weights(schema, topologies, adjacency, backend)
     scratch = planted.path.parent
     # DGL's METIS has no seed, so there another one must not matter.
     seeds = (1, 2) if backend == "dgl" else (1, 1, 2)
-    first, again, *others = (
+    first, repeated, *other_seeds = (
         assign_metis(adjacency, weights, 5, seed, backend, scratch) for seed in seeds
     )
-    np.testing.assert_array_equal(first, again)
-    assert all((other != first).any() for other in others)
+    np.testing.assert_array_equal(first, repeated)
+    assert all((homes != first).any() for homes in other_seeds)
 
 
-def test_a_failing_metis_is_an_error_with_its_last_words(planted: GraphDirectory) -> None:
+def test_a_failing_metis_is_an_error_that_quotes_its_output(planted: GraphDirectory) -> None:
     pair = Adjacency(np.array([0, 1, 2]), np.array([1, 0]))
     weights = np.ones((2, 0), np.int64)
     with pytest.raises(
         RequestError, match=r"(?s)could not divide 2 nodes over 2 .*exit code 1.*it said"
     ):
         assign_metis(pair, weights, 2, 0, "pymetis", planted.path.parent)
-    assert [each.name for each in planted.path.parent.iterdir()] == ["planted"]
+    assert [path.name for path in planted.path.parent.iterdir()] == ["planted"]
 
 
 def test_pymetis_takes_over_where_dgl_is_missing(
@@ -90,9 +90,9 @@ def test_pymetis_takes_over_where_dgl_is_missing(
     with pytest.raises(RequestError, match=r"METIS needs DGL .*hopper-gnn"):
         choose_backend("dgl")
     first = partition_graph(planted, planted.path.parent / "first", 4, seed=9)
-    again = partition_graph(planted, planted.path.parent / "again", 4, seed=9)
+    repeated = partition_graph(planted, planted.path.parent / "again", 4, seed=9)
     assert first.description["backend"] == "pymetis"
-    np.testing.assert_array_equal(first.original_ids("node"), again.original_ids("node"))
+    np.testing.assert_array_equal(first.original_ids("node"), repeated.original_ids("node"))
 
 
 def test_without_any_metis_streaming_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,21 +115,22 @@ def test_random_is_balanced_by_type(servers: int) -> None:
 
 
 def test_random_depends_on_seed_and_type_alone() -> None:
-    alone = assign_random(_nodes(paper=50), 3, seed=1, arrays=ARRAYS)["paper"]
-    among = assign_random(_nodes(author=8, paper=50), 3, seed=1, arrays=ARRAYS)
-    np.testing.assert_array_equal(alone, among["paper"])
-    assert (alone != assign_random(_nodes(paper=50), 3, seed=2, arrays=ARRAYS)["paper"]).any()
-    assert (alone != assign_random(_nodes(author=50), 3, seed=1, arrays=ARRAYS)["author"]).any()
+    papers = assign_random(_nodes(paper=50), 3, seed=1, arrays=ARRAYS)["paper"]
+    several_types = assign_random(_nodes(author=8, paper=50), 3, seed=1, arrays=ARRAYS)
+    np.testing.assert_array_equal(papers, several_types["paper"])
+    assert (papers != assign_random(_nodes(paper=50), 3, seed=2, arrays=ARRAYS)["paper"]).any()
+    assert (papers != assign_random(_nodes(author=50), 3, seed=1, arrays=ARRAYS)["author"]).any()
 
 
 def test_random_ignores_the_order_of_edges(make_graph: MakeGraph) -> None:
     generator = np.random.default_rng(0)
     src, dst = generator.integers(0, 30, (2, 100))
     order = generator.permutation(100)
-    one = make_graph("one", 30, src, dst, [1])
-    two = make_graph("two", 30, src[order], dst[order], [1])
+    in_order = make_graph("one", 30, src, dst, [1])
+    shuffled = make_graph("two", 30, src[order], dst[order], [1])
     parts = [
-        partition_graph(g, g.path.parent / f"{g.path.name}-p", 3, "random") for g in (one, two)
+        partition_graph(graph, graph.path.parent / f"{graph.path.name}-p", 3, "random")
+        for graph in (in_order, shuffled)
     ]
     np.testing.assert_array_equal(parts[0].original_ids("node"), parts[1].original_ids("node"))
     relation = Relation("node", "edge", "node")
@@ -141,7 +142,7 @@ def test_random_vector_of_the_documentation() -> None:
     assert homes.tolist() == [2, 0, 1, 1, 1, 0, 0, 2]
 
 
-def test_symmetric_graph_is_what_sets_give(library: GraphDirectory) -> None:
+def test_the_symmetric_graph_equals_one_made_of_sets(library: GraphDirectory) -> None:
     schema = library.schema
     topologies = {relation: library.topology(relation) for relation in schema.relations}
     adjacency = symmetrise(schema, topologies)
@@ -152,21 +153,21 @@ def test_symmetric_graph_is_what_sets_give(library: GraphDirectory) -> None:
             for u in edges.indices[edges.indptr[v] : edges.indptr[v + 1]]:
                 ends = (starts[relation.src] + int(u), starts[relation.dst] + v)
                 pairs |= {ends, ends[::-1]} if ends[0] != ends[1] else set()
-    found = [
+    stored_pairs = [
         (row, int(end))
         for row in range(adjacency.nodes)
         for end in adjacency.indices[adjacency.indptr[row] : adjacency.indptr[row + 1]]
     ]
-    assert found == sorted(pairs)
+    assert stored_pairs == sorted(pairs)
 
 
 def test_balance_classes_separate_types_and_training_nodes() -> None:
     schema = _nodes(author=2, paper=4, venue=1)
     classes = balance_classes(schema, np.array([0, 1]))
     assert classes.tolist() == [2, 0, 1, 1, 1, 1, 3]
-    many = _nodes(**{f"type{i}": 20 - i for i in range(12)})
+    many_types = _nodes(**{f"type{i}": 20 - i for i in range(12)})
     roots = np.zeros(20, np.int64)
-    assert balance_classes(many, roots).max() == MOST_CLASSES - 1
+    assert balance_classes(many_types, roots).max() == MOST_CLASSES - 1
 
 
 def test_combined_weight_gives_each_measure_a_third() -> None:
@@ -174,8 +175,10 @@ def test_combined_weight_gives_each_measure_a_third() -> None:
     weight = combined_weight(degrees, classes)
     assert weight.sum() == pytest.approx(3 * 16 * 100, rel=0.01)
     # One of 100,000 nodes is for training: it must not weigh as much as all others.
-    lone = combined_weight(np.ones(100_000, np.int64), (np.arange(100_000) > 0).astype(np.int64))
-    assert lone[0] / lone.sum() < 0.001
+    with_one_root = combined_weight(
+        np.ones(100_000, np.int64), (np.arange(100_000) > 0).astype(np.int64)
+    )
+    assert with_one_root[0] / with_one_root.sum() < 0.001
 
 
 def _nodes(**counts: int) -> GraphSchema:

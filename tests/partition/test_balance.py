@@ -1,4 +1,4 @@
-"""METIS balances what was chosen, on a graph whose communities hold very different things."""
+"""METIS balances what was chosen, on a graph whose communities are very different."""
 
 from __future__ import annotations
 
@@ -24,28 +24,31 @@ WITHIN = 1.1
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """Four communities of papers: one has the training papers, one the validation papers, one the
-    test papers and most in-edges, and one the tags."""
+    """Four communities of papers.
+
+    One has the training papers, one the validation papers, one the test papers and most in-edges,
+    and one the tags.
+    """
     generator = np.random.default_rng(5)
     size = PAPERS // COMMUNITIES
-    cites, tagged = Relation("paper", "cites", "paper"), Relation("tag", "on", "paper")
+    cites, on = Relation("paper", "cites", "paper"), Relation("tag", "on", "paper")
     dst = generator.integers(0, PAPERS, 8000)
     # Papers of community 2 have three times the in-edges.
     dst = np.concatenate([dst, generator.integers(2 * size, 3 * size, 6000)])
-    near = dst // size * size + generator.integers(0, size, dst.size)
-    src = np.where(generator.random(dst.size) < 0.9, near, generator.integers(0, PAPERS, dst.size))
+    cited = dst // size * size + generator.integers(0, size, dst.size)
+    src = np.where(generator.random(dst.size) < 0.9, cited, generator.integers(0, PAPERS, dst.size))
     schema = GraphSchema(
         name="uneven",
         node_types={"paper": NodeType(PAPERS), "tag": NodeType(TAGS)},
-        relations={cites: EdgeType(src.size), tagged: EdgeType(1600)},
+        relations={cites: EdgeType(src.size), on: EdgeType(1600)},
         target="paper",
         splits={"train": 300, "val": 200, "test": 200},
     )
     path = tmp_path_factory.mktemp("balance") / "uneven"
     with GraphWriter(path, schema) as writer:
         writer.topology(cites, src, dst)
-        last = generator.integers(3 * size, PAPERS, 1600)
-        writer.topology(tagged, generator.integers(0, TAGS, 1600), last)
+        tagged_papers = generator.integers(3 * size, PAPERS, 1600)
+        writer.topology(on, generator.integers(0, TAGS, 1600), tagged_papers)
         for place, (name, count) in enumerate(schema.splits.items()):
             writer.split(name, place * size + generator.permutation(size)[:count])
     return GraphDirectory.open(path)
@@ -58,29 +61,27 @@ def _divide(graph: GraphDirectory, out: Path, *balance: str, **options: Any) -> 
     )
 
 
-def _ratios(divided: PartitionedGraph, level: str = "servers") -> dict[str, float]:
-    """By what is balanced, the largest share over the mean."""
-    ratios = divided.description["shares"][level]["largest_over_mean"]
+def _ratios(parts: PartitionedGraph, level: str = "servers") -> dict[str, float]:
+    """Return the largest share over the mean, for everything that may be balanced."""
+    ratios = parts.description["shares"][level]["largest_over_mean"]
     return {"types": max(ratios["nodes"].values()), "edges": ratios["edges"], **ratios["splits"]}
 
 
-def test_what_is_chosen_is_balanced_and_what_is_not_may_not_be(
-    uneven: GraphDirectory, tmp_path: Path
-) -> None:
-    usual = _ratios(_divide(uneven, tmp_path / "usual"))
-    assert usual["train"] < WITHIN
-    assert usual["val"] > 1.5
+def test_only_the_chosen_measures_are_balanced(uneven: GraphDirectory, tmp_path: Path) -> None:
+    ratios = _ratios(_divide(uneven, tmp_path / "usual"))
+    assert ratios["train"] < WITHIN
+    assert ratios["val"] > 1.5
     train = _ratios(_divide(uneven, tmp_path / "train", "train"))
     assert train["train"] < WITHIN
-    assert all(train[each] > 1.7 for each in ("val", "test", "types", "edges")), train
-    every = ("train", "val", "test", "types", "edges")
-    divided = _divide(uneven, tmp_path / "every", *every)
-    assert all(ratio < WITHIN for ratio in _ratios(divided).values()), _ratios(divided)
-    assert divided.description["balanced"] == list(every)
+    assert all(train[name] > 1.7 for name in ("val", "test", "types", "edges")), train
+    all_names = ("train", "val", "test", "types", "edges")
+    parts = _divide(uneven, tmp_path / "every", *all_names)
+    assert all(ratio < WITHIN for ratio in _ratios(parts).values()), _ratios(parts)
+    assert parts.description["balanced"] == list(all_names)
 
 
 @pytest.mark.parametrize(
-    ("balance", "method", "backend", "said"),
+    ("balance", "method", "backend", "message"),
     [
         (["val", "val"], "metis", "dgl", "each once, given 'val,val'"),
         (["nodes"], "metis", "dgl", "some of train, val, test, types, edges between commas"),
@@ -91,40 +92,40 @@ def test_what_is_chosen_is_balanced_and_what_is_not_may_not_be(
     ],
 )
 def test_what_cannot_be_balanced_is_refused(
-    uneven: GraphDirectory, balance: list[str], method: str, backend: Any, said: str
+    uneven: GraphDirectory, balance: list[str], method: str, backend: Any, message: str
 ) -> None:
-    with pytest.raises(RequestError, match=said) as refused:
+    with pytest.raises(RequestError, match=message) as error:
         check_balance(balance, uneven.schema, method, backend)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
-def test_the_command_passes_a_choice_on(
+def test_the_command_passes_the_choice_to_metis(
     uneven: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To the ranks of a server too."""
+    """The choice holds for servers, and for the ranks of a server."""
     pytest.importorskip("dgl")
-    words = ["partition", str(uneven.path), "--locality-roots", "0"]
+    arguments = ["partition", str(uneven.path), "--locality-roots", "0"]
     ranks = ["--servers", "1", "--ranks-per-server", "4", "--out", str(tmp_path / "a")]
-    assert main([*words, *ranks, "--balance", "val,edges"]) == 0
-    divided = PartitionedGraph.open(tmp_path / "a")
-    assert divided.description["balanced"] == ["val", "edges"]
-    ratios = _ratios(divided, "ranks")
-    assert max(ratios[each] for each in ("val", "edges")) < WITHIN < ratios["train"]
-    arguments = [*words, "--servers", "2"]
+    assert main([*arguments, *ranks, "--balance", "val,edges"]) == 0
+    parts = PartitionedGraph.open(tmp_path / "a")
+    assert parts.description["balanced"] == ["val", "edges"]
+    ratios = _ratios(parts, "ranks")
+    assert max(ratios[name] for name in ("val", "edges")) < WITHIN < ratios["train"]
+    two_servers = [*arguments, "--servers", "2"]
     out = ["--out", str(tmp_path / "b")]
-    assert main([*arguments, *out, "--balance", "val", "--backend", "pymetis"]) == 1
+    assert main([*two_servers, *out, "--balance", "val", "--backend", "pymetis"]) == 1
     assert "error: --balance: pymetis takes one weight a node" in capsys.readouterr().err
-    assert main([*arguments, *out, "--balance", "val", "--method", "meta"]) == 1
+    assert main([*two_servers, *out, "--balance", "val", "--method", "meta"]) == 1
     assert "--balance: --method meta does not read it" in capsys.readouterr().err
 
 
 def test_the_estimate_counts_constraints(uneven: GraphDirectory) -> None:
     nodes = PAPERS + TAGS
-    usual, one = (
-        estimate_memory(uneven, 4, "metis", "dgl", balance=each).phases["METIS (dgl)"]
-        for each in ((), ("val",))
+    default, val_only = (
+        estimate_memory(uneven, 4, "metis", "dgl", balance=balance).phases["METIS (dgl)"]
+        for balance in ((), ("val",))
     )
     # Three classes of two constraints; nodes and validation nodes.
-    assert usual - one == nodes * 16 * (6 - 2)
-    many = GraphSchema("many", {f"t{i}": NodeType(1) for i in range(30)}, {}, "t0")
-    assert number_of_constraints(many, ["train", "types", "edges"]) == MOST_CONSTRAINTS
+    assert default - val_only == nodes * 16 * (6 - 2)
+    many_types = GraphSchema("many", {f"t{i}": NodeType(1) for i in range(30)}, {}, "t0")
+    assert number_of_constraints(many_types, ["train", "types", "edges"]) == MOST_CONSTRAINTS

@@ -20,13 +20,13 @@ def test_home_and_row_step_over_servers_without_nodes() -> None:
     assert book.home("paper", ids).dtype == book.row("paper", ids).dtype == np.int64
 
 
-@pytest.mark.parametrize("wrong", [-1, 5])
-def test_an_id_out_of_range_is_named(wrong: int) -> None:
+@pytest.mark.parametrize("bad_id", [-1, 5])
+def test_an_id_out_of_range_is_named(bad_id: int) -> None:
     book = PartitionBook(2, {"paper": [0, 2, 5]})
-    with pytest.raises(GraphError, match=rf"global id {wrong} of node type 'paper'.*\[0, 5\)"):
-        book.home("paper", np.array([0, wrong]))
-    with pytest.raises(GraphError, match=f"global id {wrong}"):
-        book.row("paper", np.array([wrong]))
+    with pytest.raises(GraphError, match=rf"global id {bad_id} of node type 'paper'.*\[0, 5\)"):
+        book.home("paper", np.array([0, bad_id]))
+    with pytest.raises(GraphError, match=f"global id {bad_id}"):
+        book.row("paper", np.array([bad_id]))
 
 
 def test_an_unknown_type_or_server_is_named() -> None:

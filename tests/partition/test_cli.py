@@ -17,9 +17,9 @@ from hopper.partition import PartitionedGraph
 from hopper.partition.memory import format_bytes
 
 
-def _arguments(library: GraphDirectory, *more: str) -> list[str]:
+def _arguments(library: GraphDirectory, *options: str) -> list[str]:
     out = str(library.path.parent / "out")
-    return ["partition", str(library.path), "--servers", "2", "--out", out, *more]
+    return ["partition", str(library.path), "--servers", "2", "--out", out, *options]
 
 
 def test_json_prints_the_description_alone(
@@ -34,14 +34,14 @@ def test_json_prints_the_description_alone(
     assert description["locality"]["fanouts"] == [10, 10]
     assert printed.err.startswith("memory: about ")
     assert "assign nodes (METIS, dgl): " in printed.err
-    assert "edge cuts" not in printed.err  # what METIS says on its own
+    assert "edge cuts" not in printed.err  # as METIS prints by itself
 
 
 def test_the_table_names_every_measure(
     library: GraphDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--method", "random", "--seed", "3", "--locality-fanouts=-1,2"]
-    assert main(_arguments(library, *more)) == 0
+    options = ["--method", "random", "--seed", "3", "--locality-fanouts=-1,2"]
+    assert main(_arguments(library, *options)) == 0
     printed = capfd.readouterr().out
     description = PartitionedGraph.open(library.path.parent / "out").description
     assert f"edge cut {description['edge_cut']:.1%}" in printed
@@ -51,11 +51,11 @@ def test_the_table_names_every_measure(
         assert str(share["nodes"]) in printed
 
 
-def test_the_table_tells_what_a_halo_takes(
+def test_the_table_shows_the_size_of_a_halo(
     library: GraphDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--method", "random", "--topology", "halo:2", "--locality-roots", "0"]
-    assert main(_arguments(library, *more)) == 0
+    options = ["--method", "random", "--topology", "halo:2", "--locality-roots", "0"]
+    assert main(_arguments(library, *options)) == 0
     printed = capfd.readouterr().out
     description = PartitionedGraph.open(library.path.parent / "out").description
     for share in description["per_server"]:
@@ -67,7 +67,7 @@ def test_the_table_tells_what_a_halo_takes(
 
 
 @pytest.mark.parametrize(
-    ("more", "text"),
+    ("options", "text"),
     [
         (["--topology", "halo:near"], "error: topology: expected replicated, partitioned, or halo"),
         (["--layers", "2"], "error: --layers: only --method meta reads it, not metis"),
@@ -79,9 +79,9 @@ def test_the_table_tells_what_a_halo_takes(
     ],
 )
 def test_refusals_are_one_line_and_an_exit_code(
-    library: GraphDirectory, capfd: pytest.CaptureFixture[str], more: list[str], text: str
+    library: GraphDirectory, capfd: pytest.CaptureFixture[str], options: list[str], text: str
 ) -> None:
-    assert main(_arguments(library, *more)) == 1
+    assert main(_arguments(library, *options)) == 1
     assert text in capfd.readouterr().err.splitlines()[-1]
     assert not (library.path.parent / "out").exists()
 

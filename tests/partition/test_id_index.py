@@ -18,14 +18,14 @@ def test_every_id_is_found(size: int, spread: int, is_ascending: bool) -> None:
     ids = np.unique(values) + 17
     if not is_ascending:
         ids = generator.permutation(ids)
-    wanted = generator.integers(0, ids.size, 2 * size)
-    assert np.array_equal(Index(ids).find(ids[wanted]), wanted)
+    places = generator.integers(0, ids.size, 2 * size)
+    assert np.array_equal(Index(ids).find(ids[places]), places)
 
 
-@pytest.mark.parametrize("wanted", [2, 6, 11])
-def test_an_id_that_is_not_there_is_told(wanted: int) -> None:
+@pytest.mark.parametrize("missing_id", [2, 6, 11])
+def test_a_missing_id_is_an_error(missing_id: int) -> None:
     with pytest.raises(IndexError, match="1 of 2 ids are not among 3"):
-        Index(np.array([5, 7, 10])).find(np.array([7, wanted]))
+        Index(np.array([5, 7, 10])).find(np.array([7, missing_id]))
 
 
 def test_no_ids() -> None:

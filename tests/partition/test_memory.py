@@ -33,17 +33,21 @@ def test_too_little_memory_is_refused_with_advice(
     library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = library.path.parent / "out"
-    told: list[tuple[MemoryEstimate, int]] = []
+    estimates: list[tuple[MemoryEstimate, int]] = []
     with pytest.raises(
         RequestError,
         match=r"by metis needs about .* of memory \(.*\), 1.0 MiB are allowed by --memory-limit; "
         "use --method stream",
     ):
         partition_graph(
-            library, out, 2, memory_limit=1 << 20, on_estimate=lambda *each: told.append(each)
+            library,
+            out,
+            2,
+            memory_limit=1 << 20,
+            on_estimate=lambda *arguments: estimates.append(arguments),
         )
-    assert told[0][0].peak > 1 << 20
-    assert told[0][1] > 0
+    assert estimates[0][0].peak > 1 << 20
+    assert estimates[0][1] > 0
     monkeypatch.setattr(build, "available_memory", lambda: 1000)
     with pytest.raises(RequestError, match=r"by random needs about .* 1000 B are available"):
         partition_graph(library, out, 2, "random", memory_limit=1 << 40)
@@ -68,11 +72,11 @@ def test_a_halo_that_the_disk_cannot_hold_is_refused(
     library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = library.path.parent / "out"
-    told: list[int] = []
+    needed_bytes: list[int] = []
 
     def require_space(_folder: Path, needed: int) -> None:
-        told.append(needed)
-        if len(told) == 2:
+        needed_bytes.append(needed)
+        if len(needed_bytes) == 2:
             raise RequestError(f"too little disk space: {needed} needed")
 
     monkeypatch.setattr(publish, "require_space", require_space)
@@ -80,8 +84,8 @@ def test_a_halo_that_the_disk_cannot_hold_is_refused(
     with pytest.raises(RequestError, match="too little disk space"):
         partition_graph(library, out, 2, "random", topology="halo:1")
     assert not out.exists()
-    # What is known once the halos are: every server's lists, beside the largest relation's.
-    needed = told[-1]
+    # Once halos are known, the lists of all servers are, beside those of the largest relation.
+    needed = needed_bytes[-1]
     monkeypatch.undo()
     parts = partition_graph(library, out, 2, "random", topology="halo:1")
     lists = [
@@ -89,15 +93,15 @@ def test_a_halo_that_the_disk_cannot_hold_is_refused(
         for server in range(2)
         for file in (parts.path / f"server-{server}" / "topology").rglob("*.npy")
     ]
-    whole = parts.description["replicated_topology_bytes"]
-    assert max(0, sum(lists) - whole) < needed <= sum(lists)
+    replicated_bytes = parts.description["replicated_topology_bytes"]
+    assert max(0, sum(lists) - replicated_bytes) < needed <= sum(lists)
 
 
 def test_reciprocity_counts_reversed_edges(make_graph: MakeGraph, library: GraphDirectory) -> None:
-    there, back = list(range(9)), list(range(1, 10))
-    assert reciprocity(make_graph("oneway", 10, there, back, [])) == 0
-    assert reciprocity(make_graph("both", 10, there + back, back + there, [])) == 1
-    assert reciprocity(make_graph("some", 10, [*there, 1], [*back, 0], [])) == pytest.approx(0.2)
+    src, dst = list(range(9)), list(range(1, 10))
+    assert reciprocity(make_graph("oneway", 10, src, dst, [])) == 0
+    assert reciprocity(make_graph("both", 10, src + dst, dst + src, [])) == 1
+    assert reciprocity(make_graph("some", 10, [*src, 1], [*dst, 0], [])) == pytest.approx(0.2)
     assert 0 < reciprocity(library) < 1
 
 
@@ -118,10 +122,10 @@ def test_available_memory_is_that_of_the_control_group_if_less(tmp_path: Path) -
     assert available_memory([tmp_path, older]) == 5500
 
 
-def test_a_limit_may_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this process, by who started it."""
-    own = psutil.Process().memory_info()
-    used = own.rss - own.shared
+def test_the_environment_may_limit_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts a process may limit its memory by HOPPER_MEMORY_LIMIT."""
+    memory = psutil.Process().memory_info()
+    used = memory.rss - memory.shared
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", str(used + (64 << 20)))
     assert available_memory([]) == pytest.approx(64 << 20, abs=32 << 20)
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1000")
@@ -138,17 +142,17 @@ def test_control_groups_are_those_of_this_process() -> None:
     ("text", "size"),
     [("5", 5), ("2K", 2048), ("1.5M", 1572864), ("16GiB", 16 << 30), (" 1 tb ", 1 << 40)],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1G", "5X", "1.2.3G"])
-def test_sizes_that_are_not(text: str) -> None:
+def test_unreadable_sizes_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match="size: expected a number and a unit"):
         parse_size(text)
 
 
-def test_sizes_for_people() -> None:
+def test_sizes_are_printed_with_units() -> None:
     assert [format_bytes(n) for n in (12, 2048, 3 << 20, 5 << 40)] == [
         "12 B",
         "2.0 KiB",
@@ -158,31 +162,31 @@ def test_sizes_for_people() -> None:
 
 
 def test_every_method_has_a_bound_before_it_starts(library: GraphDirectory) -> None:
-    """Dividing by relation too, which reads the graph in pieces."""
-    out, told = library.path.parent / "out", list[tuple[MemoryEstimate, int]]()
+    """Division by relation has one too, though it reads the graph in pieces."""
+    out, estimates = library.path.parent / "out", list[tuple[MemoryEstimate, int]]()
     for method in ("metis", "stream", "random", "meta"):
         text = rf"partitioning by {method} needs about .* 64\.0 MiB are allowed by --memory-limit"
         with pytest.raises(RequestError, match=text):
             divide_graph(
                 library, out, 2, method,
-                memory_limit=64 << 20, on_estimate=lambda *each: told.append(each),
+                memory_limit=64 << 20, on_estimate=lambda *arguments: estimates.append(arguments),
             )  # fmt: skip
     assert not out.exists()
-    assert [each.disk > 0 for each, _ in told] == [True, True, True, False]
-    assert told[2][0].disk >= sum(
+    assert [estimate.disk > 0 for estimate, _ in estimates] == [True, True, True, False]
+    assert estimates[2][0].disk >= sum(
         file.stat().st_size for file in library.path.rglob("*.npy") if file.is_file()
     )
     divide_graph(library, out, 2, "meta", memory_limit=1 << 30)
 
 
-def test_a_check_gives_the_pages_of_maps_back(
+def test_a_check_releases_the_pages_that_it_read(
     make_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the process has of a topology stays small, however large that is."""
+    """The pages of a topology that are in memory stay few, however large it is."""
     edges = 300_000
     ends = np.random.default_rng(0).integers(0, 30_000, (2, edges))
     path = make_graph("large", 30_000, *ends, []).path
-    block, most = 1 << 17, dict[str, int]()
+    block, peak_by_file = 1 << 17, dict[str, int]()
     mapped = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .* (%b/.*)$" % re.escape(bytes(path)), re.M)
 
     def resident() -> dict[str, int]:
@@ -201,7 +205,7 @@ def test_a_check_gives_the_pages_of_maps_back(
 
     def release(*arrays: Any) -> None:
         for name, size in resident().items():
-            most[name] = max(most.get(name, 0), size)
+            peak_by_file[name] = max(peak_by_file.get(name, 0), size)
         array_file_release(*arrays)
 
     array_file_release = array_file.release_pages
@@ -210,7 +214,7 @@ def test_a_check_gives_the_pages_of_maps_back(
     for module in (array_file, check_topology):
         monkeypatch.setattr(module, "release_pages", release)
     GraphDirectory.open(path)
-    assert {"indices.npy", "edge_ids.npy"} <= most.keys()
+    assert {"indices.npy", "edge_ids.npy"} <= peak_by_file.keys()
     # The kernel maps some pages around those that are read.
     for name in ("indices.npy", "edge_ids.npy"):
-        assert most[name] < 4 * block < edges * 8 // 4
+        assert peak_by_file[name] < 4 * block < edges * 8 // 4

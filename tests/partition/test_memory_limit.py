@@ -54,21 +54,21 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     return GraphDirectory.open(path, check="shapes")
 
 
-def own_peak(graph: Path, out: Path, method: str, *options: str) -> int:
-    """The most bytes that are not of files, of a process that divides a graph."""
-    words = ["partition", str(graph), "--out", str(out), "--servers", "3", "--method", method]
-    words += options if method == "meta" else [*options, "--locality-roots", "0"]
+def measure_peak(graph: Path, out: Path, method: str, *options: str) -> int:
+    """Return the peak of memory without files, in bytes, of a process that divides a graph."""
+    arguments = ["partition", str(graph), "--out", str(out), "--servers", "3", "--method", method]
+    arguments += options if method == "meta" else [*options, "--locality-roots", "0"]
     peak = 0
     with subprocess.Popen(
-        [sys.executable, "-m", "hopper.cli", *words],
+        [sys.executable, "-m", "hopper.cli", *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
         while process.poll() is None:
             status = Path(f"/proc/{process.pid}/status").read_text()
-            found = re.search(r"RssAnon:\s+(\d+) kB", status)
-            peak = max(peak, 1024 * int(found[1]) if found else 0)
+            match = re.search(r"RssAnon:\s+(\d+) kB", status)
+            peak = max(peak, 1024 * int(match[1]) if match else 0)
             # What is measured may need this core.
             time.sleep(0.002)
     assert process.returncode == 0
@@ -79,13 +79,13 @@ def own_peak(graph: Path, out: Path, method: str, *options: str) -> int:
 def test_memory_stays_below_the_limit(large: GraphDirectory, tmp_path: Path, method: str) -> None:
     limit = parse_size(LIMIT)
     options = ["--tables", "copy"] if method == "meta" else []
-    peak = own_peak(large.path, tmp_path / "out", method, "--memory-limit", LIMIT, *options)
+    peak = measure_peak(large.path, tmp_path / "out", method, "--memory-limit", LIMIT, *options)
     assert 0 < peak < limit
     assert estimate_memory(large, 3, "stream").peak > 1.5 * limit
 
 
-def test_without_a_limit_more_is_taken(large: GraphDirectory, tmp_path: Path) -> None:
-    assert own_peak(large.path, tmp_path / "out", "random") > parse_size(LIMIT)
+def test_without_a_limit_more_memory_is_used(large: GraphDirectory, tmp_path: Path) -> None:
+    assert measure_peak(large.path, tmp_path / "out", "random") > parse_size(LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -105,29 +105,29 @@ def test_a_limit_chooses_the_size_of_pieces(limit: int | None, size: PieceSize) 
 def test_small_pieces_make_the_same_files(
     shared_library: GraphDirectory, tmp_path: Path, topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = partition_graph(shared_library, tmp_path / "whole", 3, "random", topology=topology)
+    at_once = partition_graph(shared_library, tmp_path / "whole", 3, "random", topology=topology)
     # Two edges, and every array of a number a node in a file.
     monkeypatch.setattr(sizes, "LEAST_BYTES", 64)
     monkeypatch.setattr(build, "choose_pieces", lambda _limit: PieceSize(64, 64))
-    pieces = partition_graph(shared_library, tmp_path / "pieces", 3, "random", topology=topology)
-    assert read_division(whole.path) == read_division(pieces.path)
+    in_pieces = partition_graph(shared_library, tmp_path / "pieces", 3, "random", topology=topology)
+    assert read_division(at_once.path) == read_division(in_pieces.path)
     stream = partition_graph(shared_library, tmp_path / "stream", 3, "stream", topology=topology)
     assert stream.description["balance"]["nodes"] < 1.2
 
 
-def test_a_check_in_ranges_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_in_ranges_finds_bad_values(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(1)
-    good = build_topology(*generator.integers(0, 40, (2, 300)), 40, 40)
+    topology = build_topology(*generator.integers(0, 40, (2, 300)), 40, 40)
     relation, root = Relation("node", "edge", "node"), Path("graph")
-    bad_degree = good.out_degrees.copy()
+    bad_degree = topology.out_degrees.copy()
     bad_degree[33] += 1
-    twice = good.edge_ids.copy()
-    twice[200] = twice[7]
+    repeated_ids = topology.edge_ids.copy()
+    repeated_ids[200] = repeated_ids[7]
     monkeypatch.setattr(check_topology, "piece_size", lambda: PieceSize(64, 64))
-    check_topology.check_topology(good, relation, root)
+    check_topology.check_topology(topology, relation, root)
     for name, values, text in (
         ("out_degrees", bad_degree, "out_degrees of .*: of node 33: expected"),
-        ("edge_ids", twice, f"edge_ids of .*: at 200: .*given {int(twice[7])} twice"),
+        ("edge_ids", repeated_ids, f"edge_ids of .*: at 200: .*given {int(repeated_ids[7])} twice"),
     ):
         with pytest.raises(GraphError, match=text):
-            check_topology.check_topology(replace(good, **{name: values}), relation, root)
+            check_topology.check_topology(replace(topology, **{name: values}), relation, root)

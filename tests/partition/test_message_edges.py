@@ -1,4 +1,4 @@
-"""Where edges are predicted, those of validation and test are in no topology that is trained on."""
+"""Where edges are predicted, training reads no edges of validation and test."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 BUYS = ("user", "buys", "item")
 
 
-def pairs_of(graph: PartitionedGraph, relation: Relation) -> list[tuple[int, int]]:
-    """The edges that are stored, in original ids."""
+def stored_pairs(graph: PartitionedGraph, relation: Relation) -> list[tuple[int, int]]:
+    """Return the edges that are stored, in original ids."""
     topology = graph.topology(relation)
     dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
     ends = (
         graph.original_ids(relation.src)[topology.indices],
         graph.original_ids(relation.dst)[dst],
     )
-    return sorted(zip(*(each.tolist() for each in ends), strict=True))
+    return sorted(zip(*(ids.tolist() for ids in ends), strict=True))
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """Users, items, and who bought what; the same turned round, and something unlike both."""
+    """Users buy items; a second relation is the reverse of that, and a third is unlike both."""
     generator = np.random.default_rng(3)
     edges = np.stack([generator.integers(0, 40, 300), generator.integers(0, 25, 300)])
     views = np.stack([generator.integers(0, 25, 300), generator.integers(0, 40, 300)])
@@ -60,34 +60,34 @@ def test_held_out_edges_are_not_stored(shop: GraphDirectory, topology: str, tmp_
         Relation("item", "bought_by", "user"),
         Relation("item", "viewed_by", "user"),
     )
-    told = {
+    held_out = {
         pair
         for split in ("val", "test")
         for links in [shop.links(split)]
         for pair in zip(links.src.tolist(), links.dst.tolist(), strict=True)
     }
-    ends = shop.topology(buys)
-    dst = np.repeat(np.arange(25), np.diff(ends.indptr))
-    every = list(zip(ends.indices.tolist(), dst.tolist(), strict=True))
-    kept = sorted(pair for pair in every if pair not in told)
-    assert pairs_of(parts, buys) == kept
-    assert pairs_of(parts, bought) == sorted((v, u) for u, v in kept)
-    assert len(pairs_of(parts, viewed)) == 300
+    topology_of_buys = shop.topology(buys)
+    dst = np.repeat(np.arange(25), np.diff(topology_of_buys.indptr))
+    all_pairs = list(zip(topology_of_buys.indices.tolist(), dst.tolist(), strict=True))
+    expected = sorted(pair for pair in all_pairs if pair not in held_out)
+    assert stored_pairs(parts, buys) == expected
+    assert stored_pairs(parts, bought) == sorted((v, u) for u, v in expected)
+    assert len(stored_pairs(parts, viewed)) == 300
     assert parts.reverse_relations(buys) == [bought]
-    assert parts.schema.relations[buys].count == len(kept)
+    assert parts.schema.relations[buys].count == len(expected)
     # Links of all splits are there, and features of the edges that are stored stay theirs.
     for split in shop.schema.splits:
-        ours, theirs = parts.links(split), shop.links(split)
+        links, expected_links = parts.links(split), shop.links(split)
         for name in ("ids", "relations", "src", "dst"):
-            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+            np.testing.assert_array_equal(getattr(links, name), getattr(expected_links, name))
     for server in range(2):
         rows = parts.edge_features(buys, server)
         assert rows is not None
-        topology_ = parts.topology(buys, server)
+        buys_topology = parts.topology(buys, server)
         stored = parts.stored("item", server)
-        first, last = topology_.indptr[[stored.first, stored.stop]]
-        np.testing.assert_array_equal(rows[:, 0], topology_.edge_ids[first:last])
-    degrees = np.bincount([v for _, v in kept], minlength=25)
+        first, last = buys_topology.indptr[[stored.first, stored.stop]]
+        np.testing.assert_array_equal(rows[:, 0], buys_topology.edge_ids[first:last])
+    degrees = np.bincount([v for _, v in expected], minlength=25)
     np.testing.assert_array_equal(
         parts.topology(buys).in_degrees, degrees[parts.original_ids("item")]
     )
@@ -111,10 +111,13 @@ def test_a_symmetric_relation_is_its_own_reverse(tmp_path: Path) -> None:
     (relation,) = graph.schema.target_relations
     assert parts.reverse_relations(relation) == [relation]
     links = {name: parts.links(name) for name in ("train", "val", "test")}
-    found = {
-        name: {frozenset(pair) for pair in zip(each.src.tolist(), each.dst.tolist(), strict=True)}
-        for name, each in links.items()
+    pairs_by_split = {
+        name: {
+            frozenset(pair)
+            for pair in zip(split_links.src.tolist(), split_links.dst.tolist(), strict=True)
+        }
+        for name, split_links in links.items()
     }
     # Both directions of a pair are in the same split.
-    assert not found["train"] & (found["val"] | found["test"])
-    assert {frozenset(pair) for pair in pairs_of(parts, relation)} == found["train"]
+    assert not pairs_by_split["train"] & (pairs_by_split["val"] | pairs_by_split["test"])
+    assert {frozenset(pair) for pair in stored_pairs(parts, relation)} == pairs_by_split["train"]

@@ -37,7 +37,7 @@ def divided(
 
 
 def _homes(graph: PartitionedGraph, node_type: str) -> np.ndarray:
-    """[count] the server of each ORIGINAL id."""
+    """Return [count], the server of each original id."""
     return graph.book.home(node_type, graph.global_ids(node_type))
 
 
@@ -61,7 +61,7 @@ def test_rows_belong_to_their_original_nodes(
         original = divided.original_ids(node_type)
         offsets = divided.book.offsets[node_type]
         for server in range(3):
-            mine = original[offsets[server] : offsets[server + 1]]
+            ids = original[offsets[server] : offsets[server + 1]]
             features, labels = (
                 divided.features(node_type, server),
                 divided.labels(node_type, server),
@@ -69,31 +69,37 @@ def test_rows_belong_to_their_original_nodes(
             if shared_library.schema.node_types[node_type].feature_dim is None:
                 assert features is None
             else:
-                expected = shared_library.features(node_type)[mine]
+                expected = shared_library.features(node_type)[ids]
                 assert features is not None
                 assert features.dtype == expected.dtype
                 np.testing.assert_array_equal(features, expected)
             if node_type in shared_library.schema.labels:
-                np.testing.assert_array_equal(labels, shared_library.labels(node_type)[mine])
+                np.testing.assert_array_equal(labels, shared_library.labels(node_type)[ids])
             else:
                 assert labels is None
 
 
-def test_topology_is_the_original_one_in_the_original_order(
+def test_topology_keeps_the_original_order_of_neighbours(
     shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
     for relation in shared_library.schema.relations:
-        old, new = shared_library.topology(relation), divided.topology(relation)
+        original_topology, topology = shared_library.topology(relation), divided.topology(relation)
         src, dst = divided.original_ids(relation.src), divided.original_ids(relation.dst)
         for row, original in enumerate(dst):
-            here = slice(new.indptr[row], new.indptr[row + 1])
-            there = slice(old.indptr[original], old.indptr[original + 1])
+            new_edges = slice(topology.indptr[row], topology.indptr[row + 1])
+            original_edges = slice(
+                original_topology.indptr[original], original_topology.indptr[original + 1]
+            )
             # Equal as sequences: neighbours stand in the order of their original ids.
-            np.testing.assert_array_equal(src[new.indices[here]], old.indices[there])
-            np.testing.assert_array_equal(new.edge_ids[here], old.edge_ids[there])
-        assert new.indptr[0] == 0
-        np.testing.assert_array_equal(new.in_degrees, old.in_degrees[dst])
-        np.testing.assert_array_equal(new.out_degrees, old.out_degrees[src])
+            np.testing.assert_array_equal(
+                src[topology.indices[new_edges]], original_topology.indices[original_edges]
+            )
+            np.testing.assert_array_equal(
+                topology.edge_ids[new_edges], original_topology.edge_ids[original_edges]
+            )
+        assert topology.indptr[0] == 0
+        np.testing.assert_array_equal(topology.in_degrees, original_topology.in_degrees[dst])
+        np.testing.assert_array_equal(topology.out_degrees, original_topology.out_degrees[src])
 
 
 def test_edge_features_stand_in_local_order(
@@ -122,18 +128,18 @@ def test_splits_keep_original_ids(
     assert divided.schema == shared_library.schema
 
 
-def test_edge_cut_and_balance_are_what_counting_gives(
+def test_edge_cut_and_balance_equal_plain_counts(
     shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
     description = divided.description
     cut_edges, edges = 0, 0
     in_edges = np.zeros(3)
     for relation, kind in shared_library.schema.relations.items():
-        old = shared_library.topology(relation)
+        topology = shared_library.topology(relation)
         src_home, dst_home = _homes(divided, relation.src), _homes(divided, relation.dst)
         cut = 0
-        for v in range(old.indptr.size - 1):
-            for u in old.indices[old.indptr[v] : old.indptr[v + 1]]:
+        for v in range(topology.indptr.size - 1):
+            for u in topology.indices[topology.indptr[v] : topology.indptr[v + 1]]:
                 cut += src_home[u] != dst_home[v]
                 in_edges[dst_home[v]] += 1
         share = cut / kind.count if kind.count else 0.0
@@ -175,42 +181,45 @@ def test_an_edge_target_is_balanced_and_kept(library: GraphDirectory) -> None:
 def test_partitioned_topology_is_the_replicated_one_in_parts(
     halo: int, shared_library: GraphDirectory, tmp_path: Path
 ) -> None:
-    whole = partition_graph(shared_library, tmp_path / "whole", 3, "random", 5)
+    replicated = partition_graph(shared_library, tmp_path / "whole", 3, "random", 5)
     parts = partition_graph(
         shared_library, tmp_path / "parts", 3, "random", 5, topology=f"halo:{halo}"
     )
     assert isinstance(parts.layout, DividedTopology)
     assert parts.layout.halo == halo
-    assert isinstance(whole.layout, Replicated)
+    assert isinstance(replicated.layout, Replicated)
     assert not list((parts.path / "topology").rglob("indices.npy"))
     check_structure(parts.path, range(3))
     check_partition(parts, range(3))
-    near = [nodes_within(whole, halo, server) for server in range(3)]
+    near_nodes = [nodes_within(replicated, halo, server) for server in range(3)]
     for relation in shared_library.schema.relations:
-        expected = whole.topology(relation)
-        together = parts.topology(relation)
+        expected = replicated.topology(relation)
+        merged = parts.topology(relation)
         for name in layout.TOPOLOGY_ARRAYS:
-            np.testing.assert_array_equal(getattr(together, name), getattr(expected, name))
+            np.testing.assert_array_equal(getattr(merged, name), getattr(expected, name))
         for server in range(3):
-            own, mine = parts.topology(relation, server), near[server][relation.dst]
+            stored, is_near = parts.topology(relation, server), near_nodes[server][relation.dst]
             for name in ("in_degrees", "out_degrees"):
-                np.testing.assert_array_equal(getattr(own, name), getattr(expected, name))
+                np.testing.assert_array_equal(getattr(stored, name), getattr(expected, name))
             degrees = np.diff(expected.indptr)
-            np.testing.assert_array_equal(np.diff(own.indptr), np.where(mine, degrees, 0))
-            edges = np.repeat(mine, degrees)
-            np.testing.assert_array_equal(own.indices, expected.indices[edges])
-            np.testing.assert_array_equal(own.edge_ids, expected.edge_ids[edges])
+            np.testing.assert_array_equal(np.diff(stored.indptr), np.where(is_near, degrees, 0))
+            edges = np.repeat(is_near, degrees)
+            np.testing.assert_array_equal(stored.indices, expected.indices[edges])
+            np.testing.assert_array_equal(stored.edge_ids, expected.edge_ids[edges])
             ids = np.arange(degrees.size)
-            np.testing.assert_array_equal(own.has_lists(ids), mine | (degrees == 0))
+            np.testing.assert_array_equal(stored.has_lists(ids), is_near | (degrees == 0))
             rows = parts.edge_features(relation, server)
             if rows is not None:
-                np.testing.assert_array_equal(rows, whole.edge_features(relation, server))
-    described = parts.description
-    for server, share in enumerate(described["per_server"]):
-        count = sum(int(mine.sum()) for mine in near[server].values())
+                np.testing.assert_array_equal(rows, replicated.edge_features(relation, server))
+    description = parts.description
+    for server, share in enumerate(description["per_server"]):
+        count = sum(int(is_near.sum()) for is_near in near_nodes[server].values())
         assert share["halo_nodes"] == count - share["nodes"]
-        stored = [parts.topology(each, server) for each in whole.relations]
-        assert share["halo_edges"] == sum(each.indices.size for each in stored) - share["edges"]
+        topologies = [parts.topology(relation, server) for relation in replicated.relations]
+        assert (
+            share["halo_edges"]
+            == sum(topology.indices.size for topology in topologies) - share["edges"]
+        )
         assert share["topology_bytes"] == sum(
             file.stat().st_size
             for folder in (parts.path, parts.path / f"server-{server}")
@@ -218,48 +227,56 @@ def test_partitioned_topology_is_the_replicated_one_in_parts(
         )
         assert share["topology_bytes"] >= share["topology_bytes_without_halo"]
         assert (share["topology_bytes"] == share["topology_bytes_without_halo"]) == (halo == 0)
-    everything = [file.stat().st_size for file in (whole.path / "topology").rglob("*.npy")]
-    assert described["replicated_topology_bytes"] == sum(everything)
+    replicated_files = [
+        file.stat().st_size for file in (replicated.path / "topology").rglob("*.npy")
+    ]
+    assert description["replicated_topology_bytes"] == sum(replicated_files)
 
 
 def nodes_within(graph: PartitionedGraph, hops: int, server: int) -> dict[str, np.ndarray]:
-    """By type, [nodes] bool: which are a server's own, or so many hops away, against edges."""
-    near = {}
+    """Return [nodes] bool by type: the server's nodes, and those some hops against edges."""
+    reached = {}
     for node_type, offsets in graph.book.offsets.items():
         if node_type in graph.schema.node_types:
-            near[node_type] = np.zeros(offsets[-1], np.bool_)
-            near[node_type][offsets[server] : offsets[server + 1]] = True
+            reached[node_type] = np.zeros(offsets[-1], np.bool_)
+            reached[node_type][offsets[server] : offsets[server + 1]] = True
     for _ in range(hops):
-        wider = {node_type: own.copy() for node_type, own in near.items()}
+        next_reached = {node_type: is_reached.copy() for node_type, is_reached in reached.items()}
         for relation in graph.relations:
             edges = graph.topology(relation)
-            into = np.repeat(near[relation.dst], np.diff(edges.indptr))
-            wider[relation.src][edges.indices[into]] = True
-        near = wider
-    return near
+            enters_reached = np.repeat(reached[relation.dst], np.diff(edges.indptr))
+            next_reached[relation.src][edges.indices[enters_reached]] = True
+        reached = next_reached
+    return reached
 
 
-def test_a_halo_is_read_by_a_machine_that_has_one_folder(
+def test_a_machine_with_one_server_s_folder_can_read_its_halo(
     shared_library: GraphDirectory, tmp_path: Path
 ) -> None:
     parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="halo:1")
     for server in (0, 2):
         shutil.rmtree(parts.path / f"server-{server}")
     check_structure(parts.path, [1])
-    alone = PartitionedGraph.open(parts.path)
-    check_partition(alone, [1])
+    on_one_server = PartitionedGraph.open(parts.path)
+    check_partition(on_one_server, [1])
     # A list that lacks some of its edges is found.
-    relation = max(alone.relations, key=lambda each: alone.schema.relations[each].count)
+    relation = max(
+        on_one_server.relations,
+        key=lambda name: on_one_server.schema.relations[name].count,
+    )
     file = layout.topology_file(parts.path / "server-1", relation, "indptr")
     indptr = np.load(file)
-    first, stop = alone.book.range(relation.dst, 1)
+    first, stop = on_one_server.book.range(relation.dst, 1)
     longest = int(np.diff(indptr)[first:stop].argmax()) + first
     indptr[longest + 1 :] -= 1
     np.save(file, indptr)
     edges = file.with_name("indices.npy"), file.with_name("edge_ids.npy")
-    for other in (*edges, *(file.with_name(f"{name}.npy") for name in ("weight_sums", "times"))):
-        if other.exists():
-            np.save(other, np.load(other)[:-1])
+    for array_file in (
+        *edges,
+        *(file.with_name(f"{name}.npy") for name in ("weight_sums", "times")),
+    ):
+        if array_file.exists():
+            np.save(array_file, np.load(array_file)[:-1])
     with pytest.raises(GraphError, match=rf"indptr of .*: of node {longest}: expected \d+ edges"):
         check_partition(PartitionedGraph.open(parts.path), [1])
     with pytest.raises(GraphError, match=r"topology/.*: "):
@@ -269,23 +286,23 @@ def test_a_halo_is_read_by_a_machine_that_has_one_folder(
 def test_an_unknown_topology_is_refused(shared_library: GraphDirectory, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="topology: expected replicated, partitioned, or halo:K"):
         partition_graph(shared_library, tmp_path / "parts", 2, "random", topology="halved")
-    for wrong in ("halo", "halo:", "halo:-1", "halo:x", "halo:99999999999"):
-        with pytest.raises(RequestError, match=f"given '{wrong}'"):
-            TopologyChoice.parse(wrong)
+    for choice in ("halo", "halo:", "halo:-1", "halo:x", "halo:99999999999"):
+        with pytest.raises(RequestError, match=f"given '{choice}'"):
+            TopologyChoice.parse(choice)
     assert TopologyChoice.parse("halo:0") == TopologyChoice.parse("partitioned")
     parts = partition_graph(shared_library, tmp_path / "parts", 2, "random")
     description = parts.path / "partition.json"
     description.write_text(description.read_text().replace('"replicated"', '"halved"'))
     with pytest.raises(GraphError, match=r"'topology': expected one of .* found 'halved'"):
         PartitionedGraph.open(parts.path)
-    wrong = description.read_text().replace('"halved"', '"partitioned", "halo": -1')
-    description.write_text(wrong)
+    damaged = description.read_text().replace('"halved"', '"partitioned", "halo": -1')
+    description.write_text(damaged)
     with pytest.raises(GraphError, match="field 'halo': expected a number of hops, found -1"):
         PartitionedGraph.open(parts.path)
 
 
 def test_one_server_cuts_nothing(library: GraphDirectory) -> None:
     for method in METHODS:
-        whole = partition_graph(library, library.path.parent / f"one-{method}", 1, method)
-        assert whole.description["edge_cut"] == 0
-        np.testing.assert_array_equal(whole.original_ids("paper"), np.arange(40))
+        one_server = partition_graph(library, library.path.parent / f"one-{method}", 1, method)
+        assert one_server.description["edge_cut"] == 0
+        np.testing.assert_array_equal(one_server.original_ids("paper"), np.arange(40))

@@ -1,4 +1,4 @@
-"""What every way of dividing nodes promises: built-ins and an example of one's own alike."""
+"""What every way of dividing nodes promises, built-in or a plug-in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Short:
 class Beyond:
     def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
         types = graph.schema.node_types.items()
-        return {name: np.full(each.count, servers) for name, each in types}
+        return {name: np.full(node_type.count, servers) for name, node_type in types}
 
 
 class OneType:
@@ -47,24 +47,24 @@ class Careless:
 def test_every_node_has_a_server(library: GraphDirectory, method: str, servers: int) -> None:
     balance, scratch = Balance.of(library), library.path.parent
 
-    def homes() -> Any:
-        made = assign(library, servers, method, 5, balance, Phases(None), scratch, "pymetis")
-        assert (made.method, made.seed) == (method, 5)
-        return made.homes
+    def assign_homes() -> Any:
+        assignment = assign(library, servers, method, 5, balance, Phases(None), scratch, "pymetis")
+        assert (assignment.method, assignment.seed) == (method, 5)
+        return assignment.homes
 
-    first, again = homes(), homes()
+    first, repeated = assign_homes(), assign_homes()
     assert set(first) == set(library.schema.node_types)
-    for name, described in library.schema.node_types.items():
+    for name, node_type in library.schema.node_types.items():
         assert first[name].dtype == np.int32
-        assert first[name].shape == (described.count,)
+        assert first[name].shape == (node_type.count,)
         assert np.isin(first[name], np.arange(servers)).all()
-        assert np.array_equal(first[name], again[name])
+        assert np.array_equal(first[name], repeated[name])
     shares = np.bincount(first["paper"], minlength=servers)
     assert shares.min() > 0
     assert np.bincount(first["paper"][balance.training > 0], minlength=servers).min() > 0
 
 
-def test_the_command_divides_by_a_class_of_one_s_own(
+def test_the_command_divides_by_a_plug_in(
     library: GraphDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = library.path.parent / "out"
@@ -87,7 +87,7 @@ def test_the_command_divides_by_a_class_of_one_s_own(
         ("OneType", {}, r"expected servers of the node types \['author', .*; got \['paper'\]"),
     ],
 )
-def test_a_division_that_is_none_is_refused(
+def test_bad_results_of_a_plug_in_are_refused(
     library: GraphDirectory, method: str, options: dict[str, Any], message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_division_that_is_none_is_refused(
         ("ranges", {}, r"unknown partition method 'ranges'; expected .* or package.module:Class"),
     ],
 )
-def test_what_cannot_divide_is_refused_before_any_work(
+def test_bad_plug_ins_are_refused_before_any_work(
     library: GraphDirectory, method: str, options: dict[str, Any], message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -133,6 +133,8 @@ def use_here(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
     import types
 
-    here = types.ModuleType("partitioners")
-    here.__dict__.update({each.__name__: each for each in (Short, Beyond, OneType, Careless)})
-    monkeypatch.setitem(sys.modules, "partitioners", here)
+    module = types.ModuleType("partitioners")
+    module.__dict__.update(
+        {partitioner.__name__: partitioner for partitioner in (Short, Beyond, OneType, Careless)}
+    )
+    monkeypatch.setitem(sys.modules, "partitioners", module)

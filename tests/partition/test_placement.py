@@ -1,4 +1,4 @@
-"""Which rank owns which node: everything that is told of it must be one rule."""
+"""Which rank owns which node: every function of a placement must follow one rule."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hopper.partition import PartitionBook
 from hopper.partition.id_index import Index
 from hopper.partition.placement import ByLocality, Dealing, Ids, InTurn, Placement
 
-unhurried = settings(deadline=None, max_examples=60)
+without_deadline = settings(deadline=None, max_examples=60)
 
 
 class Stretches:
-    """One stretch of rows after another, as where nodes are numbered by locality."""
+    """Deals consecutive rows to each rank, as where nodes are numbered by locality."""
 
     name = "stretches"
 
@@ -24,18 +24,18 @@ class Stretches:
         self._counts = np.array(counts)
 
     def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        found: Ids = rows * parts // np.maximum(1, self._counts[servers])
-        return found
+        part: Ids = rows * parts // np.maximum(1, self._counts[servers])
+        return part
 
     def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
         counts = self._counts[servers]
         first = -(-self.part(node_type, servers, rows, parts) * counts // parts)
-        found: Ids = rows - first
-        return found
+        places: Ids = rows - first
+        return places
 
     def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        every = np.arange(count)
-        return every[every * parts // max(1, count) == part]
+        all_rows = np.arange(count)
+        return all_rows[all_rows * parts // max(1, count) == part]
 
 
 @st.composite
@@ -45,54 +45,54 @@ def placements(draw: st.DrawFn, *, even: bool = False) -> Placement:
     book = PartitionBook(len(counts), {"a": offsets})
     dealings: list[Dealing] = [InTurn(), Stretches(counts)]
     if not even:
-        one = st.integers(0, ranks - 1)
-        drawn = draw(st.lists(one, min_size=offsets[-1], max_size=offsets[-1]))
-        dealings.append(ByLocality(book, {"a": np.array(drawn, np.uint16)}))
+        rank = st.integers(0, ranks - 1)
+        ranks_of_nodes = draw(st.lists(rank, min_size=offsets[-1], max_size=offsets[-1]))
+        dealings.append(ByLocality(book, {"a": np.array(ranks_of_nodes, np.uint16)}))
     return Placement(book, ranks, draw(st.sampled_from(dealings)))
 
 
-@unhurried
+@without_deadline
 @given(placements())
-def test_every_node_is_one_ranks_on_its_server(placement: Placement) -> None:
-    everyone = np.arange(placement.book.total("a"))
-    owners = placement.rank_of("a", everyone)
-    assert (owners // placement.ranks_per_server == placement.book.home("a", everyone)).all()
+def test_every_node_has_one_rank_on_its_server(placement: Placement) -> None:
+    all_nodes = np.arange(placement.book.total("a"))
+    owners = placement.rank_of("a", all_nodes)
+    assert (owners // placement.ranks_per_server == placement.book.home("a", all_nodes)).all()
     for rank in range(placement.world):
-        owned = placement.owned("a", rank)
-        assert owned.tolist() == np.flatnonzero(owners == rank).tolist()
-        assert placement.place_of("a", owned).tolist() == list(range(owned.size))
+        own_nodes = placement.owned("a", rank)
+        assert own_nodes.tolist() == np.flatnonzero(owners == rank).tolist()
+        assert placement.place_of("a", own_nodes).tolist() == list(range(own_nodes.size))
 
 
-@unhurried
+@without_deadline
 @given(placements(even=True))
 def test_shares_of_a_server_are_even(placement: Placement) -> None:
     shares = [placement.owned("a", rank).size for rank in range(placement.world)]
     for server in range(placement.book.servers):
         first = server * placement.ranks_per_server
-        of_server = shares[first : first + placement.ranks_per_server]
-        assert max(of_server) - min(of_server) <= 1
+        server_shares = shares[first : first + placement.ranks_per_server]
+        assert max(server_shares) - min(server_shares) <= 1
 
 
-@unhurried
+@without_deadline
 @given(placements(), st.integers(0, 99))
 def test_the_owner_of_a_node_does_not_depend_on_the_others(placement: Placement, seed: int) -> None:
-    everyone = np.arange(placement.book.total("a"))
-    some = np.random.default_rng(seed).permutation(everyone)[: everyone.size // 2]
-    assert (placement.rank_of("a", some) == placement.rank_of("a", everyone)[some]).all()
+    all_nodes = np.arange(placement.book.total("a"))
+    half = np.random.default_rng(seed).permutation(all_nodes)[: all_nodes.size // 2]
+    assert (placement.rank_of("a", half) == placement.rank_of("a", all_nodes)[half]).all()
 
 
-@unhurried
+@without_deadline
 @given(placements(), st.integers(0, 99))
 def test_nodes_are_dealt_to_their_owners_and_found_again(placement: Placement, seed: int) -> None:
-    everyone = np.arange(placement.book.total("a"))
-    some = np.sort(np.random.default_rng(seed).permutation(everyone)[: everyone.size // 2])
-    dealt = placement.deal("a", some)
-    assert sorted(dealt.nodes.tolist()) == some.tolist()
+    all_nodes = np.arange(placement.book.total("a"))
+    half = np.sort(np.random.default_rng(seed).permutation(all_nodes)[: all_nodes.size // 2])
+    dealt = placement.deal("a", half)
+    assert sorted(dealt.nodes.tolist()) == half.tolist()
     assert dealt.counts == [part.size for part in dealt.parts()]
     for rank, part in enumerate(dealt.parts()):
         assert part.tolist() == dealt.of(rank).tolist() == sorted(part.tolist())
         assert (placement.rank_of("a", part) == rank).all()
-    assert (dealt.nodes[Index(dealt.nodes).find(some)] == some).all()
+    assert (dealt.nodes[Index(dealt.nodes).find(half)] == half).all()
 
 
 def test_tables_may_have_other_servers() -> None:

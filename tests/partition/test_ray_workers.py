@@ -1,4 +1,4 @@
-"""Parts that tasks of a Ray cluster build are those that one process builds."""
+"""Tasks of a Ray cluster build the same parts as one process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ needs_ray = pytest.mark.skipif(
         ("ray", 0, "--workers: expected at least 1, of --on ray alone, given 0 with --on ray"),
     ],
 )
-def test_what_cannot_be_is_refused(where: str, count: int | None, text: str) -> None:
+def test_options_that_do_not_fit_are_refused(where: str, count: int | None, text: str) -> None:
     with pytest.raises(RequestError, match=text), open_workers(where, count):
         pass
 
 
-def test_without_ray_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequestError, match=r"pip install 'hopper-gnn\[ray\]'"), open_workers("ray"):
         pass
@@ -90,19 +90,19 @@ def test_every_number_of_workers_builds_the_same_files(
 
 
 def _check_failures(workers: Workers, graph: GraphDirectory, tmp_path: Path) -> None:
-    """A task that fails is told in a line, and leaves nothing."""
+    """Check that a failing task is reported in one line, and leaves no files."""
     out = tmp_path / "failed"
     text = r"^--on ray: write_server \d: (Graph|OS|FileNotFound)Error: .*\.npy.*$"
     broken = _BrokenGraph(graph.path, graph.schema)
-    with pytest.raises(RequestError, match=text) as caught:
+    with pytest.raises(RequestError, match=text) as error:
         partition_graph(broken, out, 3, "random", workers=workers)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     assert not out.exists()
-    assert not [each for each in tmp_path.iterdir() if "failed" in each.name]
+    assert not [path for path in tmp_path.iterdir() if "failed" in path.name]
 
 
 class _BrokenGraph(GraphDirectory):
-    """A graph whose features are gone when they are read by others."""
+    """A graph whose features are missing when another process reads them."""
 
     def features(self, node_type: str) -> Any:
         import ray

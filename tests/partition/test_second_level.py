@@ -29,29 +29,31 @@ def two_levels(
     )
 
 
-def _between_ranks(graph: PartitionedGraph, placement: Placement) -> int:
-    """How many edges have ends on different ranks of one server."""
-    found = 0
+def _count_between_ranks(graph: PartitionedGraph, placement: Placement) -> int:
+    """Count the edges whose ends are on different ranks of one server."""
+    count = 0
     for relation in graph.relations:
         edges = graph.topology(relation)
         places = np.arange(edges.indices.size)
         rows = np.searchsorted(edges.indptr, places, side="right") - 1
         owners = placement.rank_of(relation.dst, rows)
-        others = placement.rank_of(relation.src, edges.indices)
-        found += int(((owners != others) & (owners // 2 == others // 2)).sum())
-    return found
+        sources = placement.rank_of(relation.src, edges.indices)
+        count += int(((owners != sources) & (owners // 2 == sources // 2)).sum())
+    return count
 
 
 def test_ranks_follow_locality_and_servers_are_the_same(
     community_graph: GraphDirectory, two_levels: PartitionedGraph, tmp_path: Path
 ) -> None:
     method = two_levels.description["method"]
-    once = partition_graph(community_graph, tmp_path / "once", 2, method, backend=BACKEND)
+    one_level = partition_graph(community_graph, tmp_path / "once", 2, method, backend=BACKEND)
     for name in two_levels.schema.node_types:
-        np.testing.assert_array_equal(two_levels.global_ids(name), once.global_ids(name))
-    by_locality, in_turn = two_levels.placement(2), once.placement(2)
+        np.testing.assert_array_equal(two_levels.global_ids(name), one_level.global_ids(name))
+    by_locality, in_turn = two_levels.placement(2), one_level.placement(2)
     assert (by_locality.dealing.name, in_turn.dealing.name) == ("by locality", "in turn")
-    assert _between_ranks(two_levels, by_locality) < 0.7 * _between_ranks(once, in_turn)
+    assert _count_between_ranks(two_levels, by_locality) < 0.7 * _count_between_ranks(
+        one_level, in_turn
+    )
 
 
 def test_another_number_of_ranks_is_dealt_in_turn(two_levels: PartitionedGraph) -> None:
@@ -64,31 +66,31 @@ def test_training_nodes_and_nodes_are_balanced_over_a_servers_ranks(
     two_levels: PartitionedGraph,
 ) -> None:
     target = two_levels.schema.target_type()
-    everyone = np.arange(two_levels.book.total(target))
-    owners = two_levels.placement(2).rank_of(target, everyone)
+    all_nodes = np.arange(two_levels.book.total(target))
+    owners = two_levels.placement(2).rank_of(target, all_nodes)
     roots = training_roots(two_levels)[two_levels.original_ids(target)]
     for weights in (roots, np.ones_like(roots)):
         shares = np.bincount(owners, weights=weights, minlength=4).reshape(2, 2)
         assert (shares.max(axis=1) <= 1.15 * shares.mean(axis=1) + 1).all()
 
 
-def test_shares_add_up_and_are_those_of_the_placement(two_levels: PartitionedGraph) -> None:
+def test_described_shares_equal_the_placement_and_add_up(two_levels: PartitionedGraph) -> None:
     shares, target = two_levels.description["shares"], two_levels.schema.target_type()
     owners = two_levels.placement(2).rank_of(target, np.arange(two_levels.book.total(target)))
     of_ranks, of_servers = shares["ranks"], shares["servers"]
     assert of_ranks["nodes"][target] == np.bincount(owners, minlength=4).tolist()
     for split in two_levels.schema.splits:
-        here = owners[two_levels.global_ids(target)[two_levels.split(split)]]
-        assert of_ranks["splits"][split] == np.bincount(here, minlength=4).tolist()
+        split_owners = owners[two_levels.global_ids(target)[two_levels.split(split)]]
+        assert of_ranks["splits"][split] == np.bincount(split_owners, minlength=4).tolist()
     edges = np.zeros(4, np.int64)
     for relation in two_levels.relations:
         np.add.at(edges, owners, np.diff(two_levels.topology(relation).indptr))
     assert of_ranks["edges"] == edges.tolist()
-    for one, two in (
+    for server_shares, rank_shares in (
         (of_servers["edges"], of_ranks["edges"]),
         *zip(of_servers["splits"].values(), of_ranks["splits"].values(), strict=True),
     ):
-        assert one == np.array(two).reshape(2, 2).sum(axis=1).tolist()
+        assert server_shares == np.array(rank_shares).reshape(2, 2).sum(axis=1).tolist()
     assert of_ranks["largest_over_mean"]["edges"] == pytest.approx(edges.max() / edges.mean(), 1e-5)
 
 
@@ -99,8 +101,8 @@ def test_typed_graphs_with_empty_types(library: GraphDirectory) -> None:
     )
     placement = graph.placement(3)
     for name, kind in graph.schema.node_types.items():
-        owned = [placement.owned(name, rank) for rank in range(placement.world)]
-        assert np.sort(np.concatenate(owned)).tolist() == list(range(kind.count))
+        nodes_by_rank = [placement.owned(name, rank) for rank in range(placement.world)]
+        assert np.sort(np.concatenate(nodes_by_rank)).tolist() == list(range(kind.count))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_typed_graphs_with_empty_types(library: GraphDirectory) -> None:
         ("metis", 0, "ranks per server: expected 1 to 65535, given 0"),
     ],
 )
-def test_what_has_no_second_level_is_refused(
+def test_methods_without_a_second_level_are_refused(
     library: GraphDirectory, method: str, ranks: int, text: str
 ) -> None:
     out = library.path.parent / "refused"

@@ -59,23 +59,23 @@ def test_another_file_system_gets_one_copy(source: Path, tmp_path: Path) -> None
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("needs a second file system at /dev/shm")
     files, counter = StoredFiles("link"), Counter()
-    far = shared / f"hopper-test-{os.getpid()}.npy"
+    far_file = shared / f"hopper-test-{os.getpid()}.npy"
     try:
-        far.write_bytes(source.read_bytes())
+        far_file.write_bytes(source.read_bytes())
         targets = [tmp_path / f"server-{server}" / "rows.npy" for server in range(3)]
         for target in targets:
-            files.store(far, target)
+            files.store(far_file, target)
         assert (files.bytes_to_write, files.linked_bytes) == (100_003, 0)
         files.write_copies(counter)
         assert counter.total == 100_003
         assert all(target.read_bytes() == source.read_bytes() for target in targets)
         assert len({target.stat().st_ino for target in targets}) == 1
     finally:
-        far.unlink()
+        far_file.unlink()
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
-def test_where_no_link_can_be_every_name_gets_a_copy(
+def test_without_links_every_name_gets_a_copy(
     code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", fail_with(code))
@@ -85,11 +85,11 @@ def test_where_no_link_can_be_every_name_gets_a_copy(
     assert (files.bytes_to_write, files.linked_bytes) == (200_006, 0)
     files.write_copies(Silent())
     assert all(target.read_bytes() == source.read_bytes() for target in targets)
-    assert len({each.stat().st_ino for each in (source, *targets)}) == 3
+    assert len({path.stat().st_ino for path in (source, *targets)}) == 3
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EINVAL])
-def test_a_kernel_that_stops_copying_is_no_error(
+def test_the_rest_is_copied_when_the_kernel_stops_copying(
     code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []

@@ -20,7 +20,7 @@ from hopper.partition.stored_forms import describe_rounded_tables
 
 @pytest.fixture
 def small(tmp_path: Path) -> GraphDirectory:
-    """Papers with numbers that no form has, and authors with numbers that all have."""
+    """Every form rounds the papers' numbers, and none the authors'."""
     generator = np.random.default_rng(3)
     ends = generator.integers(0, 20, (2, 90))
     return GraphDirectory.from_arrays(
@@ -36,7 +36,7 @@ def small(tmp_path: Path) -> GraphDirectory:
 
 
 @pytest.mark.parametrize("method", ["random", "meta"])
-def test_rows_are_the_graphs_own_in_another_form(
+def test_rows_are_stored_in_the_requested_form(
     method: str, small: GraphDirectory, tmp_path: Path
 ) -> None:
     dtypes = ["bfloat16", "paper=int8"]
@@ -46,16 +46,16 @@ def test_rows_are_the_graphs_own_in_another_form(
         expected = ROW_FORMS[name].encode(np.asarray(small.features(node_type)))
         for server in range(2):
             stored = parts.stored(node_type, server)
-            own = parts.original_ids(node_type)[stored.first : stored.stop]
+            original_ids = parts.original_ids(node_type)[stored.first : stored.stop]
             rows = parts.features(node_type, server)
             assert rows is not None
-            assert np.array_equal(rows, expected[own])
+            assert np.array_equal(rows, expected[original_ids])
     assert not list(tmp_path.glob(".hopper-rows-*"))
     # The graph itself is as it was.
     assert small.features("paper").dtype == np.float32
 
 
-def test_the_error_is_measured_and_told(
+def test_the_rounding_error_is_measured_and_printed(
     small: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "parts"
@@ -65,18 +65,18 @@ def test_the_error_is_measured_and_told(
     schema = PartitionedGraph.open(out).schema
     rows = np.asarray(small.features("paper"), np.float64)
     form = ROW_FORMS["int8"]
-    off = np.abs(form.decode(form.encode(rows.astype(np.float32))) - rows).max(1)
+    errors = np.abs(form.decode(form.encode(rows.astype(np.float32))) - rows).max(1)
     error = schema.node_types["paper"].feature_error
     assert error is not None
-    assert error.absolute == off.max()
-    assert error.relative == (off / np.abs(rows).max(1)).max()
+    assert error.absolute == errors.max()
+    assert error.relative == (errors / np.abs(rows).max(1)).max()
     assert schema.node_types["author"].feature_error is None
     (line,) = describe_rounded_tables(schema)
     assert line.startswith("features of paper: approximate, rounded to int8")
     assert line in capsys.readouterr().out
-    told = json.loads((out / "graph.json").read_text())["node_types"]
-    assert told["paper"]["feature_error"] == error._asdict()
-    assert "feature_error" not in told["author"]
+    node_types = json.loads((out / "graph.json").read_text())["node_types"]
+    assert node_types["paper"]["feature_error"] == error._asdict()
+    assert "feature_error" not in node_types["author"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_error_is_measured_and_told(
         (["paper=int8", "paper=float16"], "expected one a table"),
     ],
 )
-def test_what_is_refused(
+def test_bad_forms_are_refused(
     dtypes: list[str], text: str, small: GraphDirectory, tmp_path: Path
 ) -> None:
     for method in ("random", "meta"):
@@ -110,7 +110,7 @@ def test_one_scale_a_row_cannot_be_divided_by_dimension(
 @pytest.mark.parametrize(
     ("value", "dtype"), [(7e4, "float16"), (np.inf, "bfloat16"), (np.nan, "int8")]
 )
-def test_a_number_that_a_form_cannot_hold(
+def test_numbers_beyond_a_form_are_refused(
     value: float, dtype: str, small: GraphDirectory, tmp_path: Path
 ) -> None:
     file = small.path / "features/paper.npy"
@@ -120,11 +120,11 @@ def test_a_number_that_a_form_cannot_hold(
     text = rf"features/paper\.npy: row 11, column 4: expected a number that {dtype} can hold"
     with pytest.raises(GraphError, match=text):
         partition_graph(small, tmp_path / "parts", 2, "random", feature_dtypes=[dtype])
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph"]
 
 
 def test_rounded_rows_are_not_rounded_again(small: GraphDirectory, tmp_path: Path) -> None:
-    """Their error would be that of the second time alone."""
+    """The stated error would be that of the second rounding alone."""
     parts = partition_graph(small, tmp_path / "parts", 2, "random", feature_dtypes=["int8"])
     graph = GraphDirectory(small.path, parts.schema)
     with pytest.raises(RequestError, match="features of paper are rounded to int8 already"):

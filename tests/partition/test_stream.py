@@ -43,13 +43,13 @@ def _homogeneous(
 
 
 def _planted(
-    generator: np.random.Generator, nodes: int, edges: int, parts: int, near: float
+    generator: np.random.Generator, nodes: int, edges: int, parts: int, share_inside: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Edges of which that share has both ends in one of some communities, interleaved by id."""
+    """Make edges of which a share stays in its community; communities interleave by id."""
     src = generator.integers(0, nodes, edges)
     inside = parts * generator.integers(0, nodes // parts, edges) + src % parts
     return src, np.where(
-        generator.random(edges) < near, inside, generator.integers(0, nodes, edges)
+        generator.random(edges) < share_inside, inside, generator.integers(0, nodes, edges)
     )
 
 
@@ -66,9 +66,11 @@ def test_planted_communities_are_found(make_graph: MakeGraph, communities: int) 
     assert stream.description["edge_cut"] < 0.2 < 0.7 < random.description["edge_cut"]
     assert stream.description["balance"]["nodes"] <= 1.051
     assert stream.description["balance"]["train"] <= 1.051
-    near, far = (measure_locality(each, (3, 3), 300) for each in (stream, random))
-    assert near.micrograph > far.micrograph + 0.3
-    assert near.micrograph > near.subgraph + 0.3
+    stream_locality, random_locality = (
+        measure_locality(division, (3, 3), 300) for division in (stream, random)
+    )
+    assert stream_locality.micrograph > random_locality.micrograph + 0.3
+    assert stream_locality.micrograph > stream_locality.subgraph + 0.3
     assert stream.description["backend"] == "hopper"
     assert stream.description["seed_used"] is True
 
@@ -93,8 +95,8 @@ def test_every_class_is_within_five_per_cent_or_one_node(
     assert homes.dtype == np.int32
     assert homes.min() >= 0
     assert homes.max() < servers
-    for chosen in (roots > 0, roots == 0):
-        shares = np.bincount(homes[chosen], minlength=servers)
+    for in_class in (roots > 0, roots == 0):
+        shares = np.bincount(homes[in_class], minlength=servers)
         assert shares.max() <= max(-(-shares.sum() // servers), int(1.05 * shares.mean()))
 
 
@@ -123,15 +125,15 @@ def test_the_same_seed_gives_the_same_partition_on_any_number_of_threads(
     assert (maps[0] != maps[2]).any()
 
 
-def test_the_size_of_chunks_changes_balance_no_more_than_it_may(
+def test_small_chunks_keep_the_balance_within_its_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     src, dst = _planted(np.random.default_rng(2), 1000, 8000, 4, 0.9)
     monkeypatch.setattr(neighbor_stream, "EDGES_AT_ONCE", 7)
     schema, stream = _homogeneous(1000, src, dst)
-    passed = list(stream.chunks())
-    assert sum(chunk.neighbors.size for chunk in passed) == src.size
-    assert max(chunk.neighbors.size for chunk in passed if chunk.indptr.size > 2) <= 7
+    chunks = list(stream.chunks())
+    assert sum(chunk.neighbors.size for chunk in chunks) == src.size
+    assert max(chunk.neighbors.size for chunk in chunks if chunk.indptr.size > 2) <= 7
     homes = assign_stream(schema, stream, 4, 0, np.zeros(1000, np.int64), Phases(), ARRAYS)
     assert np.bincount(homes, minlength=4).max() <= 262
     assert (homes[src] != homes[dst]).mean() < 0.15
@@ -139,21 +141,21 @@ def test_the_size_of_chunks_changes_balance_no_more_than_it_may(
 
 def test_chunks_are_the_in_neighbours_of_all_relations(shared_library: GraphDirectory) -> None:
     schema = shared_library.schema
-    topologies = {each: shared_library.topology(each) for each in schema.relations}
+    topologies = {relation: shared_library.topology(relation) for relation in schema.relations}
     starts = type_starts(schema)
     expected: dict[int, list[int]] = {node: [] for node in range(58)}
     for relation, edges in topologies.items():
         for v in range(edges.indptr.size - 1):
-            own = edges.indices[edges.indptr[v] : edges.indptr[v + 1]]
-            expected[starts[relation.dst] + v] += (starts[relation.src] + own).tolist()
+            sources = edges.indices[edges.indptr[v] : edges.indptr[v + 1]]
+            expected[starts[relation.dst] + v] += (starts[relation.src] + sources).tolist()
     stream = NeighborStream(schema, topologies)
-    found = {
+    neighbors = {
         chunk.first + row: chunk.neighbors[chunk.indptr[row] : chunk.indptr[row + 1]].tolist()
         for chunk in stream.chunks()
         for row in range(chunk.indptr.size - 1)
     }
-    assert {v: sorted(own) for v, own in found.items()} == {
-        v: sorted(own) for v, own in expected.items()
+    assert {v: sorted(ids) for v, ids in neighbors.items()} == {
+        v: sorted(ids) for v, ids in expected.items()
     }
     assert stream.have_neighbors().tolist() == [bool(expected[v]) for v in range(58)]
 
@@ -161,7 +163,7 @@ def test_chunks_are_the_in_neighbours_of_all_relations(shared_library: GraphDire
 def test_all_types_are_balanced(shared_library: GraphDirectory) -> None:
     schema, roots = shared_library.schema, training_roots(shared_library)
     stream = NeighborStream(
-        schema, {each: shared_library.topology(each) for each in schema.relations}
+        schema, {relation: shared_library.topology(relation) for relation in schema.relations}
     )
     homes, classes = (
         assign_stream(schema, stream, 3, 1, roots, Phases(), ARRAYS),
@@ -172,7 +174,7 @@ def test_all_types_are_balanced(shared_library: GraphDirectory) -> None:
         assert shares.max() <= max(-(-shares.sum() // 3), int(1.05 * shares.mean()))
 
 
-def test_nodes_that_are_only_ever_sources_live_with_their_readers() -> None:
+def test_nodes_without_in_edges_live_with_their_readers() -> None:
     """Authors have no in-edges; each is read by papers of one community."""
     papers, authors, communities = 800, 1600, 4
     generator = np.random.default_rng(4)
@@ -193,26 +195,26 @@ def test_nodes_that_are_only_ever_sources_live_with_their_readers() -> None:
     }
     stream = NeighborStream(schema, topologies)
     homes = assign_stream(schema, stream, 4, 0, np.zeros(papers, np.int64), Phases(), ARRAYS)
-    away = homes[:authors][writer] != homes[authors:][paper]
-    assert away.mean() < 0.1
+    is_remote = homes[:authors][writer] != homes[authors:][paper]
+    assert is_remote.mean() < 0.1
 
 
-def test_isolated_nodes_are_dealt_out(make_graph: MakeGraph) -> None:
+def test_isolated_nodes_are_spread_evenly(make_graph: MakeGraph) -> None:
     graph = make_graph("dust", 100, [], [], range(10))
     divided = partition_graph(graph, graph.path.parent / "out", 4, "stream")
     assert max(share["nodes"] for share in divided.description["per_server"]) <= 26
-    lonely = make_graph("lonely", 60, list(range(20)), [0] * 20, [])
-    divided = partition_graph(lonely, lonely.path.parent / "two", 2, "stream")
+    star = make_graph("lonely", 60, list(range(20)), [0] * 20, [])
+    divided = partition_graph(star, star.path.parent / "two", 2, "stream")
     assert divided.description["balance"]["nodes"] <= 1.05
 
 
 def test_one_server_takes_all_and_too_many_are_refused(make_graph: MakeGraph) -> None:
     graph = make_graph("ring", 6, list(range(6)), [1, 2, 3, 4, 5, 0], [])
     out = graph.path.parent
-    whole = partition_graph(graph, out / "one", 1, "stream").description
-    assert (whole["edge_cut"], whole["seed_used"]) == (0, False)
-    each = partition_graph(graph, out / "six", 6, "stream").description
-    assert [share["nodes"] for share in each["per_server"]] == [1] * 6
+    one_server = partition_graph(graph, out / "one", 1, "stream").description
+    assert (one_server["edge_cut"], one_server["seed_used"]) == (0, False)
+    six_servers = partition_graph(graph, out / "six", 6, "stream").description
+    assert [share["nodes"] for share in six_servers["per_server"]] == [1] * 6
     with pytest.raises(RequestError, match="has 6 nodes, too few for 7 servers; use at most 6"):
         partition_graph(graph, out / "seven", 7, "stream")
 
@@ -244,10 +246,10 @@ def test_memory_stays_below_the_estimate(make_graph: MakeGraph) -> None:
         graph = make_graph(f"g{edges}", nodes, src, dst, range(0, nodes, 2))
         estimate = estimate_memory(graph, 4, "stream").peak
         command = [sys.executable, "-c", code, str(graph.path), str(graph.path) + "-4"]
-        done = subprocess.run(
+        run = subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=300, env=_two_threads()
         )
-        peaks.append(int(done.stdout) * 1024)
+        peaks.append(int(run.stdout) * 1024)
         assert peaks[-1] < estimate
     topology_growth = 5_000_000 * 16
     assert peaks[1] - peaks[0] < topology_growth / 2

@@ -51,12 +51,14 @@ def test_graphs_that_cannot_be_divided_are_refused(make_graph: MakeGraph, tmp_pa
     empty = make_graph("empty", 0, [], [], [])
     with pytest.raises(RequestError, match="graph 'empty' is empty"):
         partition_graph(empty, tmp_path / "out", 1)
-    loose = make_graph("loose", 4, [], [], [])
+    without_edges = make_graph("loose", 4, [], [], [])
     with pytest.raises(
         RequestError, match=r"graph 'loose' has no edges.*--method stream or random"
     ):
-        partition_graph(loose, tmp_path / "out", 2)
-    assert partition_graph(loose, tmp_path / "out", 2, "random").description["edge_cut"] == 0
+        partition_graph(without_edges, tmp_path / "out", 2)
+    assert (
+        partition_graph(without_edges, tmp_path / "out", 2, "random").description["edge_cut"] == 0
+    )
 
 
 def test_an_occupied_destination_is_refused_and_kept(library: GraphDirectory) -> None:
@@ -74,24 +76,24 @@ def test_an_occupied_destination_is_refused_and_kept(library: GraphDirectory) ->
 def test_an_interrupted_write_leaves_nothing(
     library: GraphDirectory, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
-    written = []
-    real = build.write_server
+    work_folders = []
+    write_server = build.write_server
 
-    def interrupted(construction: Construction, progress: Any, server: int, *rest: Any) -> int:
+    def fail_on_second(construction: Construction, progress: Any, server: int, *rest: Any) -> int:
         if server == 1:
             raise failure
-        written.append(construction.work)
-        return real(construction, progress, server, *rest)
+        work_folders.append(construction.work)
+        return write_server(construction, progress, server, *rest)
 
-    monkeypatch.setattr(build, "write_server", interrupted)
+    monkeypatch.setattr(build, "write_server", fail_on_second)
     with pytest.raises(type(failure)):
         partition_graph(library, library.path.parent / "out", 2, "random")
-    assert len(written) == 1
-    assert not written[0].exists()
+    assert len(work_folders) == 1
+    assert not work_folders[0].exists()
     assert [path.name for path in library.path.parent.iterdir()] == ["library"]
 
 
-def test_shards_are_what_the_feature_server_opens(library: GraphDirectory) -> None:
+def test_the_feature_server_opens_every_shard(library: GraphDirectory) -> None:
     divided = partition_graph(library, library.path.parent / "out", 3, "random", seed=2)
     for server in range(3):
         shard = Shard.open(divided.path / f"server-{server}")
@@ -104,7 +106,7 @@ def test_shards_are_what_the_feature_server_opens(library: GraphDirectory) -> No
         assert shard.table("features", "keyword").spec.count == 0
 
 
-def test_opening_names_what_is_wrong(library: GraphDirectory) -> None:
+def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None:
     out = library.path.parent / "out"
     with pytest.raises(GraphError, match=r"partition\.json: no such file"):
         PartitionedGraph.open(library.path)
@@ -112,13 +114,13 @@ def test_opening_names_what_is_wrong(library: GraphDirectory) -> None:
     file = out / "partition.json"
     description = json.loads(file.read_text())
     offsets = description["offsets"]
-    for change, text in [
+    for changes, text in [
         ({"schema": 9}, "field 'schema': expected version 1, found 9"),
         ({"servers": "two"}, "field 'servers': expected int, found 'two'"),
         ({"offsets": {**offsets, "paper": [0, 1, 2]}}, r"'offsets\.paper': expected to end at 40"),
         ({"offsets": {"paper": offsets["paper"]}}, "field 'offsets': expected the node types"),
     ]:
-        file.write_text(json.dumps({**description, **change}))
+        file.write_text(json.dumps({**description, **changes}))
         with pytest.raises(GraphError, match=text):
             PartitionedGraph.open(out)
     file.write_text("{")
@@ -141,19 +143,21 @@ def test_opening_names_what_is_wrong(library: GraphDirectory) -> None:
 def test_locality_is_measured_before_a_partition_appears(
     topology: Literal["replicated", "partitioned"], library: GraphDirectory
 ) -> None:
-    measured = {"fanouts": [2], "roots": 3, "micrograph": 0.5, "subgraph": 0.25}
-    out, seen = library.path.parent / "out", []
+    locality = {"fanouts": [2], "roots": 3, "micrograph": 0.5, "subgraph": 0.25}
+    out, edge_counts = library.path.parent / "out", []
 
-    def measure(made: PartitionedGraph) -> dict[str, Any]:
+    def measure(parts: PartitionedGraph) -> dict[str, Any]:
         assert not out.exists()
         # Mapped as a whole, whatever becomes of it.
-        assert isinstance(made.layout, Replicated)
-        seen.extend(made.topology(relation).indices.size for relation in made.schema.relations)
-        return measured
+        assert isinstance(parts.layout, Replicated)
+        edge_counts.extend(
+            parts.topology(relation).indices.size for relation in parts.schema.relations
+        )
+        return locality
 
     divided = partition_graph(library, out, 2, "random", topology=topology, measure=measure)
-    assert seen == [kind.count for kind in divided.schema.relations.values()]
-    assert divided.description["locality"] == measured
+    assert edge_counts == [kind.count for kind in divided.schema.relations.values()]
+    assert divided.description["locality"] == locality
     assert divided.description["topology"] == topology
     assert "measure locality" in divided.description["seconds"]
     assert [p.name for p in divided.path.iterdir() if p.name.startswith(".")] == []
