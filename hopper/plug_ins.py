@@ -13,6 +13,7 @@ import json
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -259,6 +260,12 @@ def _accepts(plug_in_class: type[Any], name: str, arguments: int) -> bool:
     return True
 
 
+@lru_cache(maxsize=256)
+def _constructor(plug_in_class: type[Any]) -> inspect.Signature:
+    """Return the signature of a class, which is asked for whenever a configuration is made."""
+    return inspect.signature(plug_in_class)
+
+
 def _check_options(
     key: str, name: str, plug_in_class: type[Any], options: Mapping[str, Any], given: Sequence[str]
 ) -> dict[str, Any]:
@@ -270,7 +277,7 @@ def _check_options(
         accept one of Hopper's own arguments.
     """
     try:
-        parameters = inspect.signature(plug_in_class).parameters
+        parameters = _constructor(plug_in_class).parameters
     except (TypeError, ValueError):
         return dict(options)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

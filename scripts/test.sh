@@ -21,6 +21,9 @@ if [[ ! -e $kernels || -n $(find hopper cache_server -name '*.py' -newer "$kerne
   touch "$kernels"
 fi
 
+# Some images ask Python not to keep bytecode. Hundreds of processes would compile the project anew.
+unset PYTHONDONTWRITEBYTECODE
+
 passed=() failed=()
 step() {
   local name=$1 start=$SECONDS

@@ -112,14 +112,16 @@ def choose_wires(
     parameter = next(stack.model.parameters())
     size = (travels_as or parameter.dtype).itemsize
     was_training = stack.model.training
-    stack.model.eval()
+    if was_training:
+        stack.model.eval()
     try:
         return [
             _choose(stack, index, rows, _Bytes(size, gradients), learned, parameter.itemsize)
             for index, rows in enumerate(stack.lone_rows())
         ]
     finally:
-        stack.model.train(was_training)
+        if was_training:
+            stack.model.train()
 
 
 @dataclass(frozen=True)
