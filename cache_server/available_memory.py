@@ -1,4 +1,4 @@
-"""How much memory this process can still allocate.
+"""The memory that this process can still allocate.
 
 Control groups limit it. So does the environment variable ``HOPPER_MEMORY_LIMIT`` (bytes of this
 process), for processes that cannot see their control groups, as on emulated hosts.

@@ -36,7 +36,7 @@ from cache_server.wire import (
 
 @dataclass(frozen=True)
 class ServerDescription:
-    """What one server says about itself.
+    """The description that one server gives of itself.
 
     Attributes
     ----------

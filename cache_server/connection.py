@@ -118,12 +118,12 @@ class Replicas:
 
     @property
     def are_several(self) -> bool:
-        """Whether there is another server to ask."""
+        """Return whether there is another server to ask."""
         return len(self._connections) > 1
 
     @property
     def is_known(self) -> bool:
-        """Whether the current server needs no check: it was checked, or it is the only one."""
+        """Return whether the current server was checked, or needs no check as the only one."""
         return not self.are_several or self._current in self._known
 
     def know(self) -> None:

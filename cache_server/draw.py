@@ -47,7 +47,7 @@ _MOST_SCANNED: Final = 48
 
 @kernel
 def mix(x: np.uint64) -> np.uint64:
-    """SplitMix64's finaliser: a bijection of uint64."""
+    """Apply SplitMix64's finaliser, a bijection of uint64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

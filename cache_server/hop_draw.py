@@ -23,7 +23,7 @@ Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 class HopDraw(NamedTuple):
-    """How neighbours are drawn at one hop of one relation.
+    """The way in which neighbours are drawn at one hop of one relation.
 
     Attributes
     ----------
@@ -41,12 +41,12 @@ class HopDraw(NamedTuple):
 
     @property
     def takes_all(self) -> bool:
-        """Whether all neighbours (that are there) are taken, each once."""
+        """Return whether all neighbours (that are there) are taken, each once."""
         return self.fanout == -1
 
     @property
     def in_time(self) -> bool:
-        """Whether the draw depends on a time for each node."""
+        """Return whether the draw depends on a time for each node."""
         return self.method in IN_TIME
 
     @classmethod

@@ -25,7 +25,7 @@ _LONGEST_TOKEN: Final = 4096
 
 @dataclass(frozen=True)
 class Security:
-    """How connections are protected, at either end. Files are read again when they have changed.
+    """The protection of connections, at either end. Files are read again when they have changed.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ Array = Any
 
 
 def array_module(device: str) -> ModuleType:
-    """NumPy for "cpu", CuPy for "cuda".
+    """Return NumPy for "cpu", and CuPy for "cuda".
 
     Raises
     ------

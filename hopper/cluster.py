@@ -439,7 +439,7 @@ def choose_device(
 
 
 def _reason(error: BaseException) -> str:
-    """Gloo's reason without its source file, and without its advice."""
+    """Return Gloo's reason without its source file, and without its advice."""
     return re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". This is")[0]
 
 

@@ -103,7 +103,7 @@ class RankFailed(ClusterError):
 
     @property
     def is_of_the_request(self) -> bool:
-        """Whether the request itself is wrong, so that another try would fail too."""
+        """Return whether the request itself is wrong, so that another try would fail too."""
         kinds = (ConfigError, GraphError, RequestError, ExactnessError)
         return self.kind in {error.__name__ for error in kinds}
 

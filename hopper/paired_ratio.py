@@ -25,7 +25,7 @@ class Ratio:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval excludes 1: whether the rounds show that the sides differ."""
+        """Return whether the interval excludes 1, so that the rounds show that the sides differ."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property

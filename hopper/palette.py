@@ -81,12 +81,12 @@ def series(number: int) -> str:
 
 
 def text_on(ground: str) -> str:
-    """Black or white, whichever is read more easily on a colour (WCAG 2.1's contrast ratio)."""
+    """Choose black or white, by WCAG 2.1's contrast ratio with the colour behind the text."""
     return max((_WHITE, TEXT), key=lambda text: contrast(text, ground))
 
 
 def contrast(first: str, second: str) -> float:
-    """WCAG 2.1's contrast ratio of two colours, 1 to 21."""
+    """Return WCAG 2.1's contrast ratio of two colours, 1 to 21."""
     light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

@@ -1,4 +1,4 @@
-"""What ranks tell each other through the rendezvous store, beside their connections.
+"""Notes that ranks leave for each other in the rendezvous store, beside their connections.
 
 The store is reached over connections of its own. Ranks therefore can still report to it when the
 connections between them have broken, and learn which ranks are gone.
@@ -170,7 +170,7 @@ def silence_of(rank: int, ranks: Sequence[int], operation: str, limit: float) ->
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words; "another rank" if there are none."""
+    """Name ranks in words; "another rank" if there are none."""
     return ", ".join(f"rank {rank}" for rank in ranks) or "another rank"
 
 

@@ -58,7 +58,7 @@ class LoopbackRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: ranks use this store, and none of them opens another one."""
+        """Return True: ranks use this store, and none of them opens another one."""
         return True
 
     def get_backend(self) -> str:
@@ -88,7 +88,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return 0
 
     def get_run_id(self) -> str:
-        """Torchrun's name for the run."""
+        """Return torchrun's name for the run."""
         return self._run_id
 
     def shutdown(self) -> bool:

@@ -54,7 +54,7 @@ Losses = list[float]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compare, and where to write the results.
+    """A comparison to make, and the folder for its results.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Plan:
 
     @cached_property
     def compared_iterations(self) -> int:
-        """Within how many iterations from a run's start gradients are compared.
+        """The number of iterations from a run's start within which gradients are compared.
 
         Every contender has at least as many. With full batches an epoch has one iteration.
         """
@@ -126,7 +126,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an A/B found.
+    """The findings of an A/B.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Outcome:
 
     @property
     def problems(self) -> list[str]:
-        """Why no speed-up may be reported; empty if all engines computed the same."""
+        """The reasons why no speed-up may be reported; empty if all engines computed the same."""
         return [problem for engine in self.parity for problem in engine.problems]
 
 

@@ -14,7 +14,7 @@ class Guest(Protocol):
 
     @property
     def label(self) -> str:
-        """What its runs are called; no contender has the same."""
+        """The name of its runs; no contender has the same."""
 
     @property
     def folder(self) -> str:

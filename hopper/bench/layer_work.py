@@ -1,4 +1,4 @@
-"""How evenly an engine that divides layers among ranks divides them: read from a run's spans."""
+"""The balance of an engine that divides layers among ranks, read from a run's spans."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ SMALLEST_NORM: Final = 1e-6
 
 @dataclass(frozen=True)
 class RecordedGradient:
-    """What rank 0 recorded of an iteration: parameters before the update, gradient and loss."""
+    """Rank 0's record of an iteration: parameters before the update, gradient and loss."""
 
     path: Path
     step: int
@@ -130,7 +130,7 @@ class EngineParity:
 
     @property
     def needs_float64(self) -> bool:
-        """Whether the gradients in float32 cannot tell an error from rounding."""
+        """Return whether the gradients in float32 cannot tell an error from rounding."""
         limit = GRADIENT_LIMITS[self.dtype]
         return (
             self.judged
@@ -140,7 +140,7 @@ class EngineParity:
 
     @property
     def needs_losses_in_float64(self) -> bool:
-        """Whether the losses in float32 cannot tell an error from rounding."""
+        """Return whether the losses in float32 cannot tell an error from rounding."""
         limit = LOSS_LIMITS[self.dtype]
         return (
             self.judged
@@ -152,7 +152,7 @@ class EngineParity:
 
     @property
     def problems(self) -> list[str]:
-        """Why this engine fails; empty if it passes."""
+        """The reasons why this engine fails; empty if it passes."""
         verdicts = (
             judge_gradient(self.gradient_difference, self.dtype, self.again, self.judged),
             judge_losses(self.loss_difference, self.dtype, self.losses_again, self.judged),

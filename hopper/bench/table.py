@@ -157,7 +157,7 @@ def _table(title: str, headings: Sequence[str]) -> Table:
 
 
 def feature_reduction(baseline: Figures, engine_figures: Figures) -> float | None:
-    """Feature bytes of the baseline divided by an engine's. None if the engine sends none."""
+    """Divide the baseline's feature bytes by an engine's. None if the engine sends none."""
     feature_bytes = engine_figures.bytes["feature"]
     return baseline.bytes["feature"] / feature_bytes if feature_bytes else None
 

@@ -1,4 +1,4 @@
-"""What ``hopper partition`` prints: an estimate before the work, and the result after it."""
+"""The output of ``hopper partition``: an estimate before the work, and the result after it."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
 
     @property
     def typed(self) -> bool:
-        """Whether the model reads several node types and relations."""
+        """Return whether the model reads several node types and relations."""
         return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
 
     @property

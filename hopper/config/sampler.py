@@ -70,12 +70,12 @@ class Sampler(Section):
 
     @property
     def is_node_wise(self) -> bool:
-        """Whether each node draws its fanout of neighbours, all with the same probability."""
+        """Return whether each node draws its fanout of neighbours, all equally likely."""
         return self.kind in ("node", "full")
 
     @property
     def draws_parts(self) -> bool:
-        """Whether servers that each store some edges of a node may draw for it together.
+        """Return whether servers that each store some edges of a node may draw for it together.
 
         They may if all drawn edges count alike.
         """
@@ -84,7 +84,7 @@ class Sampler(Section):
 
     @property
     def leaves_edges_out(self) -> bool:
-        """Whether the sampler can draw as if some edges did not exist."""
+        """Return whether the sampler can draw as if some edges did not exist."""
         return self.kind in ("node", "full", "weighted", "replacement", "temporal")
 
     @property

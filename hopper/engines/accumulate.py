@@ -206,7 +206,7 @@ class GroupTrainer:
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether this server's features are read only when they are multiplied."""
+        """Return whether this server's features are read only when they are multiplied."""
         return self._device.type == "cpu" and self.on_device is None
 
     def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> list[Subgraph]:

@@ -54,7 +54,7 @@ class CooperativePlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """How many edges this rank computes with, in all layers together."""
+        """The number of edges that this rank computes with, in all layers together."""
         return sum(layer.num_edges for layer in self.layers.layers)
 
     @property
@@ -187,7 +187,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         return {table: trainer.read_edge_rows(rows, table, ids) for table, ids in edges.items()}
 
     def has_one_backward(self, plan: CooperativePlan) -> bool:
-        """Always: all layers are one computation."""
+        """Return True: all layers are one computation."""
         return True
 
     def compute(self, plan: CooperativePlan, inputs: CooperativeInputs) -> None:

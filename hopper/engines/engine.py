@@ -77,7 +77,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a rank does in an iteration, as far as sampling and routing determine it.
+    """A rank's work in an iteration, as far as sampling and routing determine it.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def num_edges(self) -> int:
-        """How many edges the plan holds, in all hops and layers together."""
+        """The number of edges that the plan holds, in all hops and layers together."""
         return 0
 
     @property
@@ -165,13 +165,13 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether :meth:`read` reads all rows of other servers that the iteration needs."""
+        """Return whether :meth:`read` reads all rows of other servers that the iteration needs."""
         return self.reads_remote_rows
 
     @property
     def talks_to_plan(self) -> bool:
-        """Whether ranks talk to each other while they plan, for the engine or to request learnable
-        rows."""
+        """Return whether ranks talk to each other while they plan, for the engine or to request
+        learnable rows."""
         return self.plans_together or bool(self.state.learnable)
 
     @classmethod

@@ -45,7 +45,7 @@ class FirstHopsPlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """How many edges the mini-batch and all first layers hold."""
+        """The number of edges that the mini-batch and all first layers hold."""
         first_layers = sum(hop.num_edges for hop in self.first_hops.values())
         return self.subgraph.num_edges + first_layers
 

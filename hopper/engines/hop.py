@@ -42,7 +42,7 @@ class HopPlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """How many edges the groups hold together."""
+        """The number of edges that the groups hold together."""
         return sum(subgraph.num_edges for group in self.groups.values() for subgraph in group)
 
 
@@ -97,7 +97,7 @@ class Hop(Engine[HopPlan, InputRows]):
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether :meth:`read` fetches all remote rows, which pre-gathering does."""
+        """Return whether :meth:`read` fetches all remote rows, which pre-gathering does."""
         return self.state.config.hop.pregather
 
     def read(self, plan: HopPlan, rows: PartitionedRows) -> InputRows:

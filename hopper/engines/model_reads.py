@@ -1,4 +1,4 @@
-"""What a model reads of a graph: relations and node types by hop, and its input rows.
+"""The part of a graph that a model reads: relations and node types by hop, and its input rows.
 
 It follows from configuration and graph, and is determined once. All code that samples, reads rows,
 plans or builds the model takes it from here.
@@ -51,7 +51,7 @@ class InputRows:
 
 @dataclass(frozen=True)
 class ModelReads:
-    """What a configuration's model reads of a graph.
+    """The part of a graph that a configuration's model reads.
 
     Names are usually those of the graph. A model may distinguish the places at which hops reach a
     node type or relation, which then has one name for each place (:mod:`hopper.hetero.unroll`).

@@ -118,7 +118,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         return P3Inputs(columns, edges, labels)
 
     def has_one_backward(self, plan: FirstHopsPlan) -> bool:
-        """Always: the mini-batch is one pass."""
+        """Return True: the mini-batch is one pass."""
         return True
 
     def compute(self, plan: FirstHopsPlan, inputs: P3Inputs) -> None:

@@ -59,12 +59,12 @@ class RafPlan(Plan):
 
     @property
     def num_finished(self) -> int:
-        """How many roots this rank finishes."""
+        """The number of roots that this rank finishes."""
         return sum(int(share.finishing.size) for share in self.shares.values())
 
     @property
     def num_edges(self) -> int:
-        """How many edges the subgraph holds."""
+        """The number of edges that the subgraph holds."""
         return self.subgraph.num_edges
 
 
@@ -176,7 +176,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         return RafInputs(below, of_roots, edges, labels)
 
     def has_one_backward(self, plan: RafPlan) -> bool:
-        """Always: the rank's part is one computation."""
+        """Return True: the rank's part is one computation."""
         return True
 
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:

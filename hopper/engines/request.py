@@ -26,7 +26,7 @@ class Request:
 
     @cached_property
     def reads(self) -> ModelReads:
-        """What the model reads of the graph.
+        """The part of the graph that the model reads.
 
         Raises
         ------
@@ -43,13 +43,13 @@ class Request:
 
     @cached_property
     def reads_times(self) -> bool:
-        """Whether draws for a node depend on the time of the root."""
+        """Return whether draws for a node depend on the time of the root."""
         config = self.config.sampler
         return find_sampler(config.kind, config.kind_options).kind.reads_times
 
     @property
     def trains_full_batches(self) -> bool:
-        """Whether every iteration trains all roots and reads all of their neighbours."""
+        """Return whether every iteration trains all roots and reads all of their neighbours."""
         config = self.config.sampler
         if config.kind == "full":
             return True
@@ -69,7 +69,7 @@ class Request:
 
     @property
     def ranks(self) -> int:
-        """How many ranks train."""
+        """The number of ranks that train."""
         return self.graph.book.servers * self.config.cluster.ranks_per_server
 
     def under(self, config: Config) -> Request:

@@ -29,7 +29,7 @@ class GroupPlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """How many edges the subgraphs hold together."""
+        """The number of edges that the subgraphs hold together."""
         return sum(subgraph.num_edges for subgraph in self.subgraphs)
 
 

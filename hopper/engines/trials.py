@@ -47,7 +47,7 @@ class TrialsPlan(Plan):
 
     @property
     def num_edges(self) -> int:
-        """How many edges the groups hold, each shared group counted once."""
+        """The number of edges that the groups hold, each shared group counted once."""
         distinct = {id(group): group for group in self.groups.values()}
         return sum(subgraph.num_edges for subgraph in chain(*distinct.values()))
 

@@ -28,7 +28,7 @@ class HeldRows(Protocol):
 
     @property
     def evicts(self) -> bool:
-        """Whether the cache replaces rows by newer ones."""
+        """Return whether the cache replaces rows by newer ones."""
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return [n] int32: the slot of each id's row, -1 where it is not cached."""
@@ -43,7 +43,7 @@ class HeldRows(Protocol):
 
 
 class Lookups(NamedTuple):
-    """How many rows a cache was asked for: ``hits`` that it had, ``misses`` that it lacked."""
+    """Numbers of rows that a cache was asked for: it had the ``hits`` and lacked the ``misses``."""
 
     hits: int = 0
     misses: int = 0

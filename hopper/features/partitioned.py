@@ -27,7 +27,7 @@ from hopper.traffic import Traffic
 
 @dataclass
 class RowCounts:
-    """How many input rows were read, and from where. Rows cached on the device are not counted.
+    """Numbers of input rows that were read, by source. Rows cached on the device are not counted.
 
     Attributes
     ----------

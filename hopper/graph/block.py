@@ -177,7 +177,7 @@ class Block(Edges):
 
     @property
     def draws_a_fixed_number(self) -> bool:
-        """Whether an edge is drawn with probability ``sampled / in_degree``, as node-wise."""
+        """Return whether edges are drawn with probability ``sampled / in_degree``, as node-wise."""
         return self.drawn_inverse is None
 
     def out_degree(self) -> Tensor:

@@ -68,7 +68,7 @@ def level_thresholds(
 
 @kernel
 def community(position: int, level: int, count: int) -> int:
-    """Index of a position's community at a level; community k starts at count * k >> level."""
+    """Return the community of a position at a level; community k starts at count * k >> level."""
     return (((position + 1) << level) - 1) // count
 
 

@@ -1,4 +1,4 @@
-"""How much of a graph's arrays is in memory at a time."""
+"""Bounds on how much of a graph's arrays is in memory at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST_BYTES: Final = 256 << 10
 
 
 class PieceSize(NamedTuple):
-    """How many bytes may be in memory at a time.
+    """Bounds on the bytes that may be in memory at a time.
 
     Attributes
     ----------

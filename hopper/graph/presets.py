@@ -49,7 +49,7 @@ class Preset:
     """distance of a class's centroid from the origin, in standard deviations of a feature"""
 
     def mean_degree(self) -> float:
-        """Stored in-edges per node, at every scale."""
+        """Return the mean number of stored in-edges of a node, which is the same at every scale."""
         return self.edges * (2 if self.undirected else 1) / self.nodes
 
     def smallest_count(self) -> int:

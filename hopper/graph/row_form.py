@@ -16,7 +16,7 @@ from cache_server.row_form import ROW_FORMS, RowForm, RowFormName
 
 
 class RoundingError(NamedTuple):
-    """How far stored rows are from those that they were made of.
+    """The distance of stored rows from those that they were made of.
 
     Attributes
     ----------

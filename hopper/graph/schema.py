@@ -189,7 +189,7 @@ class GraphSchema:
 
     @property
     def links_are_timed(self) -> bool:
-        """Whether there are target relations, and the edges of all of them have times."""
+        """Return whether there are target relations, and the edges of all of them have times."""
         kinds = [self.relations[relation] for relation in self.target_relations]
         return bool(kinds) and all(kind.timed for kind in kinds)
 
@@ -206,7 +206,7 @@ class GraphSchema:
 
     @property
     def predicted(self) -> Predicted:
-        """Whether labels of nodes, labels of edges or links are predicted."""
+        """The kind of prediction: labels of nodes, labels of edges or links."""
         if isinstance(self.target, str):
             return "node"
         return "edge" if self.target in self.labels else "link"
@@ -237,5 +237,5 @@ class GraphSchema:
         return self.target if isinstance(self.target, str) else self.target.dst
 
     def ordered_relations(self) -> list[Relation]:
-        """Relations in canonical order (sorted by their triple)."""
+        """Return the relations in canonical order (sorted by their triple)."""
         return sorted(self.relations)

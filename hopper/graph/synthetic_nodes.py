@@ -59,7 +59,7 @@ def community_classes(key: int, communities: int, classes: int) -> NDArray[np.in
 
 @kernel
 def _add_noise(key: np.uint64, i: int, clean: np.int64, classes: int, noise: float) -> np.int64:
-    """Node i's class ``clean``, or with probability ``noise`` any class."""
+    """Return node i's class ``clean``, or with probability ``noise`` any class."""
     if np.float64(variate(key, np.uint64(2 * i)) >> np.uint64(11)) * _UNIT < noise:
         return np.int64(below(variate(key, np.uint64(2 * i + 1)), np.uint64(classes)))
     return clean

@@ -1,4 +1,4 @@
-"""What partition.json says of a graph that is divided by relation."""
+"""The description in partition.json of a graph that is divided by relation."""
 
 from __future__ import annotations
 

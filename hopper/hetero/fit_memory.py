@@ -25,7 +25,7 @@ from hopper.phases import Phases
 
 @dataclass(frozen=True)
 class StoredPartition:
-    """What each server stores of a graph divided by relation.
+    """The parts of a graph divided by relation that each server stores.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ _MOST_SERVERS: Final = 2**16
 
 
 class Replica(NamedTuple):
-    """Which copy of its sub-metatrees a server holds.
+    """The copy of its sub-metatrees that a server holds.
 
     It aggregates them for every ``copies``-th root of a batch, beginning with root ``place``.
     """

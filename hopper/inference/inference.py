@@ -144,7 +144,7 @@ class Inference(ABC):
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the rows of a node depend on the time of the root."""
+        """Return whether the rows of a node depend on the time of the root."""
         return self._sampler.reads_times
 
     def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Ids:
@@ -179,7 +179,7 @@ class Inference(ABC):
 
     @property
     def _are_versions(self) -> bool:
-        """Whether wanted ids are versions."""
+        """Return whether wanted ids are versions."""
         return bool(self.graph.schema.target_relations) and self.scene.at is None
 
     def _sample(self, sampler: NeighborSampler, roots: Mapping[str, Ids]) -> Subgraph:

@@ -52,7 +52,7 @@ class SamplerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is known of a subgraph while its hops are drawn.
+    """A subgraph as far as it is known while its hops are drawn.
 
     Attributes
     ----------

@@ -75,7 +75,7 @@ class Inclusion(Protocol):
 
     @property
     def equally_likely(self) -> bool:
-        """Whether all in-edges of a destination have the same probability."""
+        """Return whether all in-edges of a destination have the same probability."""
 
     def inverse_probability(
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
@@ -371,7 +371,7 @@ class SampledBlock(Block):
 
     @property
     def draws_a_fixed_number(self) -> bool:
-        """Whether the hop draws a fixed number of edges for each destination, or all."""
+        """Return whether the hop draws a fixed number of edges for each destination, or all."""
         return self._inclusion is None
 
     def inverse_probability(self, dtype: torch.dtype) -> Tensor:

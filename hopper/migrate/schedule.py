@@ -1,4 +1,4 @@
-"""Which models a rank trains at each time step, and how they move (HopGNN, section 5.1).
+"""The models that a rank trains at each time step, and their moves (HopGNN, section 5.1).
 
 All functions are pure. Every rank derives its part from the ranks that all models train on.
 """
@@ -21,7 +21,7 @@ class Move(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What one rank does in one time step."""
+    """One rank's work in one time step."""
 
     step: int
     arrivals: tuple[Move, ...]

@@ -77,7 +77,7 @@ class MergedRelations:
 
     @property
     def equally_likely(self) -> bool:
-        """Whether, in each segment, all edges had the same probability."""
+        """Return whether, in each segment, all edges had the same probability."""
         return all(block.equally_likely for block in self.blocks.values())
 
     def degrees(self) -> Tensor:

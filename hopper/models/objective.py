@@ -62,12 +62,12 @@ class Objective:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether larger values of :attr:`metric` are better."""
+        """Return whether larger values of :attr:`metric` are better."""
         return self._metrics[0].higher_is_better
 
     @property
     def needs_all_roots(self) -> bool:
-        """Whether a metric is computed from all roots at once."""
+        """Return whether a metric is computed from all roots at once."""
         return any(isinstance(metric, WholeMetric) for metric in self._metrics)
 
     def shape_labels(self, rows: Tensor) -> Tensor:

@@ -311,7 +311,7 @@ class HGNN(nn.Module):
 
     @property
     def has_head(self) -> bool:
-        """Whether a head makes the logits, and not the last layer."""
+        """Return whether a head makes the logits, and not the last layer."""
         return not isinstance(self.head, nn.Identity)
 
     def forward(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> Tensor:

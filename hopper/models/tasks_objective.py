@@ -55,12 +55,12 @@ class TasksObjective(Objective):
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether larger values of :attr:`metric` are better."""
+        """Return whether larger values of :attr:`metric` are better."""
         return self._parts[0].objective.higher_is_better
 
     @property
     def needs_all_roots(self) -> bool:
-        """Whether any task has a metric that is computed from all roots at once."""
+        """Return whether any task has a metric that is computed from all roots at once."""
         return any(part.objective.needs_all_roots for part in self._parts)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:

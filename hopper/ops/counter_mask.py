@@ -28,7 +28,7 @@ _LANE_VALUES: Final = 1 << 16
 
 
 class Site(IntEnum):
-    """Where in a layer a mask is applied. Sites never share masks."""
+    """A place in a layer at which a mask is applied. Sites never share masks."""
 
     ROWS = 0
     """the layer's input rows, keyed by node type and original id"""

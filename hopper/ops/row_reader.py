@@ -107,7 +107,7 @@ class RowReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every row is in a part."""
+        """Return whether every row is in a part."""
         return sum(map(len, self.parts)) == self.count
 
     def first(self, count: int) -> RowReader:

@@ -96,7 +96,7 @@ class StoredRows(Tensor):
 
     @property
     def is_dropped(self) -> bool:
-        """Whether dropout was applied to these rows."""
+        """Return whether dropout was applied to these rows."""
         return self._reader.keys is not None
 
     def drop(self, keys: Tensor, threshold: int, first: int = 0) -> StoredRows:

@@ -15,7 +15,7 @@ from cache_server.kernel import kernel
 
 
 class Folded(NamedTuple):
-    """What :func:`fold_edges` leaves of a relation's edges, and which edges other ranks add up."""
+    """The edges of a relation that :func:`fold_edges` leaves, and those that other ranks add up."""
 
     indptr: NDArray[np.int64]
     columns: NDArray[np.int64]

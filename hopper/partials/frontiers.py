@@ -1,4 +1,4 @@
-"""What a rank finds when it expands its own nodes: frontiers, and sources by owner."""
+"""The results of a rank that expands its own nodes: frontiers, and sources by owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank computes, sends and receives in one iteration, layer by layer."""
+"""A rank's computations and messages in one iteration, layer by layer."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class LayerPlan:
 
     @property
     def num_edges(self) -> int:
-        """How many edges this rank aggregates over."""
+        """The number of edges that this rank aggregates over."""
         return sum(block.num_edges for block in self.blocks.blocks.values())
 
     def describe(self, wires: Wires) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class IterationPlan:
 
     @property
     def num_nodes(self) -> int:
-        """How many input rows this rank reads."""
+        """The number of input rows that this rank reads."""
         return sum(ids.size for ids in self.nodes.values())
 
     def to(self, device: torch.device) -> IterationPlan:

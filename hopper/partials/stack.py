@@ -25,7 +25,7 @@ from hopper.models.relational import HGNN
 
 @dataclass(frozen=True)
 class StackLayer:
-    """What an engine knows of a layer before it computes.
+    """A layer as an engine knows it before it computes.
 
     Attributes
     ----------

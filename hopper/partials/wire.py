@@ -26,13 +26,13 @@ Kind = RowKind | Sums
 
 
 def source_type(kind: RowKind) -> str:
-    """The node type that rows of a kind belong to."""
+    """Return the node type that rows of a kind belong to."""
     return kind.src if isinstance(kind, Relation) else kind
 
 
 @dataclass(frozen=True)
 class Form:
-    """How rows of one kind travel.
+    """The form in which rows of one kind travel.
 
     Attributes
     ----------
@@ -47,13 +47,13 @@ class Form:
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """The number of elements in a row."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Wires:
-    """How the rows that one layer reads of other ranks may travel.
+    """The forms in which the rows that one layer reads of other ranks may travel.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Wires:
         return self.raw if self.merged and not has_sums else frozenset()
 
     def kinds(self, *, has_gradient: bool) -> list[Kind]:
-        """The kinds that travel with a gradient, or those without, in order."""
+        """Return the kinds that travel with a gradient, or those without, in order."""
         return [kind for kind, form in self.forms.items() if form.has_gradient == has_gradient]
 
 
@@ -130,7 +130,7 @@ class _Bytes:
     gradients: bool
 
     def form(self, row: torch.Tensor, has_gradient: bool) -> Form:
-        """The form of rows that have the shape of an example, [1, ...]."""
+        """Return the form of rows that have the shape of an example, [1, ...]."""
         goes_back = has_gradient and self.gradients
         ways = 2 if goes_back else 1
         return Form(tuple(row.shape[1:]), ways * row.numel() * self.size, goes_back)

@@ -196,7 +196,7 @@ def _type_columns(schema: GraphSchema, chosen: Sequence[str]) -> list[Ids]:
 
 
 def _by_size(schema: GraphSchema) -> list[str]:
-    """Node types, the largest first."""
+    """Return the node types, the largest first."""
     return sorted(schema.node_types, key=lambda t: -schema.node_types[t].count)
 
 

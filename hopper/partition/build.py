@@ -232,7 +232,7 @@ def _write_draw_arrays(construction: Construction, workers: Workers, phases: Pha
 
 
 def _count_train(graph: GraphDirectory, assignment: Assignment, servers: int) -> NDArray[np.int64]:
-    """[servers] int64: number of training roots of each server."""
+    """Return [servers] int64: number of training roots of each server."""
     homes = assignment.homes[graph.schema.target_type()]
     return count_roots(graph, "train", servers, lambda ids: homes[ids].astype(np.int64))
 

@@ -24,17 +24,17 @@ class ByDimension(Replicated):
         return f"the features of {where} are divided by dimension, so no server has a whole row"
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """All nodes of a type; or the edges of a relation whose destinations are the server's."""
+        """Return all nodes of a type, or the edges of a relation that end at the server's nodes."""
         if node_type not in self._schema.node_types:
             return super().stored(node_type, server)
         return StoredRows(0, self._book.total(node_type))
 
     def has_whole_rows(self, table: str) -> bool:
-        """Whether servers store whole rows: those of edges, or if there is one server."""
+        """Return whether servers store whole rows: those of edges, or if there is one server."""
         return self._book.servers == 1 or table not in self._schema.node_types
 
     def columns(self, node_type: str, server: int) -> Columns:
-        """The columns of a type's features that a server stores."""
+        """Return the columns of a type's features that a server stores."""
         if node_type not in self._schema.node_types:
             return super().columns(node_type, server)
         dim = self._schema.node_types[node_type].feature_dim or 0

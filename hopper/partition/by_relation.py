@@ -121,7 +121,7 @@ class ByRelation(Layout):
                 yield self.root_topology(relation, server), relation, folder / ROOTS_FOLDER
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """All nodes or edges of a type or relation that the server stores, or those of its part."""
+        """Return the stored nodes or edges of a type or relation: all, those of a part, or none."""
         holding, total = self.holdings[server], self._book.total(node_type)
         if node_type not in self._schema.node_types:
             # A server stores all edges or none here; features of parts are read in another way.
@@ -138,7 +138,7 @@ class ByRelation(Layout):
         return StoredRows(0, total, self._stored_ids[node_type, server])
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        """[count] int64: 0, 1, 2, ..., because global ids are original ids."""
+        """Return [count] int64: 0, 1, 2, ..., because global ids are original ids."""
         return _identity(self._schema.node_types[node_type].count)
 
     def _join_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
@@ -198,7 +198,7 @@ class ByRelation(Layout):
 
 @cache
 def _identity(count: int) -> NDArray[np.int64]:
-    """[count] int64: the map of ids that do not change."""
+    """Return [count] int64: the map of ids that do not change."""
     ids = np.arange(count, dtype=np.int64)
     ids.setflags(write=False)
     return ids

@@ -90,7 +90,7 @@ class DivisionRequest:
 
     @property
     def is_split(self) -> bool:
-        """Whether a server stores the in-edges of some nodes only."""
+        """Return whether a server stores the in-edges of some nodes only."""
         return self.topology.name == "partitioned"
 
     def estimate(self, size: PieceSize) -> MemoryEstimate:

@@ -28,7 +28,7 @@ _MOST_HOPS: Final = 1 << 16
 
 
 class TopologyChoice(NamedTuple):
-    """How topology is divided.
+    """The way in which topology is divided.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What each server stores of a graph divided by relation."""
+"""The holdings of servers: the part of a graph divided by relation that each one stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHOLE: Final = Part(0, 1)
 
 @dataclass(frozen=True)
 class Holding:
-    """What one server stores of a graph divided by relation.
+    """The part of a graph divided by relation that one server stores.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class StoredRows:
         return rows, np.take(self.ids, rows, mode="clip") == wanted
 
     def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] bool: whether the row of each global id is stored."""
+        """Return [n] bool: whether the row of each global id is stored."""
         return self.find(wanted)[1]
 
 
@@ -123,19 +123,19 @@ class Layout(ABC):
         """
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """The rows that a server stores of a node type, or of a relation as ``src/rel/dst``."""
+        """Return a server's stored rows of a node type, or of a relation as ``src/rel/dst``."""
         return StoredRows(*self._book.range(node_type, server))
 
     def has_whole_rows(self, table: str) -> bool:
-        """Whether servers store whole rows of a node type, or of a relation as ``src/rel/dst``."""
+        """Return whether servers store whole rows of a type, or of the relation ``src/rel/dst``."""
         return True
 
     def columns(self, node_type: str, server: int) -> Columns:
-        """The columns of a type's features that a server stores."""
+        """Return the columns of a type's features that a server stores."""
         return Columns(0, self._schema.table(node_type).feature_dim or 0)
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        """[count] int64: a node type's map from original to global ids, or back."""
+        """Return [count] int64: a node type's map from original to global ids, or back."""
         if (node_type, name) not in self._maps:
             count = self._schema.node_types[node_type].count
             file = map_file(self.path, node_type, name)
@@ -144,7 +144,7 @@ class Layout(ABC):
         return self._maps[node_type, name]
 
     def _counts(self, relation: Relation) -> tuple[int, int]:
-        """Number of nodes of a relation's source type, and of its destination type."""
+        """Return the numbers of nodes of a relation's source type and of its destination type."""
         node_types = self._schema.node_types
         return node_types[relation.src].count, node_types[relation.dst].count
 

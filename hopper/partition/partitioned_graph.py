@@ -62,7 +62,7 @@ class PartitionedGraph:
 
     @property
     def holdings(self) -> Sequence[Holding]:
-        """What each server stores, where whole relations are divided; empty where nodes are."""
+        """The holding of each server, where whole relations are divided; empty where nodes are."""
         return self.layout.holdings
 
     @property

@@ -18,7 +18,7 @@ _NODES_AT_ONCE: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Shares:
-    """What each owner (a server or a rank) has; every array is [owners] int64.
+    """The shares of all owners (servers or ranks); every array is [owners] int64.
 
     Attributes
     ----------

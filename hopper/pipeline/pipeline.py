@@ -121,7 +121,7 @@ class Pipeline:
 
     @property
     def _plans_together(self) -> bool:
-        """Whether ranks exchange messages to make plans."""
+        """Return whether ranks exchange messages to make plans."""
         return bool(self._threads) and self._engine.talks_to_plan
 
     def _stop_planning(self, operation: str, *, agrees: bool = True) -> None:

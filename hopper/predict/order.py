@@ -1,4 +1,4 @@
-"""What to predict, for which nodes or edges, and in which format."""
+"""Orders of predictions: of what, for which nodes or edges, and in which format."""
 
 from __future__ import annotations
 

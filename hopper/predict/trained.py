@@ -57,7 +57,7 @@ class TrainedRun:
 
     @property
     def target(self) -> Target:
-        """What the model was trained to predict."""
+        """The target that the model was trained to predict."""
         return find_target(self.config, self.schema)
 
     def checksum(self) -> str:

@@ -59,7 +59,7 @@ class Meeting:
 
 
 class Hall:
-    """What all ranks of a rehearsal share.
+    """The turns, link and groups that all ranks of a rehearsal share.
 
     Attributes
     ----------

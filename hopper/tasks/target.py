@@ -1,4 +1,4 @@
-"""What a model predicts, and the widths that follow from it."""
+"""The target that a model predicts, and the widths that follow from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopper.graph.schema import GraphSchema, Predicted, TargetKind
 
 
 class Target(NamedTuple):
-    """What a model predicts.
+    """The target that a model predicts.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
     @property
     def has_decoder(self) -> bool:
-        """Whether a decoder computes predictions from the rows of two nodes."""
+        """Return whether a decoder computes predictions from the rows of two nodes."""
         return self.predicted != "node"
 
 

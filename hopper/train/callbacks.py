@@ -19,7 +19,7 @@ from hopper.train.results import EpochRecord
 
 @dataclass
 class Running:
-    """What a callback sees of a run.
+    """A run as a callback sees it.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ RANKS: Final = "the number of ranks"
 
 @dataclass
 class Progress:
-    """How far a run is: the next iteration, and the losses and scores so far."""
+    """The progress of a run: the next iteration, and the losses and scores so far."""
 
     epoch: int = 0
     iteration: int = 0

@@ -1,4 +1,4 @@
-"""What rank 0 prints during a run: a live bar on a terminal, plain lines elsewhere."""
+"""Rank 0's output during a run: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

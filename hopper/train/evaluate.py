@@ -30,7 +30,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 class Scored(NamedTuple):
-    """What a model reaches on a split.
+    """The scores of a model on a split.
 
     by_metric: its scores, the one that selects first. by_class: columns of
     :func:`~hopper.models.class_scores.class_scores`; none where a root has not one label.

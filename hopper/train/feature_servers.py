@@ -33,7 +33,7 @@ _LOST_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server and its ranks run.
+    """The place where a server and its ranks run.
 
     Attributes
     ----------

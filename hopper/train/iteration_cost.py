@@ -34,7 +34,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class IterationCost:
-    """What one iteration cost one rank, with its phases run one after the other.
+    """The cost of one iteration for one rank, with its phases run one after the other.
 
     Attributes
     ----------

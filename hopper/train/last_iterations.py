@@ -40,7 +40,7 @@ class _Moment:
 
 
 class LastIterations:
-    """What this rank trained until the last iteration that it finished, and until the one before.
+    """This rank's training after the last iteration that it finished, and after the one before.
 
     When a connection breaks, some ranks may have finished an iteration that others have not. No
     rank finishes two, because an iteration needs the messages of all ranks.

@@ -28,7 +28,7 @@ _MOMENT, _KIND = "moment", "kind"
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank failed.
+    """The failure of a rank.
 
     Attributes
     ----------

@@ -170,7 +170,7 @@ def threads_of_a_rank(threads: int, ranks: int) -> int:
 
 
 def thread_settings(ranks: int, threads: int) -> dict[str, str]:
-    """OpenMP's environment variables for a machine's ranks. Values in the environment win.
+    """Return OpenMP's environment variables for a machine's ranks. Values in the environment win.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ class RunFiles:
 
 
 def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
-    """Model numbers by score, the best first.
+    """Return the numbers of models by score, the best first.
 
     Models with equal scores are in order of number. Models without a score come last.
     """

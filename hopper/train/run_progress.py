@@ -1,4 +1,4 @@
-"""How far a rank has trained since its process started, for metrics."""
+"""The progress of a rank since its process started, for metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_TORCHRUN: Final = "TORCHELASTIC_RESTART_COUNT"
 
 @dataclass
 class RunProgress:
-    """How far a rank has trained.
+    """The progress of a rank's training.
 
     One thread trains and other threads read, so values are replaced and never changed in place.
 

@@ -197,7 +197,7 @@ class RunResult(_Trained):
 
     @property
     def is_exact(self) -> bool:
-        """Whether each iteration's gradient equals that of a single process."""
+        """Return whether each iteration's gradient equals that of a single process."""
         return bool(self.summary["exact"])
 
     @property

@@ -45,13 +45,13 @@ class TrainedModel:
 
     @property
     def is_finished(self) -> bool:
-        """Whether training is over: after the last epoch, out of patience, or stopped."""
+        """Return whether training is over: after the last epoch, out of patience, or stopped."""
         is_over = self.progress.epoch >= self._config.epochs
         return is_over or self.out_of_patience or self.is_stopped
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether too many epochs have passed without a better score."""
+        """Return whether too many epochs have passed without a better score."""
         patience = self._config.patience
         return patience > 0 and self.progress.epochs_without_gain >= patience
 

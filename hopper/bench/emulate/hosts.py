@@ -58,7 +58,7 @@ class EmulatedCluster:
 
     @property
     def effective(self) -> bool:
-        """Whether there are hosts."""
+        """Return whether there are hosts."""
         return bool(self.hosts)
 
     def describe(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Reconciled:
 
     @property
     def agrees(self) -> bool:
-        """Whether the two differ by no more than the tolerance."""
+        """Return whether the two differ by no more than the tolerance."""
         return self.ratio is not None and abs(self.ratio - 1) <= TOLERANCE
 
 

@@ -228,7 +228,7 @@ def _line(index: int, curves: Sequence[Curve], scale: _Scale, first: float, widt
 def _readable(
     curves: Sequence[Curve], first: float, width: float, format_value: Callable[[float], str]
 ) -> str:
-    """JSON for script.js, which shows the nearest values under the pointer.
+    """Write JSON for script.js, which shows the nearest values under the pointer.
 
     It has the name of each curve, and of each point the share of the width and two texts.
     """

@@ -1,4 +1,4 @@
-"""What a report may claim: figures per engine, speed-ups or why there are none."""
+"""The claims of a report: figures per engine, speed-ups or why there are none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hopper.paired_ratio import Ratio
 
 @dataclass(frozen=True)
 class Findings:
-    """What the files of a source show.
+    """The findings that the files of a source support.
 
     Attributes
     ----------

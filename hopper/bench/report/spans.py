@@ -76,7 +76,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class _Opened:
-    """When a log was opened, by two clocks. ``clock`` names the second one."""
+    """The moment at which a log was opened, by two clocks. ``clock`` names the second one."""
 
     unix: float
     monotonic: float

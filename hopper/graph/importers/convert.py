@@ -34,7 +34,7 @@ from hopper.phases import Phases, Progress
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How to change a graph while it is imported."""
+    """Options that change a graph while it is imported."""
 
     symmetrize: bool = False
     """add the reverse of every edge of relations within one node type, and remove duplicates"""

@@ -91,7 +91,7 @@ def _load(file: Path) -> Any:
 
 
 def _plain_classes() -> list[Any]:
-    """PyG's classes that only hold attributes, if it is installed.
+    """Return PyG's classes that only hold attributes, if it is installed.
 
     torch makes their objects and sets the attributes, and executes nothing.
     """

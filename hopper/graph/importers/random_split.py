@@ -18,7 +18,7 @@ _STREAM = int.from_bytes(b"split", "little")
 
 @dataclass(frozen=True)
 class RandomSplit:
-    """How many training and validation nodes to draw; the other labelled nodes are for testing.
+    """Numbers of training and validation nodes to draw; the other labelled nodes are for testing.
 
     Integers are nodes per class, as in the protocol of Shchur et al., "Pitfalls of Graph Neural
     Network Evaluation", section 4 (20 and 30). Fractions are shares of all labelled nodes. By time,

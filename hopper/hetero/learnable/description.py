@@ -52,7 +52,7 @@ class LearnableTable:
 
 @dataclass(frozen=True)
 class Learning:
-    """How the rows of a run's tables are learned.
+    """The way in which the rows of a run's tables are learned.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Undo:
-    """What takes back the updates since a moment.
+    """A record that takes back the updates since a moment.
 
     Attributes
     ----------
