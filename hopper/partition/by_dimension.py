@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hopper.partition.by_node import Replicated
-from hopper.partition.layout import Columns, StoredRows
+from hopper.partition.layout import Columns, StoredIds
 
 
 def divide_columns(dim: int, servers: int) -> list[Columns]:
@@ -23,11 +23,11 @@ class ByDimension(Replicated):
         """Say that features are divided by dimension."""
         return f"the features of {where} are divided by dimension, so no server has a whole row"
 
-    def stored(self, node_type: str, server: int) -> StoredRows:
+    def stored(self, node_type: str, server: int) -> StoredIds:
         """Return all nodes of a type, or the edges of a relation that end at the server's nodes."""
         if node_type not in self._schema.node_types:
             return super().stored(node_type, server)
-        return StoredRows(0, self._book.total(node_type))
+        return StoredIds(0, self._book.total(node_type))
 
     def has_whole_rows(self, table: str) -> bool:
         """Return whether servers store whole rows: those of edges, or if there is one server."""

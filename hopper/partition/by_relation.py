@@ -26,7 +26,7 @@ from hopper.partition.file_names import (
     server_folder,
 )
 from hopper.partition.holding import read_holdings
-from hopper.partition.layout import Layout, StoredRows
+from hopper.partition.layout import Layout, StoredIds
 
 
 class ByRelation(Layout):
@@ -120,22 +120,22 @@ class ByRelation(Layout):
             for relation in holding.roots if holding.part.parts > 1 else ():
                 yield self.root_topology(relation, server), relation, folder / ROOTS_FOLDER
 
-    def stored(self, node_type: str, server: int) -> StoredRows:
+    def stored(self, node_type: str, server: int) -> StoredIds:
         """Return the stored nodes or edges of a type or relation: all, those of a part, or none."""
         holding, total = self.holdings[server], self._book.total(node_type)
         if node_type not in self._schema.node_types:
             # A server stores all edges or none here; features of parts are read in another way.
             has_relation = any(str(relation) == node_type for relation in holding.relations)
-            return StoredRows(0, total if has_relation and holding.part.parts == 1 else 0)
+            return StoredIds(0, total if has_relation and holding.part.parts == 1 else 0)
         if node_type not in holding.node_types:
-            return StoredRows(0, 0)
+            return StoredIds(0, 0)
         if holding.part.parts == 1:
-            return StoredRows(0, total)
+            return StoredIds(0, total)
         if (node_type, server) not in self._stored_ids:
             file = held_file(server_folder(self.path, server), node_type)
             what, shape = f"held ids of {node_type}", (holding.held[node_type],)
             self._stored_ids[node_type, server] = open_array(file, what, np.int64, shape)
-        return StoredRows(0, total, self._stored_ids[node_type, server])
+        return StoredIds(0, total, self._stored_ids[node_type, server])
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         """Return [count] int64: 0, 1, 2, ..., because global ids are original ids."""

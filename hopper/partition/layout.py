@@ -22,8 +22,8 @@ from hopper.partition.holding import Holding
 
 
 @dataclass(frozen=True)
-class StoredRows:
-    """The rows of a table that a server stores.
+class StoredIds:
+    """The global ids of a table whose rows a server stores, in the order of these rows.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class StoredRows:
 
     @property
     def count(self) -> int:
-        """Number of stored rows."""
+        """The number of stored rows."""
         return self.stop - self.first if self.ids is None else self.ids.size
 
     def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -122,9 +122,9 @@ class Layout(ABC):
         Each comes with its relation and its folder.
         """
 
-    def stored(self, node_type: str, server: int) -> StoredRows:
+    def stored(self, node_type: str, server: int) -> StoredIds:
         """Return a server's stored rows of a node type, or of a relation as ``src/rel/dst``."""
-        return StoredRows(*self._book.range(node_type, server))
+        return StoredIds(*self._book.range(node_type, server))
 
     def has_whole_rows(self, table: str) -> bool:
         """Return whether servers store whole rows of a type, or of the relation ``src/rel/dst``."""

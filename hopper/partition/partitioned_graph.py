@@ -35,7 +35,7 @@ from hopper.partition.file_names import (
     server_folder,
 )
 from hopper.partition.holding import Holding
-from hopper.partition.layout import StoredRows
+from hopper.partition.layout import StoredIds
 from hopper.partition.layouts import LAYOUTS
 from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
 
@@ -125,7 +125,7 @@ class PartitionedGraph:
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_lists(relation, server)
 
-    def stored(self, table: str, server: int) -> StoredRows:
+    def stored(self, table: str, server: int) -> StoredIds:
         """Tell which rows of a table a server stores.
 
         Parameters
