@@ -36,6 +36,7 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
         arguments = (out, types.intp, x, indices, weights, *(types.intp,) * 6)
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            """Build the loop over the entries of a row, which adds each one to the strip's sums."""
             out, x, indices, weights = (
                 _array(context, builder, signature, values, at) for at in (0, 2, 3, 4)
             )
@@ -47,6 +48,7 @@ def make_sum_strip(vectors: int, lanes: int, weighted: bool) -> Any:
             loop = _Loop(builder, first, stop, index(1), [vector] * vectors)
 
             def start_of(entry: Any) -> Any:
+                """Build the place in x at which the strip of an entry's row begins."""
                 row = builder.sext(builder.load(builder.gep(indices.data, [entry])), index)
                 return builder.add(builder.mul(row, width), column)
 
@@ -92,6 +94,7 @@ def make_dot_strip(vectors: int, lanes: int) -> Any:
         arguments = (x, types.intp, y, types.intp, types.intp)
 
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            """Build the loop over the columns, and the sum of all lanes after it."""
             x, y = (_array(context, builder, signature, values, at) for at in (0, 2))
             _, x_place, _, y_place, width = values
             index = width.type
