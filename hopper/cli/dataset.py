@@ -64,6 +64,20 @@ def _add_import(kinds: Any) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     parser.add_argument("--name", metavar="NAME", help="name of the graph")
+    _add_changes(parser)
+    parser.add_argument(
+        "--root", type=Path, default=Path("dataset"), metavar="DIR", help="folder for ogb downloads"
+    )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="csv and parquet: memory for the import, such as 2G (default: half of what is free)",
+    )
+    parser.set_defaults(run=run_import)
+
+
+def _add_changes(parser: Any) -> None:
+    """Add the options that change a graph while it is imported."""
     parser.add_argument(
         "--symmetrize",
         action="store_true",
@@ -108,15 +122,6 @@ def _add_import(kinds: Any) -> None:
     parser.add_argument(
         "--seed", type=seed, default=0, metavar="K", help="seed of --split (default 0)"
     )
-    parser.add_argument(
-        "--root", type=Path, default=Path("dataset"), metavar="DIR", help="folder for ogb downloads"
-    )
-    parser.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        help="csv and parquet: memory for the import, such as 2G (default: half of what is free)",
-    )
-    parser.set_defaults(run=run_import)
 
 
 def run_make(arguments: argparse.Namespace) -> int:

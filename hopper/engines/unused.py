@@ -8,7 +8,7 @@ from typing import Final
 from hopper.config import Task
 from hopper.config.model import EDGE_MODELS
 from hopper.engines.request import Request
-from hopper.graph.schema import Predicted
+from hopper.graph.schema import Predicted, Relation
 from hopper.micrograph.samplers import find_sampler
 
 _MOST_NAMES: Final = 5
@@ -25,8 +25,39 @@ _READ: Final[Mapping[Predicted, set[str]]] = {
 def describe_unused(request: Request) -> list[str]:
     """Describe data and settings that have no effect on a run, one line for each kind."""
     schema, reads = request.schema, request.reads
-    lines = []
     relations = {reads.relations[name] for names, _ in reads.layers for name in names}
+    lines = _describe_values(request, relations)
+    unread = [str(relation) for relation in schema.relations if relation not in relations]
+    if unread:
+        lines.append(f"relations {_join_names(unread)}: not read by this model")
+    reached = {rows.node_type for rows in reads.inputs.values()}
+    unreached = [node_type for node_type in schema.node_types if node_type not in reached]
+    if unreached:
+        roots = ", ".join(schema.root_types)
+        lines.append(f"node types {_join_names(unreached)}: no hop from {roots} reaches them")
+    targets = [*map(str, schema.target_relations)] or [reads.target]
+    labels = [str(labelled) for labelled in schema.labels if str(labelled) not in targets]
+    if labels:
+        lines.append(f"labels of {_join_names(labels)}: only {_join_names(targets)} is predicted")
+    lines += _describe_task_keys(request)
+    wire = request.config.cluster.feature_wire
+    forms = {kind.feature_dtype for kind in schema.feature_tables.values()}
+    if wire != "stored" and "float32" not in forms:
+        lines.append(f"cluster.feature_wire = {wire!r}: no rows of features are float32")
+    splits = [split for split in schema.splits if split not in SPLITS]
+    if splits:
+        lines.append(f"splits {_join_names(splits)}: expected train, val and test")
+    return [f"not used: {line}" for line in lines]
+
+
+def _describe_values(request: Request, relations: Collection[Relation]) -> list[str]:
+    """Describe values of edges and nodes that the run does not read: features, weights and times.
+
+    Parameters
+    ----------
+    relations: the stored relations that the model reads.
+    """
+    schema, lines = request.schema, []
     edge_features = [
         str(relation)
         for relation in relations
@@ -48,34 +79,20 @@ def describe_unused(request: Request) -> list[str]:
     ]
     if timed and not request.reads_times:
         lines.append(f'times of {_join_names(timed)}: only sampler.kind = "temporal" reads them')
-    unread = [str(relation) for relation in schema.relations if relation not in relations]
-    if unread:
-        lines.append(f"relations {_join_names(unread)}: not read by this model")
-    reached = {rows.node_type for rows in reads.inputs.values()}
-    unreached = [node_type for node_type in schema.node_types if node_type not in reached]
-    if unreached:
-        roots = ", ".join(schema.root_types)
-        lines.append(f"node types {_join_names(unreached)}: no hop from {roots} reaches them")
-    targets = [*map(str, schema.target_relations)] or [reads.target]
-    labels = [str(labelled) for labelled in schema.labels if str(labelled) not in targets]
-    if labels:
-        lines.append(f"labels of {_join_names(labels)}: only {_join_names(targets)} is predicted")
-    read_keys = _READ[schema.predicted] | _OF_TASKS
-    task = request.config.task.model_dump(exclude=read_keys, exclude_defaults=True)
-    predicted = "nodes" if schema.predicted == "node" else "labels of edges"
-    labels_of = schema.target_labels
-    if labels_of is None or labels_of.kind != "tasks":
-        alone = sorted(_OF_TASKS & request.config.task.model_dump(exclude_defaults=True).keys())
+    return lines
+
+
+def _describe_task_keys(request: Request) -> list[str]:
+    """Describe the keys of ``[task]`` that do not concern what is predicted."""
+    schema, task, lines = request.schema, request.config.task, []
+    labels = schema.target_labels
+    if labels is None or labels.kind != "tasks":
+        alone = sorted(_OF_TASKS & task.model_dump(exclude_defaults=True).keys())
         lines += [f"task.{key}: there are no labels of several tasks" for key in alone]
-    lines += [f"task.{key}: {predicted} are predicted, not links" for key in task]
-    wire = request.config.cluster.feature_wire
-    forms = {kind.feature_dtype for kind in schema.feature_tables.values()}
-    if wire != "stored" and "float32" not in forms:
-        lines.append(f"cluster.feature_wire = {wire!r}: no rows of features are float32")
-    splits = [split for split in schema.splits if split not in SPLITS]
-    if splits:
-        lines.append(f"splits {_join_names(splits)}: expected train, val and test")
-    return [f"not used: {line}" for line in lines]
+    read_keys = _READ[schema.predicted] | _OF_TASKS
+    unread = task.model_dump(exclude=read_keys, exclude_defaults=True)
+    predicted = "nodes" if schema.predicted == "node" else "labels of edges"
+    return lines + [f"task.{key}: {predicted} are predicted, not links" for key in unread]
 
 
 def _join_names(names: Collection[str]) -> str:

@@ -153,21 +153,8 @@ class RootShares:
             return np.flatnonzero(is_read)
 
         mine = np.flatnonzero(find_aggregated(rank))
-
         rows = rows_of(rank)
-        # Partials arrive rank by rank, each rank's in the order of roots.
-        senders = ranks[:, finishing]
-        arrival = np.full(senders.shape, -1, np.int64)
-        counts, offset = [], 0
-        for other in range(self._world):
-            group = self.group_of(other)
-            if group is None:
-                counts.append(0)
-                continue
-            sent = np.flatnonzero(senders[group] == other)
-            arrival[group, sent] = offset + np.arange(sent.size)
-            counts.append(int(sent.size))
-            offset += sent.size
+        counts, by_group = self._order_partials(ranks[:, finishing])
         order = np.argsort(finisher[mine], kind="stable")
         partials = Route(_to(order, device), _counts(finisher[mine], self._world), counts)
         wanted = [np.flatnonzero(np.isin(finishing, rows_of(r))) for r in range(self._world)]
@@ -186,10 +173,36 @@ class RootShares:
             _to(np.searchsorted(rows, mine), device) if reads else None,
             _to(np.searchsorted(rows, finishing), device),
             partials,
-            [_to(indices, device) for indices in arrival],
+            [_to(indices, device) for indices in by_group],
             finished,
             _to(rows_in, device),
         )
+
+    def _order_partials(self, senders: NDArray[np.int64]) -> tuple[list[int], NDArray[np.int64]]:
+        """Find the places at which the partials of the roots that a rank finishes arrive.
+
+        Parameters
+        ----------
+        senders: [groups, f], the rank of every group that aggregates each of the roots.
+
+        Returns
+        -------
+        The number of partials from every rank, and [groups, f]: the indices of each group's
+        partials among the received ones.
+        """
+        # Partials arrive rank by rank, each rank's in the order of roots.
+        arrival = np.full(senders.shape, -1, np.int64)
+        counts, offset = [], 0
+        for other in range(self._world):
+            group = self.group_of(other)
+            if group is None:
+                counts.append(0)
+                continue
+            sent = np.flatnonzero(senders[group] == other)
+            arrival[group, sent] = offset + np.arange(sent.size)
+            counts.append(int(sent.size))
+            offset += sent.size
+        return counts, arrival
 
 
 def _counts(ranks: Places, world: int) -> list[int]:

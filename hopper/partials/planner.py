@@ -100,21 +100,9 @@ class Planner:
         self, number: int, frontiers: Mapping[str, OwnFrontier], moment: tuple[int, int]
     ) -> LayerPlan:
         index = len(self._wires) - 1 - number
-        relations, wires = list(self._stack.layers[index].aggregations), self._wires[index]
+        wires = self._wires[index]
         destinations = {name: frontier.versions for name, frontier in frontiers.items()}
-        drawn = {
-            relation: self.sampler.draw(number, relation, destinations[relation.dst], moment)
-            for relation in relations
-        }
-        sources = self._sort_sources(number, drawn)
-        for name, sources_of_type in sources.items():
-            frontiers[name].enter(
-                sources_of_type.versions[sources_of_type.part(self._cluster.rank)]
-            )
-        cluster = self._cluster
-        sizes = {name: versions.size for name, versions in destinations.items()}
-        dtype = self.sampler.version_dtype
-        hop = Hop(relations, sizes, drawn, sources, wires, cluster.rank, cluster.world, dtype)
+        hop = self._draw_hop(number, index, destinations, frontiers, moment)
         wanted = {kind: hop.wanted(kind) for kind in wires.forms if not isinstance(kind, Sums)}
         blocks = HopBlocks(hop, wanted, self.sampler, number, moment)
         weights = self._edge_weights(index, hop, blocks, destinations)
@@ -124,12 +112,12 @@ class Planner:
         }
         where = f"epoch {moment[0]}, iteration {moment[1]}, hop {number}"
         requests = exchange_arrays(
-            cluster,
+            self._cluster,
             self._make_requests(wires, hop, wanted, folding),
             "topology",
             f"telling which rows are needed, {where}",
         )
-        outgoing, splits = self._read_requests(wires, relations, iter(requests), frontiers)
+        outgoing, splits = self._read_requests(wires, hop.relations, iter(requests), frontiers)
         typed = blocks.make(frontiers, folding)
         counts: dict[Kind, list[int]] = {kind: rows.counts for kind, rows in wanted.items()}
         ends = {}
@@ -149,7 +137,42 @@ class Planner:
             outgoing,
             counts,
             splits,
-            self._find_feature_edges(drawn, destinations, weights),
+            self._find_feature_edges(hop.drawn, destinations, weights),
+        )
+
+    def _draw_hop(
+        self,
+        number: int,
+        index: int,
+        destinations: Mapping[str, Ids],
+        frontiers: Mapping[str, OwnFrontier],
+        moment: tuple[int, int],
+    ) -> Hop:
+        """Draw the hop that a layer reads. The sources that this rank owns enter the frontiers.
+
+        Parameters
+        ----------
+        index: the index of the layer, in order of computation.
+        destinations: by type, [n] int64, the versions of the hop's destinations.
+        """
+        relations = list(self._stack.layers[index].aggregations)
+        drawn = {
+            relation: self.sampler.draw(number, relation, destinations[relation.dst], moment)
+            for relation in relations
+        }
+        sources = self._sort_sources(number, drawn)
+        cluster = self._cluster
+        for name, sources_of_type in sources.items():
+            frontiers[name].enter(sources_of_type.versions[sources_of_type.part(cluster.rank)])
+        return Hop(
+            relations,
+            {name: versions.size for name, versions in destinations.items()},
+            drawn,
+            sources,
+            self._wires[index],
+            cluster.rank,
+            cluster.world,
+            self.sampler.version_dtype,
         )
 
     def _find_feature_edges(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +61,7 @@ def find(source: Source) -> Findings:
     """Judge a source as the A/B runner does: parity first, then times."""
     entries = [_entry(run) for run in source.results.runs]
     approximate = frozenset(run.name for run in source.results.runs if not _is_exact(run))
-    train = source.results.config.get("train", {})
-    configured_dtype = (
-        str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
-    )
-    dtype = configured_dtype if configured_dtype in GRADIENT_LIMITS else "float32"
+    dtype = _find_dtype(source)
     parity = source.results.parity or Parity()
     gradients, losses = (
         _by_run_name(source, by_engine)
@@ -79,35 +75,27 @@ def find(source: Source) -> Findings:
         name: InFloat64(check.difference, check.rounding)
         for name, check in parity.in_float64.items()
     }
-    wrong: dict[str, str] = {}
-    wrong_losses: set[str] = set()
-    problems: list[str] = []
+    wrong_gradients: dict[str, str] = {}
+    wrong_losses: dict[str, str] = {}
     for name in source.names:
-        gradient, loss = gradients[name], losses[name]
-        judged = name not in rounding
+        gradient, loss, is_judged = gradients[name], losses[name], name not in rounding
         if gradient is not None:
-            words = judge_gradient(gradient, dtype, in_float64.get(name), judged)
-            wrong |= {name: words} if words else {}
-            problems += [f"{name}: {words}"] if words else []
-        losses_again = parity.losses_in_float64.get(name)
-        if loss is not None and (words := judge_losses(loss, dtype, losses_again, judged)):
-            wrong_losses.add(name)
-            problems.append(f"{name}: {words}")
-        # An approximate engine may be exact on its own batches, so its check is optional.
-        if name not in approximate:
-            problems += [
-                f"{name}: {what} were not compared with the reference's"
-                for what, value in (("gradients", gradient), ("losses", loss))
-                if value is None
-            ]
-    if source.kind != "ab":
-        problems = []
+            words = judge_gradient(gradient, dtype, in_float64.get(name), is_judged)
+            wrong_gradients |= {name: words} if words else {}
+        if loss is not None:
+            words = judge_losses(loss, dtype, parity.losses_in_float64.get(name), is_judged)
+            wrong_losses |= {name: words} if words else {}
+    problems = []
+    if source.kind == "ab":
+        problems = _find_problems(
+            source.names, approximate, gradients, losses, wrong_gradients, wrong_losses
+        )
     ratios, byte_ratios, unpaired = _ratios(source, entries) if not problems else ({}, {}, [])
     return Findings(
         figures={name: figures(entries, name) for name in source.names},
         approximate=approximate,
         gradients=gradients,
-        wrong_gradients=wrong,
+        wrong_gradients=wrong_gradients,
         rounding=rounding,
         losses=losses,
         in_float64=in_float64,
@@ -133,6 +121,36 @@ def _is_exact(run: Run) -> bool:
         return run.exact
     engine = ENGINE_CLASSES.get(run.engine)
     return engine is None or engine.exact
+
+
+def _find_dtype(source: Source) -> str:
+    """Return the dtype whose limits apply: the configured one, or float32 if it has no limits."""
+    train = source.results.config.get("train", {})
+    dtype = str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
+    return dtype if dtype in GRADIENT_LIMITS else "float32"
+
+
+def _find_problems(
+    names: Sequence[str],
+    approximate: Collection[str],
+    gradients: Mapping[str, float | None],
+    losses: Mapping[str, float | None],
+    wrong_gradients: Mapping[str, str],
+    wrong_losses: Mapping[str, str],
+) -> list[str]:
+    """List, name by name, the reasons why an A/B may not report a speed-up."""
+    problems = []
+    for name in names:
+        wrong = (wrong_gradients.get(name), wrong_losses.get(name))
+        problems += [f"{name}: {words}" for words in wrong if words]
+        # An approximate engine may be exact on its own batches, so its check is optional.
+        if name not in approximate:
+            problems += [
+                f"{name}: {what} were not compared with the reference's"
+                for what, value in (("gradients", gradients[name]), ("losses", losses[name]))
+                if value is None
+            ]
+    return problems
 
 
 def _by_run_name(source: Source, by_engine: Mapping[str, float]) -> dict[str, float | None]:
