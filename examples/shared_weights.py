@@ -14,7 +14,8 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import MeanOfRelations
 from hopper.models.layer import SumLayer
-from hopper.models.relational import HGNN, RelationLayer, make_head
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN, make_head
 from hopper.models.rgcn import RootWeight
 
 

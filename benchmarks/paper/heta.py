@@ -33,7 +33,8 @@ from hopper.engines.assemble import make_model, make_schedule
 from hopper.hetero.cache_plan import POLICIES
 from hopper.hetero.meta_partition import divide
 from hopper.hetero.metagraph import make_metagraph
-from hopper.models.relational import HGNN, RelationLayer
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 
 VANILLA: Final = Side("vanilla, METIS", "model_centric")

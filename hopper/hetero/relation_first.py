@@ -21,7 +21,8 @@ from hopper.graph.schema import Relation
 from hopper.hetero.root_layers import RootLayers
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models.relational import HGNN, RelationLayer
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
 
 

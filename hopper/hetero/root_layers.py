@@ -17,7 +17,8 @@ from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares, Route
 from hopper.hetero.rooted import root_name, root_relation
 from hopper.models.merged import merge_relations
-from hopper.models.relational import HGNN, RelationLayer
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN
 from hopper.partials import RowExchange
 from hopper.run_log import RunLog
 

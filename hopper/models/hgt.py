@@ -17,7 +17,8 @@ from hopper.models.combination import JointSoftmax, joint_partial, merge_softmax
 from hopper.models.gat import log_importance
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, Update, make_head
+from hopper.models.relation_layer import RelationLayer, Update
+from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.ops import (
     destination_rows,
     edge_dot,

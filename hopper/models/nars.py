@@ -18,7 +18,8 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
 from hopper.models.layer import SumLayer
-from hopper.models.relational import HGNN, RelationLayer, Update, make_head
+from hopper.models.relation_layer import RelationLayer, Update
+from hopper.models.relational import HGNN, make_head
 
 
 class SubsetWeights(nn.Module):

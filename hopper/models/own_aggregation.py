@@ -17,7 +17,8 @@ from hopper.models.combination import (
     SumOfRelations,
 )
 from hopper.models.layer import Layer, SumLayer
-from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, make_head
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import Bias, RootWeight
 
 COMBINATIONS: Final[dict[str, type[Combination]]] = {

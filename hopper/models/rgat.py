@@ -19,7 +19,8 @@ from hopper.models.combination import SumOfRelations, merge_softmax, normalise, 
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
 from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, make_head
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import (
     copy_sum,

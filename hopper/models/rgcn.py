@@ -17,7 +17,8 @@ from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
 from hopper.models.layer import SumLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, Update, make_head
+from hopper.models.relation_layer import RelationLayer, Update
+from hopper.models.relational import HGNN, NO_EDGES, make_head
 from hopper.ops import copy_mean, copy_sum, grouped_product, weighted_sum
 
 

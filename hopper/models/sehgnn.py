@@ -21,7 +21,8 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import Combination
 from hopper.models.layer import Layer
-from hopper.models.relational import HGNN, RelationLayer, Update, make_head
+from hopper.models.relation_layer import RelationLayer, Update
+from hopper.models.relational import HGNN, make_head
 from hopper.ops import copy_mean, weighted_sum
 
 

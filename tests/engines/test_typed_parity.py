@@ -27,7 +27,8 @@ from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
-from hopper.models.relational import HGNN, RelationLayer
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .typed_cases import COUNTS, EDGES, LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph

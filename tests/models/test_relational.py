@@ -19,7 +19,8 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
 from hopper.models.combination import JointSoftmax, MeanOfPresentRelations, MeanOfRelations
 from hopper.models.hgt import HGTLayer, RelationPartial
-from hopper.models.relational import HGNN, RelationLayer
+from hopper.models.relation_layer import RelationLayer
+from hopper.models.relational import HGNN
 from hopper.models.rgat import RelationAttention
 from hopper.models.rgcn import RGCNLayer
 from hopper.ops import drop_rows
