@@ -19,7 +19,8 @@ from benchmarks.paper.options import Options
 from benchmarks.paper.toml import write_toml
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.registry import PEERS
-from hopper.bench.ab import CONFIG_FILE, Plan, make_plan, run_ab
+from hopper.bench.ab import run_ab
+from hopper.bench.ab_plan import CONFIG_FILE, Plan, make_plan
 from hopper.bench.guest import Guest
 from hopper.bench.layer_work import read_layer_work
 from hopper.bench.machine import commit, machine, versions

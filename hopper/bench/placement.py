@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hopper.bench.ab import Plan, TrainRun
+from hopper.bench.ab_plan import Plan, TrainRun
 from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
 from hopper.bench.emulate.request import Request
 from hopper.bench.emulate.train import train_on_hosts

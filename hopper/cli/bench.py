@@ -71,7 +71,8 @@ def _add_emulation(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from hopper.bench.ab import make_plan, run_ab
+    from hopper.bench.ab import run_ab
+    from hopper.bench.ab_plan import make_plan
     from hopper.bench.emulate.reconcile import print_reconciliation
     from hopper.bench.picture import PICTURE_FILE, draw
     from hopper.bench.placement import place_plan

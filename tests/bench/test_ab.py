@@ -15,15 +15,8 @@ from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from hopper.bench.ab import (
-    CONFIG_FILE,
-    RUNS_FOLDER,
-    Plan,
-    check_parity,
-    conclude,
-    make_plan,
-    run_ab,
-)
+from hopper.bench.ab import check_parity, conclude, run_ab
+from hopper.bench.ab_plan import CONFIG_FILE, RUNS_FOLDER, Plan, make_plan
 from hopper.bench.contender import Contender, parse_contenders
 from hopper.bench.parity import GRADIENT_LIMITS, LOSS_LIMITS
 from hopper.bench.picture import PICTURE_FILE

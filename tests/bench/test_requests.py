@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hopper.bench.ab import make_plan
+from hopper.bench.ab_plan import make_plan
 from hopper.bench.train_process import end_on_signals, train_in_process
 from hopper.cli import bench
 from hopper.config import Config
