@@ -11,17 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-import numba
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.kernel import kernel
 from hopper.graph.block import Edges
 from hopper.kernel_threads import FEW_NUMBERS, threads_for
+from hopper.ops import numba_loops
 from hopper.ops.csr import Csr
-from hopper.ops.strips import make_dot_strip, make_sum_strip
 from hopper.ops.torch_kernels import EdgeKernels
 
 _PIECES_A_THREAD: Final = 8
@@ -53,9 +50,11 @@ class NumbaKernels(EdgeKernels):
         arrays = _flat(out), _flat(x), csr.indptr.numpy(), csr.indices.numpy()
         with _pieces_of(csr.indices.numel() * x.shape[1]) as pieces:
             if weights is None:
-                _sum_rows(*arrays, x.shape[1], pieces)
+                numba_loops.sum_rows(*arrays, x.shape[1], pieces)
             else:
-                _sum_weighted_rows(*arrays, _flat(weights), x.shape[1], weights.shape[1], pieces)
+                numba_loops.sum_weighted_rows(
+                    *arrays, _flat(weights), x.shape[1], weights.shape[1], pieces
+                )
         return out
 
     def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
@@ -74,7 +73,7 @@ class NumbaKernels(EdgeKernels):
         out = x.new_empty(block.num_edges, heads)
         arrays = _flat(out), _flat(x), _flat(y), block.indptr.numpy(), block.indices.numpy()
         with _pieces_of(block.num_edges * heads * width) as pieces:
-            _dot_rows(*arrays, heads, width, pieces)
+            numba_loops.dot_rows(*arrays, heads, width, pieces)
         return out
 
     def softmax(
@@ -102,12 +101,14 @@ class NumbaKernels(EdgeKernels):
         self_terms = empty if self_logits is None else self_logits
         results, indptr = (_array(shares), _array(self_shares)), block.indptr.numpy()
         with _pieces_of(logits.numel()) as pieces:
-            _subtract_largest(*results, _array(logits), _array(self_terms), indptr, pieces)
+            numba_loops.subtract_largest(
+                *results, _array(logits), _array(self_terms), indptr, pieces
+            )
         # torch vectorises exponentials.
         shares.exp_()
         self_shares.exp_()
         with _pieces_of(logits.numel()) as pieces:
-            _divide_by_sums(*results, indptr, pieces)
+            numba_loops.divide_by_sums(*results, indptr, pieces)
         return shares, None if self_logits is None else self_shares
 
     def softmax_gradient(
@@ -136,7 +137,9 @@ class NumbaKernels(EdgeKernels):
         )
         inputs = _array(shares), _array(grad), self_inputs, self_grad
         with _pieces_of(shares.numel()) as pieces:
-            _softmax_gradient(_array(out), self_result, *inputs, block.indptr.numpy(), pieces)
+            numba_loops.softmax_gradient(
+                _array(out), self_result, *inputs, block.indptr.numpy(), pieces
+            )
         return out, self_out
 
 
@@ -168,271 +171,3 @@ def _round(
 ) -> tuple[Tensor, Tensor | None]:
     shares, self_shares = results
     return shares.to(dtype), None if self_shares is None else self_shares.to(dtype)
-
-
-@kernel
-def _divide(indptr: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
-    """Divide rows into runs with about equally many rows plus entries: [pieces + 1] int64."""
-    rows = indptr.size - 1
-    bounds = np.empty(pieces + 1, np.int64)
-    for piece in range(pieces + 1):
-        target = (indptr[rows] + rows) * piece // pieces
-        low, high = 0, rows
-        while low < high:
-            middle = (low + high) // 2
-            if indptr[middle] + middle < target:
-                low = middle + 1
-            else:
-                high = middle
-        bounds[piece] = low
-    return bounds
-
-
-_eight_vectors = make_sum_strip(8, 8, weighted=False)
-_four_vectors = make_sum_strip(4, 8, weighted=False)
-_two_vectors = make_sum_strip(2, 8, weighted=False)
-_one_vector = make_sum_strip(1, 8, weighted=False)
-_one_column = make_sum_strip(1, 1, weighted=False)
-_eight_weighted = make_sum_strip(8, 8, weighted=True)
-_two_weighted = make_sum_strip(2, 8, weighted=True)
-_one_weighted = make_sum_strip(1, 8, weighted=True)
-_half_weighted = make_sum_strip(1, 4, weighted=True)
-_column_weighted = make_sum_strip(1, 1, weighted=True)
-
-
-@kernel
-def _sum_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    width: int,
-    first_row: int,
-    last_row: int,
-) -> None:
-    for row in range(first_row, last_row):
-        first, stop, place, j = indptr[row], indptr[row + 1], row * width, 0
-        while j + 64 <= width:
-            _eight_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
-            j += 64
-        if j + 32 <= width:
-            _four_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
-            j += 32
-        if j + 16 <= width:
-            _two_vectors(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
-            j += 16
-        if j < width and width >= 8:
-            # The last vector may overlap the one before it, which computes the same sums again.
-            if j + 8 < width:
-                _one_vector(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
-            j = width - 8
-            _one_vector(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
-            j = width
-        while j < width:
-            _one_column(out, place + j, x, indices, x, first, stop, j, width, 0, 0)
-            j += 1
-
-
-@kernel(parallel=True)
-def _sum_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    width: int,
-    pieces: int,
-) -> None:
-    bounds = _divide(indptr, pieces)
-    for piece in numba.prange(pieces):
-        _sum_run(out, x, indptr, indices, width, bounds[piece], bounds[piece + 1])
-
-
-@kernel
-def _sum_weighted_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    weights: NDArray[Any],
-    width: int,
-    heads: int,
-    first_row: int,
-    last_row: int,
-) -> None:
-    per_head = width // heads
-    for row in range(first_row, last_row):
-        first, stop, place = indptr[row], indptr[row + 1], row * width
-        for head in range(heads):
-            j, end = head * per_head, (head + 1) * per_head
-            while j + 64 <= end:
-                _eight_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
-                j += 64
-            while j + 16 <= end:
-                _two_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
-                j += 16
-            if j + 8 <= end:
-                _one_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
-                j += 8
-            if j < end and per_head >= 8:
-                j = end - 8
-                _one_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
-                j = end
-            if j + 4 <= end:
-                _half_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
-                j += 4
-            while j < end:
-                _column_weighted(
-                    out, place + j, x, indices, weights, first, stop, j, width, head, heads
-                )
-                j += 1
-
-
-@kernel(parallel=True)
-def _sum_weighted_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    weights: NDArray[Any],
-    width: int,
-    heads: int,
-    pieces: int,
-) -> None:
-    bounds = _divide(indptr, pieces)
-    for piece in numba.prange(pieces):
-        first, last = bounds[piece], bounds[piece + 1]
-        _sum_weighted_run(out, x, indptr, indices, weights, width, heads, first, last)
-
-
-_dot_four_vectors = make_dot_strip(4, 8)
-_dot_one_vector = make_dot_strip(1, 8)
-_dot_half_vector = make_dot_strip(1, 4)
-
-
-@kernel
-def _dot_run(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    y: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    heads: int,
-    width: int,
-    first_row: int,
-    last_row: int,
-) -> None:
-    zero = x.dtype.type(0)
-    for row in range(first_row, last_row):
-        for edge in range(indptr[row], indptr[row + 1]):
-            source = indices[edge]
-            for head in range(heads):
-                left, right = (source * heads + head) * width, (row * heads + head) * width
-                total, j = zero, 0
-                if width >= 32:
-                    j = width - width % 32
-                    total += _dot_four_vectors(x, left, y, right, j)
-                if j + 8 <= width:
-                    columns = width - j - width % 8
-                    total += _dot_one_vector(x, left + j, y, right + j, columns)
-                    j += columns
-                if j + 4 <= width:
-                    total += _dot_half_vector(x, left + j, y, right + j, 4)
-                    j += 4
-                for column in range(j, width):
-                    total += x[left + column] * y[right + column]
-                out[edge * heads + head] = total
-
-
-@kernel(parallel=True)
-def _dot_rows(
-    out: NDArray[Any],
-    x: NDArray[Any],
-    y: NDArray[Any],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    heads: int,
-    width: int,
-    pieces: int,
-) -> None:
-    bounds = _divide(indptr, pieces)
-    for piece in numba.prange(pieces):
-        first, last = bounds[piece], bounds[piece + 1]
-        _dot_run(out, x, y, indptr, indices, heads, width, first, last)
-
-
-@kernel(parallel=True, error_model="numpy")
-def _subtract_largest(
-    shares: NDArray[Any],
-    self_shares: NDArray[Any],
-    logits: NDArray[Any],
-    self_logits: NDArray[Any],
-    indptr: NDArray[np.int64],
-    pieces: int,
-) -> None:
-    bounds = _divide(indptr, pieces)
-    for piece in numba.prange(pieces):
-        for row in range(bounds[piece], bounds[piece + 1]):
-            first, stop = indptr[row], indptr[row + 1]
-            for head in range(logits.shape[1]):
-                top = self_logits[row, head] if self_logits.shape[0] else logits.dtype.type(-np.inf)
-                for edge in range(first, stop):
-                    top = max(top, logits[edge, head])
-                for edge in range(first, stop):
-                    shares[edge, head] = logits[edge, head] - top
-                if self_logits.shape[0]:
-                    self_shares[row, head] = self_logits[row, head] - top
-
-
-@kernel(parallel=True, error_model="numpy")
-def _divide_by_sums(
-    shares: NDArray[Any], self_shares: NDArray[Any], indptr: NDArray[np.int64], pieces: int
-) -> None:
-    bounds = _divide(indptr, pieces)
-    for piece in numba.prange(pieces):
-        for row in range(bounds[piece], bounds[piece + 1]):
-            first, stop = indptr[row], indptr[row + 1]
-            for head in range(shares.shape[1]):
-                total = shares.dtype.type(0)
-                for edge in range(first, stop):
-                    total += shares[edge, head]
-                if self_shares.shape[0]:
-                    total += self_shares[row, head]
-                    self_shares[row, head] /= total
-                for edge in range(first, stop):
-                    shares[edge, head] /= total
-
-
-@kernel(parallel=True, error_model="numpy")
-def _softmax_gradient(
-    out: NDArray[Any],
-    self_out: NDArray[Any],
-    shares: NDArray[Any],
-    grad: NDArray[Any],
-    self_shares: NDArray[Any],
-    grad_self: NDArray[Any],
-    indptr: NDArray[np.int64],
-    pieces: int,
-) -> None:
-    bounds = _divide(indptr, pieces)
-    for piece in numba.prange(pieces):
-        for row in range(bounds[piece], bounds[piece + 1]):
-            first, stop = indptr[row], indptr[row + 1]
-            for head in range(shares.shape[1]):
-                total = shares.dtype.type(0)
-                for edge in range(first, stop):
-                    total += shares[edge, head] * grad[edge, head]
-                if self_shares.shape[0]:
-                    total += self_shares[row, head] * grad_self[row, head]
-                    self_out[row, head] = self_shares[row, head] * (grad_self[row, head] - total)
-                for edge in range(first, stop):
-                    out[edge, head] = shares[edge, head] * (grad[edge, head] - total)
