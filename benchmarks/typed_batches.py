@@ -14,8 +14,8 @@ import torch
 
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
-from hopper.cluster import choose_device
 from hopper.config import Config, make_config
+from hopper.device_choice import choose_device
 from hopper.whole_files import write_text
 
 FANOUTS: Final = [25, 20]

@@ -37,6 +37,7 @@ LINES = (
         "array_exchange",
         "console_tables",
         "array_module",
+        "device_choice",
         "device_copies",
         "kernel_threads",
         "override_words",

@@ -28,8 +28,8 @@ from benchmarks.layers.sides import BY_RELATION, MERGED, HopperSide, LayerSide
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.each_cell import graph_size
 from benchmarks.paper.grid import Job
-from hopper.cluster import choose_device
 from hopper.config import Config, make_config
+from hopper.device_choice import choose_device
 from hopper.paired_ratio import paired_ratio
 
 PYG: Final = {"rgcn": "RGCNConv", "rgat": "RGATConv"}

@@ -28,8 +28,8 @@ from hopper.bench.parity import (
     worst,
 )
 from hopper.bench.results import assemble, run_entry
-from hopper.cluster import choose_device
 from hopper.config import Config, change_config
+from hopper.device_choice import choose_device
 from hopper.engines.reference import Reference
 from hopper.errors import ClusterError, RequestError
 from hopper.features import open_graph

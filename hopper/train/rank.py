@@ -13,8 +13,9 @@ import torch
 
 from cache_server.allocation import keep_freed_memory
 from hopper.array_module import array_module
-from hopper.cluster import Cluster, choose_device
+from hopper.cluster import Cluster
 from hopper.config import Config
+from hopper.device_choice import choose_device
 from hopper.engines import AUTO, Request
 from hopper.engines.assemble import DTYPES, make_schedule
 from hopper.engines.build import make_engine, make_learnable
@@ -189,7 +190,7 @@ def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.devi
 
     Parameters
     ----------
-    local_ranks: ranks on this machine; None = as :func:`hopper.cluster.choose_device` finds them.
+    local_ranks: ranks on this machine; None = as :func:`choose_device` finds them.
 
     Raises
     ------

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from hopper.array_exchange import exchange_arrays
-from hopper.cluster import Cluster, choose_device
+from hopper.cluster import Cluster
+from hopper.device_choice import choose_device
 from hopper.errors import ConfigError
 
 RANK_SCRIPT = Path(__file__).with_name("collectives_rank.py")

@@ -11,8 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-from hopper.cluster import Cluster, choose_device
+from hopper.cluster import Cluster
 from hopper.config import make_config
+from hopper.device_choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows, open_graph
 from hopper.partition import PartitionedGraph

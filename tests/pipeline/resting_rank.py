@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from hopper.cluster import Cluster, choose_device
+from hopper.cluster import Cluster
 from hopper.config import make_config
+from hopper.device_choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.partition import PartitionedGraph

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hopper.cluster import Cluster, choose_device
+from hopper.cluster import Cluster
 from hopper.config import make_config
+from hopper.device_choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
