@@ -277,7 +277,8 @@ def _check_options(
         accept one of Hopper's own arguments.
     """
     try:
-        parameters = _constructor(plug_in_class).parameters
+        # To mypy, a class is not hashable.
+        parameters = _constructor(plug_in_class).parameters  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return dict(options)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
