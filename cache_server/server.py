@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
@@ -19,6 +18,7 @@ from cache_server.defaults import (
     DEFAULT_THREADS,
     IDS_PER_REQUEST,
 )
+from cache_server.ending_signals import EndingSignals
 from cache_server.events import events
 from cache_server.flow import FlowControl
 from cache_server.listen import bind
@@ -36,8 +36,6 @@ _QUICK_THREADS: Final = 2
 _REQUESTS_AT_ONCE: Final = 1024
 """requests that run or wait; more are refused, since each waiting request holds memory"""
 _STREAMS_A_CONNECTION: Final = 64
-_ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
-"""the signals that end a server"""
 
 
 class FeatureServer:
@@ -156,9 +154,7 @@ def serve(
     ------
     ManifestError, SourceError, ListenError, SecurityError: the server could not start.
     """
-    # The main thread waits for signals. A handler could deadlock if it ran while its thread held a
-    # lock that it needs. Signals are blocked before any thread starts, so that none receives them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    ending = EndingSignals()
     if die_with_parent is not None:
         end_with_parent(die_with_parent)
     keep_freed_memory()
@@ -177,7 +173,7 @@ def serve(
     if port_file is not None:
         _write_port_file(Path(port_file), server, running)
     print(f"feature server {server} of {shard.servers} on {running.address}", flush=True)
-    signal.sigwait(_ENDING)
+    ending.wait()
     if not running.stop(drain_seconds):
         events.fail("drain", f"feature server {server}: calls outlasted the drain limit")
 

@@ -60,6 +60,21 @@ def test_a_signal_drains_and_ends_with_0(partitioned, start, signum):
     assert server.process.wait(15) == 0
 
 
+def test_a_server_that_goes_on_and_is_told_to_end_at_once_drains(partitioned, start):
+    """Its main thread does not wait yet, and threads of libraries block no signal.
+
+    If nothing caught the signal, the kernel could end the process through one of them.
+    """
+    server = start(partitioned.path, 0)
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        assert caught >> (signum - 1) & 1
+    for signum in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM):
+        server.process.send_signal(signum)
+    assert server.process.wait(15) == 0
+
+
 def test_the_drain_has_a_limit(partitioned, start):
     server = start(partitioned.path, 0, "--drain", "0.3")
     request = features_pb2.FetchRowsRequest(
