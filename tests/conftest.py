@@ -50,7 +50,10 @@ numba.set_num_threads(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put folders with slow tests first, so that no slow test is left to one worker at the end."""
-    slow = ("train", "bench", "engines")
+    slow = (
+        *("train", "bench", "engines", "pipeline", "rehearsal", "partition"),
+        *("cache_server", "docs", "ops"),
+    )
     order = {name: index for index, name in enumerate(slow)}
     items.sort(key=lambda item: order.get(item.path.relative_to(TESTS).parts[0], len(slow)))
 
