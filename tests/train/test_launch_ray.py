@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -13,6 +15,7 @@ from hopper.cli import main
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed (hopper-gnn[ray])"
 )
+MARK = "RAY_LAUNCHED_BY"
 
 
 def launch(runs: Any, name: str, *overrides: str, **train: Any) -> Any:
@@ -27,7 +30,7 @@ def assert_nothing_remains(run: Any) -> None:
     commands = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("RAY_LAUNCHED_BY") == run.run_dir.name:
+            if process.environ().get(MARK) == os.environ[MARK]:
                 commands.append(process.cmdline())
         except psutil.Error:
             continue
@@ -35,9 +38,12 @@ def assert_nothing_remains(run: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _mark_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a variable that Ray's processes inherit, by which the test finds them."""
-    monkeypatch.setenv("RAY_LAUNCHED_BY", request.node.name)
+def _mark_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a variable that Ray's processes inherit, by which the test finds them.
+
+    No other test has its value, not even the same one of tests that run beside these.
+    """
+    monkeypatch.setenv(MARK, str(tmp_path))
 
 
 def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
