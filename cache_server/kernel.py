@@ -47,6 +47,9 @@ def kernel(function: _F | None = None, /, **options: Any) -> _F | Callable[[_F],
         # Under NUMBA_DISABLE_JIT njit returns the plain function.
         if not numba.config.DISABLE_JIT:
             compiled._cache = _SharedCache(function)
+            compiled._compiler.compile = compiled._cache.release_after_failure(
+                compiled._compiler.compile
+            )
         return cast(_F, compiled)
 
     return compile_later if function is None else compile_later(function)
@@ -97,6 +100,21 @@ class _SharedCache(FunctionCache):
             super().save_overload(sig, data)
         finally:
             self._release_lock()
+
+    def release_after_failure(self, compile_signature: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that compiles, and releases the lock if that fails.
+
+        numba saves nothing then, and this process may run on for hours while others wait.
+        """
+
+        def compile_or_release(args: Any, return_type: Any) -> Any:
+            try:
+                return compile_signature(args, return_type)
+            except BaseException:
+                self._release_lock()
+                raise
+
+        return compile_or_release
 
     def _acquire_lock(self) -> bool:
         """Wait for the lock; return whether it was acquired now. Some files cannot be locked."""

@@ -62,7 +62,7 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 
             check_labels(task_values(task, stored), task, f"{where}: task {name}", first)
         return
     if labels.kind == "float":
-        index = find_infinite(values.reshape(-1))
+        index = find_infinite(read_only(values.reshape(-1)))
         if index >= 0:
             raise GraphError(
                 f"{where}: of node {first + index // labels.classes}: expected a finite number, or "
@@ -100,7 +100,7 @@ def check_weights(weights: NDArray[Any], where: str) -> None:
     GraphError: a weight is not. The text names ``where``, the edge, expected and given.
     """
     for first, piece in iter_pieces(weights):
-        index = find_no_weight(piece)
+        index = find_no_weight(read_only(piece))
         if index >= 0:
             raise GraphError(
                 f"{where}: of edge {first + index}: expected a positive, finite number, given "

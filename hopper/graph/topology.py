@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cache_server.kernel import read_only
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class Topology:
     starts: NDArray[np.int64] | None = None
     """[destinations + 1] int64, indptr of the edges of all servers, where only one server's are
     here; None: all are here, or edges have no features"""
+
+    def read_only(self) -> Topology:
+        """Return the same topology with read-only views of its arrays."""
+        views: dict[str, Any] = {
+            field.name: read_only(array)
+            for field in fields(self)
+            if isinstance(array := getattr(self, field.name), np.ndarray)
+        }
+        return replace(self, **views)
 
     def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return [n] bool: whether all in-edges of each destination are here.

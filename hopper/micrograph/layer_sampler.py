@@ -92,7 +92,7 @@ class LayerSampler(NeighborSampler):
         ids = self.original_ids[relation.src]
         with threads_for(destinations.size):
             bounds, listed = source_draw.neighbour_lists(
-                *map(read_only, (topology.indptr, topology.indices, destinations))
+                topology.indptr, topology.indices, read_only(destinations)
             )
             flags = source_draw.layer_flags(listed, ids, *sample.thresholds[relation], key)
             return source_draw.take_flagged(bounds, listed, flags)

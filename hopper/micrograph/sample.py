@@ -120,8 +120,10 @@ class NeighborSampler(NodeVersions):
                     f"node type {node_type!r} has {ids.size} nodes; at most {_MOST_NODES} can be "
                     "sampled"
                 )
-        super().__init__(original_ids)
-        self.topologies = dict(sorted(topologies.items()))
+        super().__init__({name: read_only(ids) for name, ids in original_ids.items()})
+        # Several names of a relation share its topology.
+        views = {id(topology): topology.read_only() for topology in topologies.values()}
+        self.topologies = {name: views[id(topologies[name])] for name in sorted(topologies)}
         self.target = target
         self.fanouts = tuple(fanouts)
         self.seed = seed

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.alias_table import write_tables
+from cache_server.kernel import read_only
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.directory import GraphDirectory
@@ -38,6 +39,7 @@ def write_draw_arrays(
     folder: the folder of the directory, or of a server.
     indptr: [destinations + 1] int64, bounds of the lists; other destinations have empty ones.
     """
+    indptr = read_only(indptr)
     if graph.schema.relations[relation].weighted:
         _write_weights(graph, folder, relation, indptr, edges_of)
     if graph.schema.is_timed(relation):
@@ -116,5 +118,5 @@ def _write_times(
         ]
         # An edge may be seen only from its source's time on.
         seen = np.asarray(candidates[0] if len(candidates) == 1 else np.maximum(*candidates))
-        order_by_time(seen, indptr, first, last, *out)
+        order_by_time(read_only(seen), indptr, first, last, *out)
         release_pages(*out)

@@ -127,16 +127,7 @@ def _improve(
 
 
 @kernel
-def _fullness(load: NDArray[np.float64], server: int, caps: NDArray[np.float64]) -> float:
-    """Return the largest share of a server's room that is taken; above 1 is too much."""
-    largest = 0.0
-    for measure in range(caps.size):
-        largest = max(largest, load[server, measure] / caps[measure])
-    return largest
-
-
-@kernel
-def _fullness_with(
+def _fullness(
     load: NDArray[np.float64],
     server: int,
     weights: NDArray[np.float64],
@@ -144,13 +135,18 @@ def _fullness_with(
     leaving: int,
     caps: NDArray[np.float64],
 ) -> float:
-    """Return how full a server is once a block has arrived and another has left (-1 = none)."""
+    """Return the largest share of a server's room that is taken; above 1 is too much.
+
+    It is that after a block has arrived and another has left (-1 = none).
+    """
     largest = 0.0
     for measure in range(caps.size):
-        change = weights[arriving, measure]
+        taken = load[server, measure]
+        if arriving >= 0:
+            taken += weights[arriving, measure]
         if leaving >= 0:
-            change -= weights[leaving, measure]
-        largest = max(largest, (load[server, measure] + change) / caps[measure])
+            taken -= weights[leaving, measure]
+        largest = max(largest, taken / caps[measure])
     return largest
 
 
@@ -186,12 +182,12 @@ def _move_one(
 ) -> bool:
     """Move a block to the server where it saves most edges, or away from one that is too full."""
     home = homes[block]
-    now = _fullness(load, home, caps)
+    now = _fullness(load, home, weights, -1, -1, caps)
     best, most = -1, -np.inf if now > 1 else 0.0
     for server in range(load.shape[0]):
         if server == home:
             continue
-        then = _fullness_with(load, server, weights, block, -1, caps)
+        then = _fullness(load, server, weights, block, -1, caps)
         saved = affinity[block, server] - affinity[block, home]
         if saved > most and (then <= 1 or then < now):
             best, most = server, saved
@@ -222,8 +218,8 @@ def _swap_one(
         saved += affinity[other, home] - affinity[other, server]
         if saved <= most:
             continue
-        here = _fullness_with(load, home, weights, other, block, caps)
-        there = _fullness_with(load, server, weights, block, other, caps)
+        here = _fullness(load, home, weights, other, block, caps)
+        there = _fullness(load, server, weights, block, other, caps)
         if here <= 1 and there <= 1:
             best, most = other, saved
     if best < 0:

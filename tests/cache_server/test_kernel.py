@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from numba.core.errors import TypingError
 
 from cache_server.kernel import kernel
 
@@ -100,3 +103,19 @@ def test_a_kernel_computes_where_nothing_can_be_cached(tmp_path: Path) -> None:
     half._cache._cache_path = str(tmp_path / "missing" / "folder")  # type: ignore[attr-defined]
     assert half(3.0) == 1.5
     assert half(np.float32(3)) == 1.5
+
+
+def test_a_failed_compilation_holds_no_lock(tmp_path: Path) -> None:
+    """Other processes would wait for it until this one ends."""
+
+    @kernel
+    def read_missing(x: Any) -> Any:
+        return x.missing
+
+    read_missing._cache._cache_path = str(tmp_path)
+    for argument in (3.0, 3):
+        with pytest.raises(TypingError):
+            read_missing(argument)
+    [lock] = tmp_path.glob("*.lock")
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cache_server.kernel import read_only
 from cache_server.neighbour_draw import draw_hop
 from hopper.cli import main
 from hopper.errors import RequestError
@@ -164,8 +165,8 @@ def test_edge_features_follow_the_edges(graph: GraphDirectory, divided: Partitio
 def test_the_draws_of_all_parts_equal_those_of_one_server(
     graph: GraphDirectory, divided: PartitionedGraph
 ) -> None:
-    undivided, ids = graph.topology(WRITES), np.arange(COUNTS["paper"])
-    roots = np.asarray(graph.split("train"))[::-1].copy()
+    undivided, ids = graph.topology(WRITES), read_only(np.arange(COUNTS["paper"]))
+    roots = read_only(np.asarray(graph.split("train"))[::-1].copy())
     for fanout in (1, 3, 50, -1):
         key = np.uint64(99)
         offsets, sources, positions = draw_hop(
