@@ -24,8 +24,9 @@ _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     # A restarted server must be reachable again within a retry or two.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # gRPC gives up connecting after this time, and TLS over a slow link or a busy machine needs it.
+    ("grpc.min_reconnect_backoff_ms", 2000),
     # The thread that reads a stream also drives it, which saves a thread per call.
     (ChannelOptions.SingleThreadedUnaryStream, 1),
 )

@@ -17,10 +17,11 @@ PARTS = ("matrix", "fuzz", "files", "load")
 
 
 def write_all(out: Path, result: dict[str, Any], page: bool = True) -> None:
-    """Write ``result.json`` and, unless told not to, the page and the picture."""
+    """Write ``result.json`` and, unless told not to, the page, and what a picture can show."""
     write_text(out / "result.json", format_result(result))
     if page:
-        draw(result, out / PICTURE_FILE)
+        if result.get("matrix") or result.get("fuzz"):
+            draw(result, out / PICTURE_FILE)
         write_text(out / "README.md", "\n".join(_lines(result)) + "\n")
 
 

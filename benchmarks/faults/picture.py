@@ -21,7 +21,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
     cases = [case["case"] for case in matrix["cases"]] if matrix else []
     figure = Figure(figsize=(11, max(3.5, 1.5 + 0.26 * len(cases))), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = list(figure.subplots(1, 2, width_ratios=(3, 1)))
+    shares = [share for share, shown in ((3, matrix), (1, fuzz)) if shown]
+    axes = figure.subplots(1, len(shares), width_ratios=shares, squeeze=False)[0]
     if matrix:
         for outcome, colour in _COLOURS.items():
             points = [
@@ -40,8 +41,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes[0].legend(fontsize=9)
     if fuzz:
         answered, memory = zip(*fuzz["memory_mib"], strict=True)
-        axes[1].plot([count / 1000 for count in answered], memory, color=hex_of("blue"))
-        axes[1].set(ylim=(0, None), xlabel="thousand requests that make no sense", ylabel="MiB")
-    for axis, shown in zip(axes, (matrix, fuzz), strict=True):
-        axis.set_visible(bool(shown))
+        axes[-1].plot([count / 1000 for count in answered], memory, color=hex_of("blue"))
+        axes[-1].set(ylim=(0, None), xlabel="thousand requests that make no sense", ylabel="MiB")
     figure.savefig(path, dpi=150, pil_kwargs={"lossless": True})

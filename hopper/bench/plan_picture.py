@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hopper.bench.picture import CAUSE_COLOURS, STAGE_COLOURS
+from hopper.bench.report.units import things
 from hopper.palette import engine_colours, hex_of
 from hopper.rehearsal.cluster_plan import ClusterPlan
 from hopper.rehearsal.estimate import Estimate
@@ -35,8 +36,10 @@ def draw_plan(plan: ClusterPlan, path: Path) -> None:
     cluster = plan.cluster
     rate = cluster.bits_per_second
     figure.suptitle(
-        f"{cluster.servers} servers with {cluster.ranks_per_server} ranks and {cluster.cores:g} "
-        f"cores, links of {'any rate' if rate is None else f'{rate / 1e9:g} Gbit/s'}"
+        f"{things(cluster.servers, 'server')}, each with "
+        f"{things(cluster.ranks_per_server, 'rank')} and {cluster.cores:g} "
+        f"{'core' if cluster.cores == 1 else 'cores'}, links of "
+        f"{'any rate' if rate is None else f'{rate / 1e9:g} Gbit/s'}"
     )
     axes = figure.subplots(rows, 2, squeeze=False)
     _draw_seconds(axes[0][0], trained)
@@ -64,7 +67,7 @@ def _draw_seconds(axes: Axes, trained: Sequence[Estimate]) -> None:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_yticks(places, [row.engine for row in trained])
     axes.set_xlabel("s an epoch, and stages of a rank, some of which overlap")
-    axes.legend(**_ABOVE, ncols=7)
+    axes.legend(**_ABOVE, ncols=4)
 
 
 def _draw_bytes(axes: Axes, trained: Sequence[Estimate]) -> None:
@@ -77,7 +80,7 @@ def _draw_bytes(axes: Axes, trained: Sequence[Estimate]) -> None:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(trained)), [engine.engine for engine in trained])
     axes.set_xlabel("MiB between servers, an epoch")
-    axes.legend(**_ABOVE, ncols=6)
+    axes.legend(**_ABOVE, ncols=3)
 
 
 def _draw_growth(

@@ -25,6 +25,7 @@ from cache_server.errors import (
 from cache_server.generated import features_pb2
 from cache_server.manifest import write_manifest
 from cache_server.wire import SERVICE, decode_ids
+from tests.tcp_proxy import TcpProxy
 
 ALL = slice(None)
 
@@ -55,6 +56,23 @@ def test_a_server_that_never_started_is_named():
         assert 1.0 < time.monotonic() - before < 4.0
         with pytest.raises(ServerUnavailable, match=r"wait until serving: .*\(limit 0.3 s\)"):
             client.wait_until_serving(0.3)
+
+
+def test_a_slow_connection_is_no_failure(partitioned, start):
+    def wait_first(data, offset):
+        if offset == 0:
+            time.sleep(0.5)
+        return data
+
+    transfers = []
+    server = start(partitioned.path, 0)
+    with (
+        TcpProxy(server.address, wait_first) as proxy,
+        FeatureClient([proxy.address], on_transfer=lambda *sent: transfers.append(sent)) as client,
+    ):
+        assert np.array_equal(fetch(client, [3]), partitioned.rows["features", "paper"][[3]])
+    # A request that is sent again counts again.
+    assert len(transfers) == 1
 
 
 def test_one_server_missing_is_the_one_named(partitioned, start):
