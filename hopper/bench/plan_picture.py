@@ -96,6 +96,7 @@ def _draw_growth(
         marker_colours = [colour if point.rehearsed else "white" for point in engine_growth.points]
         axes.scatter(servers, values, c=marker_colours, edgecolors=colour, s=30, zorder=3)
     axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_yscale("log")
     axes.set_xlabel("servers (filled: rehearsed; hollow: extrapolated)")
     axes.set_ylabel(label)
