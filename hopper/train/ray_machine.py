@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import secrets
 import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
@@ -30,6 +31,7 @@ _THREADS: Final = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 PASSED_VARIABLES: Final = (*_THREADS, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PYTHONPATH")
 """Environment variables that the launcher passes on to the machines' processes if it has them."""
 SERVERS_FOLDER: Final = "servers"
+_PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class RayMachine:
@@ -62,13 +64,10 @@ class RayMachine:
         JSON with ``address``, ``port`` (a free one, where ranks may meet), ``node`` (the id of
         Ray's node), ``cores`` and ``sees`` (whether the file exists here).
         """
-        with socket.socket() as probe:
-            probe.bind((self._address, 0))
-            port = probe.getsockname()[1]
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
         facts = {
             "address": self._address,
-            "port": port,
+            "port": free_port(self._address),
             "node": node,
             "cores": len(os.sched_getaffinity(0)),
             "sees": Path(config_file).is_file(),
@@ -169,6 +168,23 @@ class RayMachine:
     @property
     def _failures(self) -> Path:
         return self._folder / "failures.json"
+
+
+def free_port(address: str) -> int:
+    """Return a port that nobody listens on, and that the kernel gives to nobody meanwhile.
+
+    Ranks meet there seconds later, when servers and connections have been given ports of the
+    kernel's range. So the port is below that range, if one is free there.
+    """
+    end = int(_PORT_RANGE.read_text().split()[0])
+    below = range(max(1024, end // 2), end)
+    for port in secrets.SystemRandom().sample(below, min(len(below), 100)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((address, port))
+            return port
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 def _interface_of(address: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from hopper.cli import main
+from hopper.train.ray_machine import free_port
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed (hopper-gnn[ray])"
@@ -60,6 +62,16 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     assert run.losses() == reference.losses()
     assert run.stdout.splitlines()[1:] != []
     assert "1 node(s) for 2 servers; some share one" in run.stderr
+
+
+def test_ranks_meet_at_a_port_that_nobody_else_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    with socket.create_server(("127.0.0.1", free_port("127.0.0.1"))) as server:
+        taken = server.getsockname()[1]
+        assert 1024 <= taken < first_given
+        # With that port alone to choose from, the kernel gives one.
+        monkeypatch.setattr("secrets.SystemRandom.sample", lambda *_: [taken])
+        assert free_port("127.0.0.1") >= first_given
 
 
 def test_addresses_of_servers_are_refused(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
