@@ -11,7 +11,7 @@ from typing import Any, Final
 from scipy import stats
 
 from benchmarks.paper.cells import Cell
-from benchmarks.paper.charts import canvas, colour_of, finish, save
+from benchmarks.paper.charts import colour_of, finish, panels, save
 from benchmarks.paper.each_cell import graph_size, make_run_folder, run_cells
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.grid import CONFIGS_FOLDER, Job, describe_cell
@@ -168,7 +168,7 @@ def accuracy_table(result: Result) -> Table:
 def draw_accuracies(result: Result, path: Path) -> None:
     """Draw every seed's accuracy as a dot, and means as lines."""
     cells = result["cells"]
-    figure, axes = canvas(len(cells), 3.4 * len(cells) + 1, 4.2)
+    figure, axes = panels(len(cells), 4.4, 4.2)
     for axis, cell in zip(axes, cells, strict=True):
         for index, role in enumerate(cell["sides"]):
             colour = colour_of(role, cell)
@@ -178,5 +178,5 @@ def draw_accuracies(result: Result, path: Path) -> None:
             axis.plot([index - 0.3, index + 0.3], [mean, mean], color=colour, linewidth=2)
         axis.set_xticks(range(len(cell["sides"])), list(cell["sides"]), rotation=30)
         finish(axis, cell["name"], "y")
-    axes[0].set_ylabel("test accuracy, per cent", fontsize=9)
+    figure.supylabel("test accuracy, per cent", fontsize=9)
     save(figure, result, path)

@@ -19,6 +19,7 @@ COLOURS: Final = tuple(
     hex_of(name) for name in ("grey", "orange", "sky", "blue", "green", "red", "pink")
 )
 DOTS_PER_INCH: Final = 150
+_MOST_ABREAST: Final = 2
 _GREY: Final = SOFT_TEXT
 
 
@@ -29,7 +30,7 @@ def draw_speed(result: Result, path: Path) -> None:
     cells = result["cells"]
     most = max([entry["most"] or 0.0 for entry in result["summary"]], default=0.0)
     height = 2.2 + 0.17 * len(cells) * max(2, len(pairs) / len(baselines))
-    figure, axes = canvas(len(baselines), 4.6 * len(baselines) + 1.8, height, sharey=True)
+    figure, axes = panels(len(baselines), 5.5, height, sharey=True)
     for axis, baseline in zip(axes, baselines, strict=True):
         roles = [role for role, base in pairs if base == baseline]
         for index, role in enumerate(roles):
@@ -172,7 +173,7 @@ def draw_bars(
 def draw_epochs(result: Result, path: Path) -> None:
     """Draw seconds of adaptive merging (mean of rounds) and its time steps, by epoch."""
     cells = result["cells"]
-    figure, axes = canvas(len(cells), 6.5 * len(cells), 4.4)
+    figure, axes = panels(len(cells), 6.5, 4.4)
     for axis, cell in zip(axes, cells, strict=True):
         epochs = cell["sides"]["All"]["epochs"]
         seconds = [fmean(epoch["seconds"]) for epoch in epochs]
@@ -233,6 +234,19 @@ def canvas(
     figure.set_layout_engine("constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False, **words).flat)
+
+
+def panels(count: int, width: float, height: float, **words: Any) -> tuple[Figure, list[Axes]]:
+    """Make an empty figure with a number of axes of this size, at most two of them abreast.
+
+    A picture with more abreast cannot be read at the width of a page.
+    """
+    columns = min(_MOST_ABREAST, count)
+    rows = -(-count // columns)
+    figure, axes = canvas(columns, width * columns, height * rows, rows, **words)
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
 
 
 def finish(axes: Axes, title: str, grid: str, x_label: str = "") -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final, Literal
 
-from benchmarks.paper.charts import canvas, colour_of, finish, legend_above, save
+from benchmarks.paper.charts import colour_of, finish, legend_above, panels, save
 from benchmarks.paper.each_cell import Words, no_words, run_sides
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.grid import Job
@@ -164,14 +164,13 @@ def _differences(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
 
 def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], None]:
     """Return a function that draws the scores of all seeds against epochs or seconds of training.
-    It draws a column for each cell, with training nodes above validation nodes."""
+    It draws a row for each cell, with training nodes beside validation nodes."""
 
     def draw(result: Result, path: Path) -> None:
         cells = result["cells"]
-        width, height = 4.6 * len(cells) + 1, 3.2 * len(SCORES) + 1
-        figure, places = canvas(len(cells), width, height, rows=len(SCORES))
-        panels = ((score, cell) for score in SCORES for cell in cells)
-        for panel, (score, cell) in zip(places, panels, strict=True):
+        figure, places = panels(len(SCORES) * len(cells), 5.5, 3.4)
+        shown = ((score, cell) for cell in cells for score in SCORES)
+        for panel, (score, cell) in zip(places, shown, strict=True):
             for index, (role, side) in enumerate(cell["sides"].items()):
                 for run in side["runs"]:
                     panel.plot(

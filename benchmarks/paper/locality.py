@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.paper.cells import Cell
-from benchmarks.paper.charts import COLOURS, canvas, finish, legend_above, save
+from benchmarks.paper.charts import COLOURS, finish, legend_above, panels, save
 from benchmarks.paper.each_cell import graph_size, run_cells
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.grid import CONFIGS_FOLDER, Job, describe_cell
@@ -168,7 +168,7 @@ def draw_localities(result: Result, path: Path) -> None:
     """Draw R_micro against R_sub by number of servers, a place for each graph. Node-wise is
     solid."""
     graphs = list(dict.fromkeys(cell["graph"] for cell in result["cells"]))
-    figure, axes = canvas(len(graphs), 4.2 * len(graphs) + 1, 4.2, sharey=True)
+    figure, axes = panels(len(graphs), 5.0, 4.2, sharey=True)
     for axis, graph in zip(axes, graphs, strict=True):
         for index, (sampling, depth) in enumerate((s, d) for s in SAMPLINGS for d in DEPTHS):
             entries = [
@@ -188,7 +188,7 @@ def draw_localities(result: Result, path: Path) -> None:
                            color=COLOURS[0], label="R_sub, 2L")  # fmt: skip
         finish(axis, graph, "both", x_label="servers")
         axis.set_ylim(0, 100)
-    axes[0].set_ylabel("per cent", fontsize=9)
+    figure.supylabel("per cent", fontsize=9)
     legend_above(figure, axes[:1])
     save(figure, result, path)
 

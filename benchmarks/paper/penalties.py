@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
-from benchmarks.paper.charts import canvas, colour_of, finish, legend_above, save
+from benchmarks.paper.charts import colour_of, finish, legend_above, panels, save
 from benchmarks.paper.each_cell import Turns, run_sides
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.grid import Job
@@ -153,7 +153,7 @@ def draw_penalties(result: Result, path: Path) -> None:
     largest. Squares are learnable rows."""
     cells = result["cells"]
     most = max(len(side["runs"][0]) for _, _, side in sides_of(result))
-    figure, axes = canvas(len(cells), 6 * len(cells) + 1, 1.6 + 0.4 * most)
+    figure, axes = panels(len(cells), 6.5, 1.6 + 0.4 * most)
     for axis, cell in zip(axes, cells, strict=True):
         records = {
             name: record for side in cell["sides"].values() for name, record in _types(side).items()

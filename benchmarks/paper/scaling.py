@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.paper.charts import canvas, colour_of, finish, legend_above, save
+from benchmarks.paper.charts import colour_of, finish, legend_above, panels, save
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.tables import number
 from hopper.config import Config, make_config
@@ -66,7 +66,7 @@ def draw_scaling(result: Result, path: Path) -> None:
     """Draw speed-ups against servers, a place for each graph and model. The dotted line loses
     none."""
     series = _series(result)
-    figure, axes = canvas(len(series), 4.4 * len(series) + 1, 4.2, sharey=True)
+    figure, axes = panels(len(series), 5.0, 4.2, sharey=True)
     for axis, cells in zip(axes, series, strict=True):
         servers = [cell["servers"] for cell in cells]
         axis.plot(servers, [count / servers[0] for count in servers], ":", color=SOFT_TEXT)
@@ -76,7 +76,7 @@ def draw_scaling(result: Result, path: Path) -> None:
                        color=colour_of(role, cells[0]))  # fmt: skip
         axis.set_xticks(servers, [str(count) for count in servers])
         finish(axis, f"{cells[0]['graph']}, {cells[0]['model']}", "both", x_label="servers")
-    axes[0].set_ylabel("roots a second, over the least servers'", fontsize=9)
+    figure.supylabel("roots a second, over the least servers'", fontsize=9)
     legend_above(figure, axes[:1])
     save(figure, result, path)
 
