@@ -136,6 +136,11 @@ def run_ranks(
             names = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in late.items())
             raise DeadlineExceeded(names, "ending after the other ranks", end_limit) from error
         raise RanksFailed(causes) from error
+    finally:
+        # If a signal arrives while the agent starts ranks, it does not know them yet.
+        unknown = _living_ranks()
+        _kill(unknown)
+        psutil.wait_procs(unknown.values(), timeout=_SHUTDOWN_SECONDS)
 
 
 def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:

@@ -1,14 +1,18 @@
-"""A rank that hangs after its work."""
+"""A rank that hangs after its work, and ranks that the launcher was just starting."""
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+from torch.distributed.elastic.multiprocessing import api
 
 from hopper.errors import DeadlineExceeded
-from hopper.train.rank_processes import Machine, run_ranks, signals_as_exceptions
+from hopper.train.rank_processes import Machine, ToldToEnd, run_ranks, signals_as_exceptions
 
 REAL_STARTS = True
 
@@ -33,3 +37,21 @@ def test_a_rank_that_stops_after_its_work_ends_the_run(
     with signals_as_exceptions(), pytest.raises(DeadlineExceeded, match=message):
         run_ranks(tmp_path / "config.json", 2, Machine(), "stopping", end_limit=LIMIT)
     assert time.monotonic() - start < LIMIT + SLACK
+
+
+def test_a_signal_while_ranks_start_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun's agent forgets the ranks that it has started if it cannot start them all."""
+    start, started = api.get_subprocess_handler, []
+
+    def start_one(*arguments: Any, **options: Any) -> Any:
+        started.append(start(*arguments, **options).proc)
+        if len(started) == 2:
+            raise ToldToEnd(signal.SIGINT)
+
+    monkeypatch.setattr(api, "get_subprocess_handler", start_one)
+    with pytest.raises(ToldToEnd):
+        run_ranks(Path("import time; time.sleep(600)"), 3, Machine(), "timeit", end_limit=60.0)
+    assert len(started) == 2
+    assert not any(psutil.pid_exists(process.pid) for process in started)
+    for process in started:
+        process.wait(0)
