@@ -256,11 +256,13 @@ class _Stragglers:
 
 def _living_ranks() -> dict[int, psutil.Process]:
     """Return the processes of ranks that have not ended, by rank."""
-    processes = {}
+    processes, parent = {}, str(os.getpid())
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             environment = child.environ()
-            if child.status() != psutil.STATUS_ZOMBIE and "RANK" in environment:
+            # Schedulers set RANK for this process too, and so for its feature servers.
+            is_rank = environment.get(DIE_WITH_PARENT) == parent and "RANK" in environment
+            if is_rank and child.status() != psutil.STATUS_ZOMBIE:
                 processes[int(environment["RANK"])] = child
     return dict(sorted(processes.items()))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from hopper.train.rank_processes import Machine, ToldToEnd, run_ranks, signals_a
 REAL_STARTS = True
 
 LIMIT, SLACK = 2.0, 10.0
+SLEEP = "import time; time.sleep(600)"
 RANK = """
 import os, signal
 if os.environ["RANK"] == "1":
@@ -49,8 +52,13 @@ def test_a_signal_while_ranks_start_leaves_none(monkeypatch: pytest.MonkeyPatch)
             raise ToldToEnd(signal.SIGINT)
 
     monkeypatch.setattr(api, "get_subprocess_handler", start_one)
-    with pytest.raises(ToldToEnd):
-        run_ranks(Path("import time; time.sleep(600)"), 3, Machine(), "timeit", end_limit=60.0)
+    # A scheduler may have set this for the launcher and all that it starts.
+    monkeypatch.setenv("RANK", "0")
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as other_child:
+        with pytest.raises(ToldToEnd):
+            run_ranks(Path(SLEEP), 3, Machine(), "timeit", end_limit=60.0)
+        assert other_child.poll() is None
+        other_child.kill()
     assert len(started) == 2
     assert not any(psutil.pid_exists(process.pid) for process in started)
     for process in started:
