@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
@@ -213,49 +212,32 @@ class _Server:
 
 
 @pytest.fixture(scope="session")
-def forked_python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has imported already, to be run in place of ``sys.executable``.
-
-    All workers share one: its imports and kernels take it more than ten seconds.
-    """
-    folder, process = tmp_path_factory.getbasetemp(), os.getpid()
-    if hasattr(request.config, "workerinput"):
-        folder, process = folder.parent, os.getppid()
-    with (folder / "forked-python").open("a+") as shared:
-        fcntl.flock(shared, fcntl.LOCK_EX)
-        shared.seek(0)
-        python = Path(shared.read() or start_forked_python(process))
-        shared.truncate(0)
-        shared.write(str(python))
-    return python
-
-
-def start_forked_python(pytest: int) -> Path:
-    """Start an interpreter that lives as long as the process ``pytest``."""
+def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter that has imported already, to be run in place of ``sys.executable``."""
     # A socket's name is short.
-    folder = Path(tempfile.mkdtemp())
-    address, python, log = folder / "socket", folder / "python", folder / "log"
-    words = [PYTHON, "-IS", str(FORKED_PYTHON_CLIENT), str(python), PYTHON, str(address)]
-    python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    python.chmod(0o755)
-    # The worker that starts it may end before the others, so it is not the worker's child.
-    command = ["sh", "-c", '"$@" >&2 & echo $!', "sh", PYTHON, str(FORKED_PYTHON), str(address)]
-    with log.open("wb") as stream:
-        started = subprocess.run(
-            [*command, str(pytest)],
-            check=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stream,
-        )
-    process = Path("/proc", started.stdout.decode().strip())
-    deadline = time.monotonic() + START_SECONDS
-    while not address.exists():
-        assert process.exists(), log.read_text()
-        assert time.monotonic() < deadline, f"no interpreter in {START_SECONDS} s"
-        time.sleep(0.02)
-    return python
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        address, python, log = folder / "socket", folder / "python", folder / "log"
+        words = [PYTHON, "-IS", str(FORKED_PYTHON_CLIENT), str(python), PYTHON, str(address)]
+        python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        python.chmod(0o755)
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        with log.open("wb") as stream:
+            server = subprocess.Popen(
+                [PYTHON, str(FORKED_PYTHON), str(address), str(os.getpid())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+        with server:
+            deadline = time.monotonic() + START_SECONDS
+            while not address.exists():
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, f"no interpreter in {START_SECONDS} s"
+                time.sleep(0.02)
+            yield python
+            server.kill()
 
 
 @pytest.fixture(scope="module")

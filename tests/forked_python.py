@@ -5,8 +5,8 @@ test. Given to tests in place of ``sys.executable``, it runs what Python would r
 or a script, also with ``-u``), in a process with the environment, the folder, the files and the end
 of that one.
 
-usage: forked_python.py ADDRESS PYTEST; not a test by itself. Serves forked_python_client.py at the
-socket ADDRESS until the process PYTEST ends, and then removes the socket's folder.
+usage: forked_python.py ADDRESS PARENT; not a test by itself. Serves forked_python_client.py at the
+socket ADDRESS until the process PARENT ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import io
 import os
 import runpy
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -104,9 +103,9 @@ class Copy:
             self.connection.close()
 
 
-def main(address: str, pytest: int) -> None:
+def main(address: str, parent: int) -> None:
     """Serve clients. It returns in every copy, which then runs what its client asked for."""
-    pytest_end = os.pidfd_open(pytest)
+    end_with_parent(parent)
     server, kernels, copies = os.getpid(), KeptKernels(), list[Copy]()
     kernels.load()
     prepare_forks()
@@ -117,10 +116,7 @@ def main(address: str, pytest: int) -> None:
         while True:
             clients = {copy.connection: copy for copy in copies if copy.connection is not None}
             ends = {copy.ended: copy for copy in copies}
-            ready = select.select([pytest_end, listener, *clients, *ends], [], [])[0]
-            if pytest_end in ready:
-                shutil.rmtree(Path(address).parent)
-                os._exit(0)
+            ready = select.select([listener, *clients, *ends], [], [])[0]
             for copy in [ends[file] for file in ready if file in ends]:
                 copy.end()
                 copies.remove(copy)
@@ -139,7 +135,6 @@ def main(address: str, pytest: int) -> None:
             asked, files = received
             process = os.fork()
             if not process:
-                os.close(pytest_end)
                 connection.close()
                 for copy in copies:
                     copy.close()
