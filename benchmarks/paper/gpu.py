@@ -7,18 +7,17 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.paper.cell_figures import cell_figures
 from benchmarks.paper.experiment import Result, Table
-from benchmarks.paper.grid import RUNS_FOLDER, Job, run_grid
+from benchmarks.paper.grid import Job, run_grid
 from benchmarks.paper.held import SPANS_FOLDER
 from benchmarks.paper.result import gpu_name
 from benchmarks.paper.tables import percent
-from hopper.bench.contender import Contender
 from hopper.errors import RequestError
 from hopper.run_log import OPENED
 
@@ -63,23 +62,19 @@ def run_on_gpu(job: Job) -> Iterator[dict[str, Any]]:
     """
     require_gpu()
     with _watch_gpu() as samples:
-        for cell, record in zip(job.cells, run_grid(job), strict=True):
-            if "utilisation" not in record["extra"]:
-                runs = job.options.work / RUNS_FOLDER / job.experiment.name / cell.name / "ab"
-                record["extra"]["utilisation"] = {
-                    role: utilisation(samples, *training_time(runs, label))
-                    for role, label in record["sides"].items()
-                }
-                job.keep(cell, record)
+
+        def read_runs(runs: Mapping[str, Path]) -> dict[str, Any]:
+            used = {role: utilisation(samples, *training_time(run)) for role, run in runs.items()}
+            return {"utilisation": used}
+
+        for record in run_grid(job, read_runs):
             yield cell_figures(record, job.experiment.comparisons)
 
 
-def training_time(runs: Path, label: str) -> tuple[float, float]:
-    """Return when the first timed run of a side trained, on the monotonic clock: after its first
-    epoch."""
-    folder = runs / RUNS_FOLDER / f"{Contender.parse(label).folder}-round-0" / SPANS_FOLDER
+def training_time(run: Path) -> tuple[float, float]:
+    """Return when rank 0 of a run trained after its first epoch, on the monotonic clock."""
     opened, start, stop = 0.0, None, 0.0
-    for line in (folder / "rank-0.jsonl").read_text().splitlines():
+    for line in (run / SPANS_FOLDER / "rank-0.jsonl").read_text().splitlines():
         span: dict[str, Any] = json.loads(line)
         if span.get("event") == OPENED:
             opened = float(span["monotonic"])

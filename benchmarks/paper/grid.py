@@ -38,6 +38,8 @@ CELLS_FOLDER: Final = "cells"
 CONFIGS_FOLDER: Final = "configs"
 RUNS_FOLDER: Final = "runs"
 PEERS_FOLDER: Final = "peers"
+ReadRuns = Callable[[Mapping[str, Path]], dict[str, Any]]
+"""reads the first timed run of every side: by role, its folder"""
 _SCOUT_ITERATIONS: Final = 25
 """of an epoch: two such epochs compare two numbers of time steps"""
 
@@ -163,8 +165,13 @@ def describe_cell(cell: Cell) -> dict[str, Any]:
     return asdict(cell) | {"graph": Path(cell.graph).name}
 
 
-def run_grid(job: Job) -> Iterator[dict[str, Any]]:
+def run_grid(job: Job, read_runs: ReadRuns | None = None) -> Iterator[dict[str, Any]]:
     """Compare all sides in every cell that has no result yet.
+
+    Parameters
+    ----------
+    read_runs: what is read of a cell's runs besides, for ``extra``. Their folders are deleted
+    afterwards.
 
     Yields
     ------
@@ -182,11 +189,11 @@ def run_grid(job: Job) -> Iterator[dict[str, Any]]:
                 job.progress.begin(cell.name)
         else:
             job.progress.say(f"cell {number} of {len(job.cells)}: {cell.name}")
-            record = _run_cell(job, cell)
+            record = _run_cell(job, cell, read_runs)
         yield record
 
 
-def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
+def _run_cell(job: Job, cell: Cell, read_runs: ReadRuns | None) -> dict[str, Any]:
     experiment, options = job.experiment, job.options
     graph = job.materials.parts(cell)
     config = job.config(cell, graph.path)
@@ -213,6 +220,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         outcome = run_ab(plan, job.progress.say, begin)
         auto = _let_auto_choose(plan, folder, begin) if experiment.lets_auto_choose else None
     outcome.results["machine"]["emulation"] = emulation
+    first_runs = {role: plan.run_dir(side, 0) for role, side in sides.items()}
     # If hosts cannot be built, the plan has no guests.
     trained = [peer for peer, guest in peers.items() if guest in plan.guests]
     model = make_model(Request(config, graph))
@@ -222,15 +230,16 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "auto": auto,
         "problems": outcome.problems,
         "parameter_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
-        "held": {role: read_held_rows(plan.run_dir(side, 0)) for role, side in sides.items()},
+        "held": {role: read_held_rows(run) for role, run in first_runs.items()},
         "work": {
-            role: [work._asdict() for work in read_layer_work(plan.run_dir(side, 0) / SPANS_FOLDER)]
-            for role, side in sides.items()
+            role: [work._asdict() for work in read_layer_work(run / SPANS_FOLDER)]
+            for role, run in first_runs.items()
         },
         "peers": {peer.role: peer.name for peer in trained},
         "notes": [peer.note for peer in trained],
         "guests": list(outcome.guests),
-        "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
+        "extra": (experiment.extra(config, graph) if experiment.extra is not None else {})
+        | (read_runs(first_runs) if read_runs is not None else {}),
         "results": outcome.results,
     }
     write_config(job, cell, dissolve)

@@ -248,6 +248,7 @@ _EXPERIMENTS: Final = (
         tables=(utilisation_table, speed_table, parity_table),
         sides=(BASE, ALL, ZERO),
         comparisons=TREND,
+        words=("--train.device=cuda",),
         rounds=1,
         epochs=8,
         carry_out=run_on_gpu,

@@ -199,9 +199,10 @@ def _hardware_reasons(result: Result) -> list[str]:
     if emulated and servers > 1:
         rates = sorted({cell["emulation"]["link_rate"] for cell in emulated})
         links = beside(f"those of the paper {result['link']}") if result["link"] else ""
+        shared = f"{machine['cores']} cores" + (" and the GPUs" if machine["gpu"] else "")
         reasons.append(
-            f"All hosts (up to {servers}) share the {machine['cores']} cores of one machine; links "
-            f"have a rate of {', '.join(rates)}{links}."
+            f"All hosts (up to {servers}) share the {shared} of one machine; links have a rate of "
+            f"{', '.join(rates)}{links}."
         )
     if len(emulated) < len(cells):
         reasons.append(

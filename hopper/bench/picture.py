@@ -26,7 +26,10 @@ _SMALLEST_LABELLED: Final = 0.15
 """A smaller part, in shares of the longest bar, has no room for a label."""
 
 _SMALLEST_TOLD: Final = 0.005
-"""A smaller part, in shares of its own bar, is not named."""
+"""A smaller part, in shares of its own bar, is not named. The legend leaves out what is never a
+larger share of the longest bar."""
+_MOST_TOLD: Final = 3
+"""So many parts without a label, the largest, have room beside a bar."""
 _SHORT_BAR: Final = 0.45
 """A bar up to this share of the longest one has room for words beside it."""
 
@@ -85,7 +88,7 @@ def _bars(
     left = dict.fromkeys(engines, 0.0)
     for name, colour in colours.items():
         widths = [parts_by_engine[engine][name] for engine in engines]
-        if not any(widths):
+        if max(widths) < _SMALLEST_TOLD * longest:
             continue
         starts = [left[engine] for engine in engines]
         axes.barh(
@@ -98,6 +101,8 @@ def _bars(
         left = {engine: left[engine] + width for engine, width in zip(engines, widths, strict=True)}
     for row, engine in enumerate(engines):
         _label_total(axes, row, parts_by_engine[engine], longest, unit)
+    # An option a line, so that long labels take no width from the bars.
+    axes.set_yticks(range(len(engines)), [engine.replace(":", "\n") for engine in engines])
     _finish(axes, title, longest)
 
 
@@ -112,11 +117,13 @@ def _label_total(
     )  # fmt: skip
     if total > _SHORT_BAR * longest:
         return
-    part_texts = [
-        f"{name} {_short(value)}"
+    unlabelled = [
+        name
         for name, value in parts.items()
         if _SMALLEST_TOLD * total <= value < _SMALLEST_LABELLED * longest
     ]
+    largest = sorted(unlabelled, key=parts.__getitem__)[-_MOST_TOLD:]
+    part_texts = [f"{name} {_short(parts[name])}" for name in unlabelled if name in largest]
     axes.annotate(
         ", ".join(part_texts), (1, 0.5), (6, 0), xycoords=total_label, textcoords="offset points",
         va="center", fontsize=9, color=SOFT_TEXT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import tomllib
@@ -233,6 +234,29 @@ def test_gpu_utilisation_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             *("paper", "hopgnn-gpu-util", "--out", str(tmp_path / "out")),
             *("--work", str(tmp_path / "work")),
         )
+
+
+def test_gpu_utilisation_is_sampled_while_a_side_trains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ranks train on the CPU here, beside a command that tells a share as nvidia-smi does."""
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho 37\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(gpu, "gpu_name", lambda: "a GPU")
+    monkeypatch.setattr(gpu, "INTERVAL", 0.01)
+    out = tmp_path / "out"
+    words = ("--loopback", "2", "--graphs", "arxiv-like", "--scale", "0.01", "--epochs", "3")
+    status = run_command(
+        *("paper", "hopgnn-gpu-util", "--out", str(out), "--work", str(tmp_path / "work")),
+        *(*words, "--side", "model-centric", "--iterations", "2", "--train.device=cpu"),
+    )
+    assert status == 0
+    (cell,) = json.loads((out / "result.json").read_text())["cells"]
+    used = cell["extra"]["utilisation"]["model-centric"]
+    assert used["samples"] > 0
+    assert (used["peak"], used["busy"]) == (0.37, 1.0)
 
 
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
