@@ -26,8 +26,8 @@ _SMALLEST_LABELLED: Final = 0.15
 """A smaller part, in shares of the longest bar, has no room for a label."""
 
 _SMALLEST_TOLD: Final = 0.005
-"""A smaller part, in shares of its own bar, is not named. The legend leaves out what is never a
-larger share of the longest bar."""
+"""A smaller part, in shares of its own bar, is not named. Bars and legend leave out what is smaller
+in every bar, in shares of the longest."""
 _MOST_TOLD: Final = 3
 """So many parts without a label, the largest, have room beside a bar."""
 _SHORT_BAR: Final = 0.45
