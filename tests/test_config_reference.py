@@ -85,7 +85,7 @@ def test_descriptions_are_sentences() -> None:
         ("train.last_batch", ('"keep" | "drop"', "", '"keep"')),
         (
             "hop.merge",
-            ('"off" | "adaptive" or whole number', "at least 0, below 2**31", '"adaptive"'),
+            ('"off" | "adaptive" or whole number', "at least 0, below 2**31", '"off"'),
         ),
         (
             "sampler.fanouts",

@@ -202,7 +202,7 @@ _EXPERIMENTS: Final = (
         grid=Grid(PRODUCTS, ("gat",)),
         tables=(epochs_table, parity_table),
         shows_epochs=True,
-        sides=(BASE, PG, Side(ALL.role, "hop")),
+        sides=(BASE, PG, Side(ALL.role, "hop:merge=adaptive")),
         draw=draw_epochs,
         epochs=8,
         iterations=25,

@@ -21,7 +21,7 @@ from hopper.micrograph.merge_number import MERGE, TRIED
 from hopper.paired_ratio import paired_ratio
 
 OFF: Final = Side("off", "hop:merge=off")
-ADAPTIVE: Final = Side("adaptive", "hop")
+ADAPTIVE: Final = Side("adaptive", "hop:merge=adaptive")
 
 
 def settled_table(result: Result) -> Table:

@@ -24,9 +24,10 @@ class Hop(Section):
     "gradients" sends only the gradients."""
     pregather: bool = True
     """Whether each remote row of an iteration is fetched once, before the first time step."""
-    merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
-    """How many time steps are dissolved. "adaptive" compares numbers and dissolves one more step
-    only where that is proven faster. "off" dissolves none. See docs/inside/merging.md."""
+    merge: Literal["off", "adaptive"] | NonNegative = "off"
+    """How many time steps are dissolved. "off" dissolves none. "adaptive" compares numbers while it
+    trains, and dissolves one more step only where that is proven faster. See
+    docs/inside/merging.md."""
     merge_selection: Literal["fewest", "random"] = "fewest"
     """Which time step is dissolved. "fewest" takes the step with the fewest roots. "random" draws
     one for each model."""
