@@ -15,9 +15,10 @@ _REPEAT_SECONDS: Final = 1.0
 class Events:
     """Writes a process's events to stderr. Safe to use from several threads.
 
-    The text format has warnings and errors only. The JSON format has all events, as
-    ``{"unix", "level", "event", "text", ...}``. An ordinary event that repeats within a second is
-    not written but counted, in ``times`` of the event's next line. Callers pass no tokens or keys.
+    The text format has errors, and warnings that begin with the time of day. The JSON format has
+    all events, as ``{"unix", "level", "event", "text", ...}``. An ordinary event that repeats
+    within a second is not written but counted, in ``times`` of the event's next line. Callers pass
+    no tokens or keys.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Events:
         if self._format == "json":
             self._write("warning", event, text, fields)
         else:
-            print(f"warning: {text}", file=sys.stderr, flush=True)
+            print(f"{time.strftime('%H:%M:%S')}  warning: {text}", file=sys.stderr, flush=True)
 
     def fail(self, event: str, text: str, **fields: Any) -> None:
         """Write the error that ends this process; in the text format the line is ``text`` alone."""

@@ -133,8 +133,10 @@ def test_an_override_without_a_value() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--train.epoch", "3"], "train.epoch: unknown key"),
-        (["--training.epochs", "3"], "training: unknown key"),
+        (["--train.epoch", "3"], "train.epoch: unknown key; did you mean train.epochs?"),
+        (["--training.epochs", "3"], "training: unknown key; did you mean train?"),
+        (["--train.lr", "3"], "train.lr: unknown key; did you mean train.learning_rate?"),
+        (["--train.hidden", "3"], "train.hidden: unknown key; did you mean model.hidden?"),
         (["--train.deep.er", "3"], "train.deep.er: unknown key"),
         (["--train.epochs", "0"], "train.epochs: Input should be greater than 0, got 0"),
         (["--train.epochs", "2.5"], "train.epochs: "),

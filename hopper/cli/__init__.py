@@ -115,7 +115,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         return int(options.run(options))
     except (HopperError, CacheServerError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import stat
@@ -172,7 +173,7 @@ def _explain(error: ValidationError) -> list[str]:
     for problem in error.errors():
         key = ".".join(str(key_part) for key_part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{key}: unknown key")
+            lines.append(f"{key}: unknown key{_suggest(key)}")
         elif problem["type"] == "missing":
             lines.append(f"{key}: missing")
         elif problem["type"] == "value_error":
@@ -182,3 +183,21 @@ def _explain(error: ValidationError) -> list[str]:
         else:
             lines.append(f"{key}: {problem['msg']}, got {problem['input']!r:.200}")
     return lines
+
+
+def _suggest(unknown: str) -> str:
+    """Return "; did you mean ...?" with the nearest keys; "" if none is near."""
+    keys = {
+        section: list(getattr(field.annotation, "model_fields", {}))
+        for section, field in Config.model_fields.items()
+    }
+    section, _, key = unknown.partition(".")
+    if section not in keys:
+        near = difflib.get_close_matches(section, keys, n=1)
+    else:
+        here = keys[section]
+        # train.lr stands for train.learning_rate.
+        short = [name for name in here if "".join(word[0] for word in name.split("_")) == key]
+        close = [f"{section}.{name}" for name in short + difflib.get_close_matches(key, here, n=1)]
+        near = [*close, *(f"{other}.{key}" for other in keys if key in keys[other])]
+    return f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""

@@ -62,8 +62,10 @@ class Try:
         ratio = self.times_as_long
         if ratio is None:
             return text
-        if ratio.low is None or ratio.high is None:
-            return f"{text}, {ratio.mean:.2f} times as long (one round, no interval)"
+        if ratio.low is None or ratio.high is None or ratio.rounds < LEAST_ROUNDS:
+            # The interval of two rounds tells nothing: it may reach from 0 to 2,000.
+            rounds = "one round" if ratio.rounds == 1 else f"{ratio.rounds} rounds"
+            return f"{text}, {ratio.mean:.2f} times as long ({rounds}, no interval)"
         return f"{text}, {ratio.mean:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
@@ -109,7 +111,12 @@ def settle_engine(
         engine = next(candidate for candidate in candidates if not candidate.plans_on_host)
         choice = Choice(engine.name, "a single rank sends nothing")
     else:
-        choice = _choose(request, candidates, cluster, batch_of, make_engine)
+        names = ", ".join(candidate.name for candidate in candidates)
+        say(
+            f"engine auto: trying {names}: up to {MOST_ROUNDS} rounds of an iteration each, and no "
+            f"new one after {MOST_SECONDS:.0f} s"
+        )
+        choice = _choose(request, candidates, cluster, batch_of, make_engine, say)
     say(f"engine auto: {choice.engine}: {choice.reason}")
     if cluster.rank == 0:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -175,6 +182,7 @@ def _choose(
     cluster: Cluster,
     batch_of: Callable[[int], GlobalBatch],
     make_engine: Callable[[Request], Engine],
+    say: Callable[[str], None],
 ) -> Choice:
     begun, spent = cluster.clock(), 0.0
     refusal: RequestError | None = None
@@ -201,6 +209,7 @@ def _choose(
                 if _is_slower(sides[name].seconds, sides[remaining[0]].seconds):
                     remaining.remove(name)
                     sides[name].close()
+                    say(f"engine auto: {name} is slower than {remaining[0]}")
             if len(remaining) == 1 or spent > MOST_SECONDS:
                 break
     return _conclude(remaining[0], {name: side for name, side in sides.items() if side.seconds})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from types import TracebackType
 
@@ -18,6 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from hopper.train.rank_output import output
 from hopper.train.results import EpochRecord
 
 
@@ -89,9 +91,11 @@ class RunConsole:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a line that begins with the time of day."""
         if self._console is not None:
-            self._console.print(text, highlight=False, soft_wrap=True)
+            line = f"{time.strftime('%H:%M:%S')}  {text}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+            output.write(f"{line}\n")
 
     def start_epoch(self, epoch: int, done: int, total: int, batch: int) -> None:
         """Show the beginning of an epoch.

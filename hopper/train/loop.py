@@ -108,6 +108,11 @@ class Trainer:
         with RunConsole(is_shown, self._objective.metric) as console:
             self._introduce(console)
             progress = _progress_of(dict(enumerate(self.models)))
+            if self.progress.resumed_step:
+                console.say(
+                    f"resumed after {self.progress.resumed_step} iterations: goes on at epoch "
+                    f"{progress.epoch}, iteration {progress.iteration}"
+                )
             self._keep()
             self._callbacks.start(progress.epoch, progress.iteration)
             if not self._unfinished_models():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -15,6 +16,7 @@ from hopper.override_words import split_overrides
 from hopper.train.meet_again import MeetAgain
 from hopper.train.rank import run_rank
 from hopper.train.rank_failures import tell_failure
+from hopper.train.rank_output import output
 
 
 def main(
@@ -47,6 +49,8 @@ def main(
         config = load_config(files[0], overrides)
         rank = int(os.environ.get("RANK", 0))
         events.set_format(config.cluster.log_format, process="rank", rank=rank)
+        if config.train.run_dir:
+            output.keep(Path(config.train.run_dir), rank)
         try:
             work(config)
         except MeetAgain as again:

@@ -9,6 +9,7 @@ from cache_server.events import events
 from hopper.config import Config, change_config
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
 from hopper.train.checkpoint_files import CheckpointFiles
+from hopper.train.rank_output import FOLDER
 from hopper.train.rank_processes import set_environment
 from hopper.train.resume import will_resume
 from hopper.train.run_progress import RESTARTS
@@ -41,6 +42,8 @@ def run_again_where_lost(
                 run(config)
         except ClusterError as error:
             if number == restarts or _would_recur(error):
+                if not (isinstance(error, RankFailed) and error.is_of_the_request):
+                    error.add_note(_how_to_resume(files, run_dir))
                 raise
             # Do not continue from checkpoints of an earlier run that this one replaces.
             goes_on = bool(config.train.resume) or _stamps(files) != before
@@ -70,6 +73,15 @@ def _would_recur(error: ClusterError) -> bool:
     return isinstance(error, RunEnded) or (
         isinstance(error, RankFailed) and error.is_of_the_request
     )
+
+
+def _how_to_resume(files: CheckpointFiles, run_dir: Path) -> str:
+    how = "no checkpoint was written; train.checkpoint_every asks for them"
+    if files.newest is not None:
+        how = (
+            f"to go on from {files.newest.stem}, add --train.run_dir {run_dir} --train.resume true"
+        )
+    return f"{how}; output of ranks: {run_dir / FOLDER}"
 
 
 def _stamps(files: CheckpointFiles) -> dict[str, int]:

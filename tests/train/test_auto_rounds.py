@@ -35,6 +35,7 @@ class Bench:
         self.cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
         self.turns: list[tuple[str, int]] = []
         self.engines: list[Engine] = []
+        self.lines: list[str] = []
         self.tables = tables
         self._times = {
             name: seconds if isinstance(seconds, str) else cycle(seconds)
@@ -67,7 +68,8 @@ class Bench:
         candidates: Any = [SimpleNamespace(name=name) for name in self._times]
         batch_of: Any = lambda number: number  # noqa: E731
         return auto_engine._choose(
-            self.request("auto"), candidates, self.cluster, batch_of, self.make_engine
+            *(self.request("auto"), candidates, self.cluster, batch_of, self.make_engine),
+            self.lines.append,
         )
 
 
@@ -77,6 +79,7 @@ def test_a_slower_engine_leaves_as_soon_as_the_rounds_show_it(
     bench = Bench({"slow": [3.0, 3.1, 3.2], "even": [1.0, 1.3], "best": [1.1, 1.0]})
     choice = bench.choose(monkeypatch)
     assert choice.engine == "best"
+    assert bench.lines == ["engine auto: slow is slower than best"]
     slow, even, best = choice.tries
     assert len(slow.iteration_seconds) == LEAST_ROUNDS
     assert len(even.iteration_seconds) == len(best.iteration_seconds) == MOST_ROUNDS

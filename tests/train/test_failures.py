@@ -72,9 +72,8 @@ def wait_for_error(run: Any, limit: float = TIMEOUT + END) -> str:
     """The error that ends a run within ``limit`` seconds; fails if anything is left of the run."""
     assert run.finish(limit) == 1
     run.assert_nothing_remains()
-    last = str(run.stderr.strip().splitlines()[-1])
-    assert last.startswith("error: "), run.stderr
-    return last
+    (error,) = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    return str(error)
 
 
 def test_a_killed_rank_is_named(training: Any) -> None:
@@ -82,6 +81,9 @@ def test_a_killed_rank_is_named(training: Any) -> None:
     victim.kill()
     expected = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
     assert expected in wait_for_error(training)
+    # What to do next, and where ranks' output is.
+    assert "\nno checkpoint was written; train.checkpoint_every asks for them" in training.stderr
+    assert f"output of ranks: {training.run_dir / 'ranks'}\n" in training.stderr
 
 
 def test_a_killed_server_is_named(training: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_every_rank_writes_spans(reference: Any) -> None:
 
 
 def test_a_run_prints_a_line_per_epoch(reference: Any) -> None:
-    lines = reference.stdout.splitlines()
+    lines = [re.sub(r"^\d\d:\d\d:\d\d  ", "", line) for line in reference.stdout.splitlines()]
     assert lines[0].startswith(
         f"engine hop: 2 ranks on 2 servers, {ITERATIONS} iterations an epoch"
     )

@@ -62,6 +62,10 @@ def test_a_resumed_run_equals_one_that_was_never_interrupted(
     )
     uninterrupted = runs.train_to_end("uninterrupted", epochs=epochs)
 
+    assert (
+        f"goes on at epoch {progress['epoch']}, iteration {progress['iteration']}"
+        in (resumed.run_dir / "ranks" / "0.log").read_text()
+    )
     assert len(uninterrupted.losses()) == epochs
     assert resumed.losses() == uninterrupted.losses()
     assert [epoch["val"] for epoch in resumed.epochs()] == [
