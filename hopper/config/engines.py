@@ -37,7 +37,7 @@ class Hop(Section):
     share_sampling: bool = True
     """Whether independent models share roots and draws, so that rows are read once for all. false =
     each model has its own order of roots and its own draws."""
-    trials: list[dict[str, str | int | float]] = Field(default=[])
+    trials: list[dict[str, str | int | float | list[int]]] = Field(default=[])
     """The keys that differ in each independent model, as {"section.key" = value}. Empty = one model
     per rank, with seeds that count up."""
 

@@ -14,7 +14,7 @@ from hopper.config import Config, make_config
 from hopper.engines.zero_hop import ZeroHop
 from hopper.errors import ConfigError
 
-Value = str | int | float
+Value = str | int | float | list[int]
 
 TRIAL_KEYS: Final = (
     "model.name",
@@ -23,6 +23,7 @@ TRIAL_KEYS: Final = (
     "model.dropout",
     "task.decoder",
     "task.dim",
+    "sampler.fanouts",
     "train.learning_rate",
     "train.weight_decay",
     "train.optimizer",
@@ -123,6 +124,11 @@ def _make_config(config: Config, index: int, overrides: Mapping[str, Value]) -> 
             raise ConfigError(
                 f"{where}: train.seed: it keys the draws that all trials share; use "
                 "train.model_seed (initialisation and dropout), or hop.share_sampling = false"
+            )
+        if name == "sampler.fanouts" and config.hop.share_sampling:
+            raise ConfigError(
+                f"{where}: sampler.fanouts: all trials share their draws; trials can differ in it "
+                "with hop.share_sampling = false"
             )
         section, _, key = name.partition(".")
         values[section][key] = value

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, get_origin
 
 from hopper.config import Config, make_config
 from hopper.config.engines import TRIALS_ENGINE
 from hopper.engines.trial_configs import TRIAL_KEYS
 from hopper.errors import ConfigError
-
-# Keys whose value is a list in every configuration.
-_LISTS: Final = ("train.record_gradients",)
 
 
 def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Config:
@@ -52,6 +49,9 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
         for name, choices in listed.items():
             section, _, key = name.partition(".")
             sections[section][key] = choices[0]
+        if "sampler.fanouts" in listed:
+            # Trials that draw different numbers of neighbours cannot share them.
+            hop.setdefault("share_sampling", False)
         hop["trials"] = _grid(listed, hop.get("share_sampling", True) is not False, where)
     return make_config(sections, where=where)
 
@@ -59,11 +59,14 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
 def _find_lists(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     """Return the lists that make trials, in order of :data:`TRIAL_KEYS`."""
     lists = {}
-    for section in ("model", "task", "train"):
+    for section in ("model", "task", "sampler", "train"):
         keys = values.get(section, {})
         for key, value in keys.items() if isinstance(keys, Mapping) else ():
-            if isinstance(value, list) and f"{section}.{key}" not in _LISTS:
-                lists[f"{section}.{key}"] = value
+            name = f"{section}.{key}"
+            # A list is one value where every configuration has a list; a list of them makes trials.
+            makes_trials = not _is_list(section, key) or (name in TRIAL_KEYS and _is_nested(value))
+            if isinstance(value, list) and makes_trials:
+                lists[name] = value
     for name, choices in lists.items():
         if name not in TRIAL_KEYS:
             raise ConfigError(
@@ -73,6 +76,16 @@ def _find_lists(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
         if not choices or len({repr(choice) for choice in choices}) != len(choices):
             raise ConfigError(f"{where}: {name}: expected distinct values, got {choices}")
     return {name: lists[name] for name in TRIAL_KEYS if name in lists}
+
+
+def _is_list(section: str, key: str) -> bool:
+    """Return whether the value of a key is a list in every configuration."""
+    keys = getattr(Config.model_fields[section].annotation, "model_fields", {})
+    return key in keys and get_origin(keys[key].annotation) is list
+
+
+def _is_nested(value: Any) -> bool:
+    return bool(value) and all(isinstance(choice, list) for choice in value)
 
 
 def _grid(listed: Mapping[str, list[Any]], shared: bool, where: str) -> list[dict[str, Any]]:

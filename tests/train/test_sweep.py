@@ -59,6 +59,19 @@ def test_a_list_of_seeds_without_sharing_has_own_draws() -> None:
     assert [(train.seed, train.own_seed) for train in alone] == [(7, 7), (8, 8)]
 
 
+def test_lists_of_fanouts_have_own_draws_and_a_list_of_loggers_is_one_value() -> None:
+    config = make_sweep(
+        DATA
+        | {"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "train": {"loggers": ["tensorboard"]}}
+    )
+    trials = [trial.config for trial in trial_configs(config, 2)]
+    assert [trial.sampler.fanouts for trial in trials] == [[5, 5, 5], [3, 2, 2]]
+    assert all(trial.train.loggers == ["tensorboard"] for trial in trials)
+    assert not config.hop.share_sampling
+    shared = {"sampler": {"fanouts": [[5, 5, 5], [3, 2, 2]]}, "hop": {"share_sampling": True}}
+    assert "sampler.fanouts: all trials share their draws" in error_of(**shared)
+
+
 def test_models_of_several_kinds_keep_layers_and_fanouts() -> None:
     config = make_sweep(DATA | {"model": {"name": ["gcn", "deepgcn"]}})
     for trial in trial_configs(config, 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import hopper
+from hopper.bench.report import write_report
 from hopper.train.run_files import best_first
 
 LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
@@ -107,6 +109,15 @@ def test_a_sweep_prints_its_trials_first_and_their_ranking_last(sweep_run: Any) 
     assert [[cell.strip() for cell in row] for row in rows] == [
         [str(trial), hidden[trial]] for trial in ranking
     ]
+
+
+def test_the_reports_of_a_sweep_rank_its_trials_and_of_a_trial_show_it(sweep_run: Any) -> None:
+    sweep_page = write_report(sweep_run.run_dir).read_text()
+    ranking = sweep_run.summary()["ranking"]
+    cells = re.findall(r'<th scope="row">trial (\d)</th>', sweep_page)
+    assert [int(number) for number in cells] == ranking
+    assert f"hidden {(4, 8, 6)[ranking[0]]}" in sweep_page
+    assert "hidden 8" in write_report(sweep_run.run_dir / "trial-1").read_text()
 
 
 def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:

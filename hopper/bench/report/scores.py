@@ -30,7 +30,10 @@ def run_scores(source: Source) -> list[Child]:
         return [tag("p", NOT_SCORED, class_="note")]
     by_epoch = [_epoch_chart(summary, metric) for metric in _metrics(summary)]
     charts = [chart for chart in by_epoch if chart is not None]
-    contents: list[Child] = [tag("div", [*charts, _final_scores_chart(summary)], class_="pair")]
+    contents: list[Child] = [
+        _trials_table(summary),
+        tag("div", [*charts, _final_scores_chart(summary)], class_="pair"),
+    ]
     by_class = summary.by_class.get("test")
     return [*contents, _class_table(by_class) if by_class is not None else None]
 
@@ -105,6 +108,30 @@ def _final_scores_chart(summary: Summary) -> Markup:
         f"The best model by validation {summary.metric}{after_epoch}, beside what the same answer "
         "for every node, edge or link reaches.",
         table("Scores by metric and split", head, rows),
+    )
+
+
+def _trials_table(summary: Summary) -> Child:
+    """Make a table of a sweep's trials, the best first; None for a run of one model."""
+    if not summary.trials:
+        return None
+    trials, metric = summary.ranked_trials, summary.metric
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.overrides))
+    rows: list[Sequence[Child | Cell]] = [
+        [
+            f"trial {trial.trial}",
+            *(Cell(str(trial.overrides.get(key, ""))) for key in keys),
+            *(Cell(tell_score(trial.score(split, metric))) for split in SPLITS),
+            Cell(UNKNOWN if trial.best_epoch is None else str(trial.best_epoch)),
+        ]
+        for trial in trials
+    ]
+    head = ["trial", *keys, *SPLITS.values(), "best epoch"]
+    return figure(
+        "Trials, ranked",
+        f"By validation {metric}. The rest of the page is about the first one. Epochs and bytes "
+        "are those of all trials together. `hopper report DIR/trial-0` reports on one trial.",
+        table(f"Trials by {metric}", head, rows),
     )
 
 

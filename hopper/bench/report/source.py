@@ -171,8 +171,16 @@ class Results(_Read):
     parity: Parity | None = None
 
 
+class Trial(_Scored):
+    """A trial of a sweep, as the sweep's summary describes it."""
+
+    trial: int
+    overrides: dict[str, Any] = {}
+    best_epoch: int | None = None
+
+
 class Summary(_Scored):
-    """The content of a run's summary.json."""
+    """The content of a run's summary.json. A sweep's has its trials, and their ranking."""
 
     engine: str
     exact: bool | None = None
@@ -182,6 +190,14 @@ class Summary(_Scored):
     by_class: dict[str, ByClass] = {}
     peak_rss_mib: list[Amount] = []
     epochs: Annotated[list[Epoch], Field(min_length=1)]
+    trials: list[Trial] = []
+    ranking: list[int] = []
+
+    @property
+    def ranked_trials(self) -> list[Trial]:
+        """The trials of a sweep, the best first."""
+        by_number = {trial.trial: trial for trial in self.trials}
+        return [by_number[number] for number in self.ranking if number in by_number]
 
 
 @dataclass(frozen=True)
@@ -265,12 +281,21 @@ def _read_ab(folder: Path) -> Source:
 
 
 def _read_run(folder: Path) -> Source:
-    summary = _parse(Summary, folder / SUMMARY_FILE)
     missing = ["Machine, versions and commit: a run's folder does not hold them"]
+    values = _load_json(folder / SUMMARY_FILE)
+    if isinstance(values, dict) and "trial" in values:
+        _add_costs_of_sweep(values, folder.resolve().parent / SUMMARY_FILE)
+        missing.append("Seconds and bytes of this trial alone: those of all trials are shown")
+    summary = _check(Summary, values, folder / SUMMARY_FILE)
     config = _config(folder, missing)
+    if summary.ranked_trials:
+        # The page is about the best trial where it is about one model.
+        for name, value in summary.ranked_trials[0].overrides.items():
+            section, _, key = name.partition(".")
+            config.setdefault(section, {})[key] = value
     described = _describe_graph(config, missing)
     run = {
-        **summary.model_dump(exclude={"exact", "metric", "by_class"}),
+        **summary.model_dump(exclude={"exact", "metric", "by_class", "trials", "ranking"}),
         "exact": summary.exact,
         "model": config.get("model", {}),
         "options": config.get(summary.engine, {}),
@@ -283,6 +308,15 @@ def _read_run(folder: Path) -> Source:
     return Source(
         folder, "run", results, summary.metric, learning, timelines, work, missing, summary
     )
+
+
+def _add_costs_of_sweep(trial: dict[str, Any], sweep_file: Path) -> None:
+    """Add what each epoch of a sweep cost to the epochs of one of its trials."""
+    costs = _parse(Summary, sweep_file).epochs
+    # A trial that ran out of patience has fewer epochs than the sweep.
+    trial["epochs"] = [
+        cost.model_dump() | epoch for cost, epoch in zip(costs, trial["epochs"], strict=False)
+    ]
 
 
 def _add_timelines(
@@ -338,8 +372,12 @@ def _load_json(path: Path) -> Any:
 
 
 def _parse(record_class: type[_Kind], path: Path) -> _Kind:
+    return _check(record_class, _load_json(path), path)
+
+
+def _check(record_class: type[_Kind], values: Any, path: Path) -> _Kind:
     try:
-        return record_class.model_validate(_load_json(path))
+        return record_class.model_validate(values)
     except ValidationError as error:
         first_error = error.errors()[0]
         field = ".".join(str(key) for key in first_error["loc"]) or "the file"
