@@ -197,7 +197,7 @@ ROWS = re.findall(
 
 
 def test_the_page_has_an_example_of_each_kind() -> None:
-    assert len(ROWS) == 12
+    assert len(ROWS) == 13
 
 
 @pytest.mark.parametrize(("protocol", "example", "file", "module", "lines"), ROWS)

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from hopper.config.section import NonNegative, Options, Positive, Section
 from hopper.plug_ins import check_form
 
+NEGATIVES: Final = ("uniform", "joint", "in_batch", "degree")
 _DECODERS: Final = ("auto", "dot", "distmult", "complex", "rotate", "mlp", "bilinear")
 
 
@@ -32,11 +33,14 @@ class Task(Section):
     decoder_options: Options = Field(default={})
     """Keyword arguments of the decoder's class. "rotate" takes margin. "mlp" takes hidden.
     "bilinear" takes bases."""
-    negatives: Literal["uniform", "joint", "in_batch", "degree"] = "joint"
+    negatives: str = "joint"
     """Which nodes replace an end of a link. The model learns to score them lower. "uniform" draws
     any nodes for each link. "joint" draws any nodes once for all links of a global batch.
     "in_batch" takes ends of the global batch's other links. "degree" draws nodes in proportion to
-    the number of their training links to the power 3/4."""
+    the number of their training links to the power 3/4. "package.module:Class" draws them itself
+    (docs/howto/plug-ins.md)."""
+    negatives_options: Options = Field(default={})
+    """Keyword arguments of your own class of negatives."""
     num_negatives: Positive = 64
     """How many negatives are drawn for each link and each end that is replaced."""
     fixed_negatives: dict[str, str] = Field(default={})
@@ -65,4 +69,5 @@ class Task(Section):
     @model_validator(mode="after")
     def _check(self) -> Task:
         check_form("decoder", self.decoder, _DECODERS)
+        check_form("negatives", self.negatives, NEGATIVES)
         return self

@@ -24,6 +24,7 @@ from hopper.models.metrics import (
 from hopper.models.tasks_objective import TaskPart, TasksObjective
 from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.tasks import find_target, make_decoder
+from hopper.tasks.negatives import find_negatives
 
 
 def make_objective(config: Config, schema: GraphSchema) -> Objective:
@@ -118,6 +119,7 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
     target, train = find_target(config, schema), config.train
     if target.has_decoder:
         make_decoder(config, schema, target)
+    find_negatives(config.task)
     if target.kind == "tasks":
         _make_tasks_objective(config, schema)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,64 @@ from numpy.typing import NDArray
 from cache_server.draw import NEGATIVES, absorb_each, below, key_of, variate
 from cache_server.kernel import kernel
 from hopper.config import Task
+from hopper.config.task import NEGATIVES as BUILT_INS
+from hopper.errors import ConfigError
+from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
+from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.tasks.sides import SIDES, Side, type_at
 from hopper.tasks.training_links import LinkTable
 
 _WEIGHT_ONE: Final = float(1 << 16)
 
 Ids = NDArray[np.int64]
+
+
+class NegativeSampler(Protocol):
+    """The methods of a class of one's own at ``task.negatives``.
+
+    The class is called with the keywords ``counts``, the number of nodes by node type, and
+    ``seed``, and with ``task.negatives_options``.
+    """
+
+    def draw(
+        self,
+        heads: Ids,
+        tails: Ids,
+        relation: Relation,
+        side: Side,
+        count: int,
+        epoch: int,
+        iteration: int,
+    ) -> Ids:
+        """Return the nodes that replace one end of each link: [n, count] int64 original ids.
+
+        The result may depend on nothing but the seed and these arguments, and that of a link not
+        on the other links: each rank asks for its own links, whose number depends on the engine.
+
+        Parameters
+        ----------
+        heads, tails: [n] int64, original ids of the links' ends.
+        relation: the relation of all of them.
+        side: the end that is replaced, "head" or "tail".
+        """
+        ...
+
+
+def find_negatives(task: Task) -> PlugIn[NegativeSampler] | None:
+    """Find the class that ``task.negatives`` names; None if it names a built-in.
+
+    Raises
+    ------
+    ConfigError: names the key, what was expected and what came.
+    """
+    if task.negatives in BUILT_INS:
+        return None
+    return find_plug_in(
+        *("task.negatives", task.negatives, NegativeSampler, {}, task.negatives_options),
+        ["counts", "seed"],
+    )
 
 
 class Negatives:
@@ -40,6 +90,9 @@ class Negatives:
         root_types = graph.schema.root_types
         self._globals = {node_type: graph.global_ids(node_type) for node_type in root_types}
         self._links, self._seed = links, seed
+        plug_in = find_negatives(task)
+        counts = {name: kind.count for name, kind in graph.schema.node_types.items()}
+        self._own = None if plug_in is None else plug_in.make(counts=counts, seed=seed)
 
     def draw(self, batch: GlobalBatch, roots: Ids, relation: int, side: Side) -> Ids:
         """Draw negatives of links of one relation: [n, k] int64 global ids.
@@ -52,6 +105,8 @@ class Negatives:
         side: the end that is replaced.
         """
         node_type = type_at(self._links.targets[relation], side)
+        if self._own is not None:
+            return self._draw_own(self._own, batch, roots, relation, side)
         count, moment = self._task.num_negatives, (batch.epoch, batch.iteration)
         if self._task.negatives == "joint":
             # All links of a batch share the negatives of a node type.
@@ -70,6 +125,25 @@ class Negatives:
         else:
             negatives = globals_[_below(keys, count, globals_.size)]
         return np.broadcast_to(negatives, (roots.size, count))
+
+    def _draw_own(
+        self, own: NegativeSampler, batch: GlobalBatch, roots: Ids, relation: int, side: Side
+    ) -> Ids:
+        target, count = self._links.targets[relation], self._task.num_negatives
+        node_type = type_at(target, side)
+        originals = self._graph.original_ids
+        heads = originals(target.src)[self._links.src[roots]]
+        tails = originals(target.dst)[self._links.dst[roots]]
+        drawn = np.asarray(
+            own.draw(heads, tails, target, side, count, batch.epoch, batch.iteration)
+        )
+        nodes, shape = self._globals[node_type].size, (roots.size, count)
+        if drawn.shape != shape or not np.all((drawn >= 0) & (drawn < nodes) & (drawn % 1 == 0)):
+            raise ConfigError(
+                f"task.negatives: {self._task.negatives}: expected original ids of {node_type} in "
+                f"[0, {nodes}) of shape {list(shape)}, got {' '.join(repr(drawn).split()):.200}"
+            )
+        return self._globals[node_type][drawn.astype(np.int64)]
 
     @cached_property
     def _weights(self) -> Mapping[str, Ids]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,27 @@ class Angles:
     def read(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         angles = ids[:, None] * self._step * np.array([1, 5])
         return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
+class Strides:
+    """Negatives of links at fixed distances from their ends; ``beyond`` leads past all nodes."""
+
+    def __init__(self, *, counts: Mapping[str, int], seed: int, beyond: int = 0) -> None:
+        self._counts, self._seed, self._beyond = counts, seed, beyond
+
+    def draw(
+        self,
+        heads: Any,
+        tails: Any,
+        relation: Any,
+        side: str,
+        count: int,
+        epoch: int,
+        iteration: int,
+    ) -> NDArray[np.int64]:
+        nodes = self._counts[relation.dst if side == "tail" else relation.src]
+        first = 7 * heads + 3 * tails + 5 * epoch + 11 * iteration + self._seed
+        return (first[:, None] + 13 * np.arange(count)) % nodes + self._beyond
 
 
 class MeanLoss:

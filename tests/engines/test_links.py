@@ -22,7 +22,7 @@ from hopper.engines.assemble import (
 )
 from hopper.engines.checks import check_request
 from hopper.engines.unused import describe_unused
-from hopper.errors import RequestError
+from hopper.errors import ConfigError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
@@ -64,6 +64,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "num_negatives": 3,
         "corrupt": "tail",
     },
+    "dot, own": {"decoder": "dot", "negatives": "own_parts:Strides", "num_negatives": 3},
     "complex, not left out": {"decoder": "complex", "exclude": False, "corrupt": "head"},
 }
 LABELS: dict[str, dict[str, Any]] = {"labels": {"decoder": "bilinear", "dim": 5}}
@@ -292,7 +293,9 @@ def divided(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int
     return {servers: folder / str(servers) for servers in (1, 2, 4)}
 
 
-@pytest.mark.parametrize("negatives", ["uniform", "joint", "in_batch", "degree"])
+@pytest.mark.parametrize(
+    "negatives", ["uniform", "joint", "in_batch", "degree", "own_parts:Strides"]
+)
 def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int, Path]) -> None:
     results = []
     for servers, parts in divided.items():
@@ -317,6 +320,16 @@ def test_pairs_do_not_depend_on_the_partition(negatives: str, divided: dict[int,
     for result in results[1:]:
         for expected, array in zip(results[0], result, strict=True):
             np.testing.assert_array_equal(expected, array)
+
+
+def test_own_negatives_that_are_no_nodes_are_refused(divided: dict[int, Path]) -> None:
+    own = {"negatives": "own_parts:Strides", "negatives_options": {"beyond": 100}}
+    request, batches = batches_of(divided[1], **own)
+    roots = make_schedule(request).batch(0, 0).roots
+    with pytest.raises(
+        ConfigError, match=r"own_parts:Strides: expected original ids of (book|reader)"
+    ):
+        batches.pairs(roots, 0, 0)
 
 
 def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> None:
