@@ -81,7 +81,7 @@ def _add_changes(parser: Any) -> None:
     parser.add_argument(
         "--symmetrize",
         action="store_true",
-        help="add the reverse of each edge within one node type, and remove duplicates",
+        help="add the reverse of each edge within one node type that has no counterpart",
     )
     parser.add_argument(
         "--add-reverse",

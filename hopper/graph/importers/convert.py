@@ -37,7 +37,7 @@ class ImportOptions:
     """Options that change a graph while it is imported."""
 
     symmetrize: bool = False
-    """add the reverse of every edge of relations within one node type, and remove duplicates"""
+    """add the reverse of every edge of relations within one node type that has no counterpart"""
     add_reverse: Literal["", "all", "cross-type"] = ""
     """add a relation ``rev_<rel>`` with ends swapped. "all": to every relation; "cross-type": to
     relations between two node types, and symmetrise the others"""
