@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from hopper.graph.importers.spool import Spool, TextSpool
 from hopper.graph.importers.table_engine import TableEngine
 from hopper.graph.importers.workspace import open_workspace
 from hopper.graph.layout import TOPOLOGY_ARRAYS
+from hopper.graph.names import Names
 
 EDGES = Relation("node", "edge", "node")
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -105,6 +108,35 @@ def test_the_line_at_fault_is_named(nodes: str, edges: str, text: str, tmp_path:
     with pytest.raises(GraphError, match=text):
         import_graph("csv", folder, tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+
+
+QUOTES = [
+    'a,5" disk\nb,tape\n',
+    '"a",5" disk\n"b","a ""tape"", long"',
+    'a,"5"" disk"\r\nb,""\r\n',
+    'a,5" disk\nb,"tape\n',
+    'a,"a tape\nb,"disk"\n',
+    'a,x\nb,"',
+]
+
+
+@pytest.mark.parametrize("rows", QUOTES)
+@pytest.mark.parametrize("begin", ["id,kind\n", '\ufeff"id","kind"\r\n'])
+def test_quotes_are_read_as_python_reads_them(
+    rows: str, begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_tables, "_BLOCK", 24)  # so that quotes are followed over blocks
+    folder = write_csv_tables(tmp_path / "tables", nodes=begin + rows, edges="src,dst\n")
+    try:
+        expected = list(csv.DictReader(io.StringIO((begin + rows).lstrip("\ufeff")), strict=True))
+    except csv.Error:
+        with pytest.raises(GraphError, match=r"nodes\.csv: cannot be read as CSV"):
+            import_graph("csv", folder, tmp_path / "graph")
+        return
+    import_graph("csv", folder, tmp_path / "graph")
+    columns = Names(tmp_path / "graph/names/features/node.txt")
+    kinds = sorted({f"kind={row['kind']}" for row in expected if row["kind"]})
+    assert columns.of(np.arange(len(columns))) == kinds
 
 
 def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:
