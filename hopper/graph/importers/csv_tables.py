@@ -15,6 +15,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.csv_lines import find_line, read_header, read_lines
 from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
 from hopper.graph.importers.label_columns import Read, kind_of
+from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.importers.spool import Spool
 from hopper.graph.importers.table_columns import ColumnFeatures, TextClasses
@@ -42,8 +43,8 @@ class CsvFile:
 
     texts_count = True
 
-    def __init__(self, file: Path) -> None:
-        self.file, self.where = file, f"{file}: line 1"
+    def __init__(self, file: Path, problems: Problems) -> None:
+        self.file, self.problems, self.where = file, problems, f"{file}: line 1"
         self.names: Sequence[str] = read_header(file)
         try:
             import pyarrow.csv  # noqa: F401
@@ -314,12 +315,17 @@ class _Features:
                 self._undecided.remove(name)
                 if not _is_float(batch.column(name)[row].as_py()):
                     self._texts[name] = set()
-        for name, categories in self._texts.items():
-            texts = batch.column(name)
-            new = set(texts.unique().to_pylist()) - {""} - categories
-            if len(categories) + len(new) > MOST_CATEGORIES:
-                raise self._refuse(first, texts, name, categories)
-            categories |= new
+        source = self._source
+        for name in self._texts:
+            source.problems.attempt(source.file, name, self._add_texts, name, batch, first)
+
+    def _add_texts(self, name: str, batch: Any, first: int) -> None:
+        """Add the different texts of a column."""
+        texts, categories = batch.column(name), self._texts[name]
+        new = set(texts.unique().to_pylist()) - {""} - categories
+        if len(categories) + len(new) > MOST_CATEGORIES:
+            raise self._refuse(first, texts, name, categories)
+        categories |= new
 
     def finish(self, rows: int) -> ColumnFeatures | None:
         """Return the features of all columns; None if there are no columns."""
