@@ -34,6 +34,9 @@ def check_tables(tables: GraphTables) -> None:
     attempt = tables.problems.attempt
     for name, count in tables.counts.items():
         attempt(name, "count", _check_count, name, count)
+        if tables.problems.has_failed(name, "count"):
+            # All else is compared with it.
+            return
     for relation, ends in tables.edges.items():
         attempt(relation, "edges", _check_ends, tables, relation, ends)
     for owner, (_, values) in tables.labels.items():
@@ -66,7 +69,12 @@ def check_labels_of_training(tables: GraphTables, *, leave_out: bool) -> None:
     ids = tables.splits.get("train")
     if ids is None or any(owner not in tables.labels for owner in owners):
         return
-    has_label = np.concatenate([is_labelled(*tables.labels[owner]) for owner in owners])[ids]
+    by_owner = [is_labelled(*tables.labels[owner]) for owner in owners]
+    if tables.problems.has_failed("train", "split") or sum(map(len, by_owner)) <= ids.max(
+        initial=-1
+    ):
+        return
+    has_label = np.concatenate(by_owner)[ids]
     if has_label.all():
         return
     what = "edges" if target_relations(tables) else "nodes"
@@ -99,7 +107,8 @@ def check_finite(
 ) -> None:
     """Check that features are finite as they will be written.
 
-    The first number of a column that is not finite is a problem. The text names row and column.
+    The first number that is not finite, of each column where columns have names, is a problem. The
+    text names row and column.
 
     Parameters
     ----------
@@ -111,12 +120,16 @@ def check_finite(
         if not rows.size or np.isfinite(np.sum(rows, dtype=np.float64)):
             return
     bad = ~np.isfinite(rows)
-    for column in np.flatnonzero(bad.any(0)).tolist():
+    parts = [slice(None)] if bad.any() else []
+    if names:
+        parts = [slice(column, column + 1) for column in np.flatnonzero(bad.any(0)).tolist()]
+    for part in parts:
+        found = np.argwhere(bad[:, part])
+        row, column = int(found[0, 0]), int(found[0, 1]) + (part.start or 0)
         name = names[column] if names else str(column)
-        row = int(bad[:, column].argmax())
-        value, count = rows[row, column], int(bad[:, column].sum())
         place = f"{where}: row {first + row}, column {name}"
-        problems.attempt(where, name, _refuse_number, value, count, place)
+        field = name if names else "all columns"
+        problems.attempt(where, field, _refuse_number, rows[row, column], len(found), place)
 
 
 def _refuse_number(number: Any, count: int, where: str) -> None:
