@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.array_file import iter_pieces
+from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import check_weights, is_labelled
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.tables import (
@@ -23,6 +23,8 @@ from hopper.graph.schema import Labelled, Relation
 _MOST_NODES: Final = 2**48
 """Limit above any graph, at which ids times widths still fit in 64 bits."""
 _EXACT_IN_FLOAT32: Final = 2**24
+_IDS: Final = 1 << 18
+"""Number of ids whose labels are looked up at once."""
 
 
 def check_tables(tables: GraphTables) -> None:
@@ -69,12 +71,10 @@ def check_labels_of_training(tables: GraphTables, *, leave_out: bool) -> None:
     ids = tables.splits.get("train")
     if ids is None or any(owner not in tables.labels for owner in owners):
         return
-    by_owner = [is_labelled(*tables.labels[owner]) for owner in owners]
-    if tables.problems.has_failed("train", "split") or sum(map(len, by_owner)) <= ids.max(
-        initial=-1
-    ):
+    if tables.problems.has_failed("train", "split"):
         return
-    has_label = np.concatenate(by_owner)[ids]
+    pieces = [_find_labelled(tables, owners, piece) for _, piece in iter_pieces(ids, _IDS)]
+    has_label = np.concatenate([np.empty(0, np.bool_), *pieces])
     if has_label.all():
         return
     what = "edges" if target_relations(tables) else "nodes"
@@ -87,6 +87,20 @@ def check_labels_of_training(tables: GraphTables, *, leave_out: bool) -> None:
     tables.problems.attempt(
         where, "labels", _refuse_unlabelled, tables, where, count, ids[~has_label]
     )
+
+
+def _find_labelled(
+    tables: GraphTables, owners: Sequence[Labelled], ids: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Return whether each of some nodes, or edges of relations one after another, has a label."""
+    has_label, start = np.ones(len(ids), np.bool_), 0
+    for owner in owners:
+        labels, values = tables.labels[owner]
+        own = (ids >= start) & (ids < start + len(values))
+        has_label[own] = is_labelled(labels, values[ids[own] - start])
+        release_pages(values)
+        start += len(values)
+    return has_label
 
 
 def _refuse_unlabelled(
