@@ -81,7 +81,7 @@ def _add_changes(parser: Any) -> None:
     parser.add_argument(
         "--symmetrize",
         action="store_true",
-        help="add the reverse of each edge within one node type, and remove duplicates",
+        help="add the reverse of each edge within one node type that has no counterpart",
     )
     parser.add_argument(
         "--add-reverse",
@@ -115,6 +115,11 @@ def _add_changes(parser: Any) -> None:
         choices=("zero", "mean"),
         default="",
         help="fill missing features with 0 or the mean of their column (default: refuse them)",
+    )
+    parser.add_argument(
+        "--unlabelled-as-missing",
+        action="store_true",
+        help="leave nodes or edges without a label out of the split train (default: refuse them)",
     )
     parser.add_argument(
         "--row-normalize", action="store_true", help="divide rows of node features by their sum"
@@ -168,6 +173,7 @@ def run_import(arguments: argparse.Namespace) -> int:
         split=RandomSplit.parse(arguments.split) if arguments.split else None,
         missing=arguments.missing,
         row_normalize=arguments.row_normalize,
+        unlabelled_as_missing=arguments.unlabelled_as_missing,
         seed=arguments.seed,
         memory_limit=limit,
     )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.array_file import iter_pieces
 
 _END: int = ord("\n")
 
@@ -20,8 +21,10 @@ class Names:
         self._text = (
             np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.empty(0, "B")
         )
-        ends = np.flatnonzero(self._text == _END)
-        self._bounds = np.concatenate(([0], ends + 1))
+        ends = [
+            first + 1 + np.flatnonzero(piece == _END) for first, piece in iter_pieces(self._text)
+        ]
+        self._bounds = np.concatenate([np.zeros(1, np.int64), *ends])
 
     @classmethod
     def open(cls, file: Path, count: int) -> Self | None:

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph import check_values, layout
-from hopper.graph.array_file import array_bytes, create_array, iter_pieces, save_array
+from hopper.graph.array_file import (
+    array_bytes,
+    create_array,
+    iter_pieces,
+    name_in_errors,
+    save_array,
+)
 from hopper.graph.build_topology import SortEdges, fill_sorted_topology, fill_topology
 from hopper.graph.publish import unpublished
 from hopper.graph.row_form import stored_features
@@ -234,13 +240,14 @@ class GraphWriter:
         self._write_names(file, names, f"names of columns of {owner}")
 
     def _write_names(self, file: Path, names: Sequence[str], what: str) -> None:
-        for row, name in enumerate(names):
-            if "\n" in name or "\r" in name:
-                raise GraphError(
-                    f"{self.out}: {what}: row {row}: expected one line, given {name!r}"
-                )
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+        with name_in_errors(file), file.open("w", encoding="utf-8") as stream:
+            for row, name in enumerate(names):
+                if "\n" in name or "\r" in name:
+                    raise GraphError(
+                        f"{self.out}: {what}: row {row}: expected one line, given {name!r}"
+                    )
+                stream.write(f"{name}\n")
 
     def _begin_relation(self, relation: Relation, edges: int) -> Relation:
         kind = self.schema.relations.get(relation)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,9 +196,14 @@ class ByRelation(Layout):
         return holders
 
 
-@cache
+_identities: WeakValueDictionary[int, NDArray[np.int64]] = WeakValueDictionary()
+
+
 def _identity(count: int) -> NDArray[np.int64]:
-    """Return [count] int64: the map of ids that do not change."""
-    ids = np.arange(count, dtype=np.int64)
-    ids.setflags(write=False)
+    """Return [count] int64: the map of ids that do not change, shared as long as it is in use."""
+    ids = _identities.get(count)
+    if ids is None:
+        ids = np.arange(count, dtype=np.int64)
+        ids.setflags(write=False)
+        _identities[count] = ids
     return ids

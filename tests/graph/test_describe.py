@@ -122,7 +122,7 @@ def test_import_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     command = ["import", "csv", str(source), "--out", str(out), "--name", "two", "--row-normalize"]
     assert run(*command, "--symmetrize", "--split", "random:1:1", "--seed", "5") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "node/edge/node: 2 reverse edges added, 0 duplicates removed, 4 edges in all",
+        "node/edge/node: 2 reverse edges added, 4 edges in all",
         "split drawn with seed 5: 2 train, 2 val, 0 test",
         f"{out}: two: 4 nodes, 4 edges",
     ]

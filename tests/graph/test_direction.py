@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hopper.errors import RequestError
 from hopper.graph import Relation
 from hopper.graph.importers.direction import (
     add_reverse_relations,
-    symmetrize,
+    find_one_way,
     symmetrize_tables,
 )
 from hopper.graph.importers.tables import ArrayFeatures, GraphTables
@@ -32,37 +34,27 @@ def make_tables(src: list[int], dst: list[int]) -> GraphTables:
     )
 
 
-def test_given_edges_first_then_their_reverses() -> None:
-    result = symmetrize(np.array([2, 0, 2, 1, 1]), np.array([0, 1, 0, 0, 1]), 3)
-    assert result is not None
-    assert list(zip(result.src, result.dst, strict=True)) == [
-        (2, 0),
-        (0, 1),
-        (1, 0),
-        (1, 1),
-        (0, 2),
-    ]
-    assert result.origin.tolist() == [0, 1, 3, 4, 0]
-    assert (result.added, result.duplicates) == (1, 1)
+def test_one_way_edges_are_those_without_a_counterpart() -> None:
+    src, dst = np.array([2, 0, 2, 1, 1]), np.array([0, 1, 0, 0, 1])
+    assert find_one_way(src, dst, 3).tolist() == [0, 2]
+    # At another time, the edge from 1 to 0 is no counterpart of the one from 0 to 1.
+    assert find_one_way(src, dst, 3, np.array([5, 6, 5, 7, 8])).tolist() == [0, 1, 2, 3]
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
-def test_equals_sets_of_pairs(pairs: list[tuple[int, int]]) -> None:
-    src = np.array([u for u, _ in pairs], np.int32)
-    dst = np.array([v for _, v in pairs], np.int32)
-    result = symmetrize(src, dst, 5)
-    expected = {*pairs, *((v, u) for u, v in pairs)}
-    if result is None:
-        assert sorted(pairs) == sorted((v, u) for u, v in pairs)
-        return
-    edges = list(zip(result.src.tolist(), result.dst.tolist(), strict=True))
-    assert len(edges) == len(set(edges))
-    assert set(edges) == expected
-    assert result.duplicates == len(pairs) - len(set(pairs))
-    assert result.added == len(expected) - len(set(pairs))
-    for edge, given_edge in zip(edges, result.origin, strict=True):
-        assert pairs[given_edge] in (edge, edge[::-1])
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 2, st.integers(0, 1)), max_size=12))
+def test_as_many_edges_each_way_and_no_more_than_that_takes(
+    edges: list[tuple[int, int, int]],
+) -> None:
+    src, dst, times = np.array(edges, np.int64).reshape(-1, 3).T
+    for given_times in (None, times):
+        given = Counter((u, v, t if given_times is not None else 0) for u, v, t in edges)
+        expected = given | Counter({(v, u, t): n for (u, v, t), n in given.items()})
+        one_way = find_one_way(src, dst, 4, given_times).tolist()
+        added = (
+            (v, u, t if given_times is not None else 0) for u, v, t in (edges[i] for i in one_way)
+        )
+        assert given + Counter(added) == expected
 
 
 def test_symmetric_relations_are_left_alone_parallel_edges_included() -> None:
@@ -73,23 +65,23 @@ def test_symmetric_relations_are_left_alone_parallel_edges_included() -> None:
     assert tables.notes == ["person/knows/person: already symmetric, left as it is"]
 
 
-def test_only_relations_within_a_type_and_features_follow() -> None:
+def test_only_relations_within_a_type_and_data_of_parallel_edges_follow() -> None:
     tables = make_tables([0, 0, 1], [1, 1, 2])
+    tables.times[KNOWS] = np.array([10, 20, 30])
     symmetrize_tables(tables)
     src, dst = tables.edges[KNOWS]
-    assert list(zip(src, dst, strict=True)) == [(0, 1), (1, 2), (1, 0), (2, 1)]
-    (_, weights), *_ = tables.edge_features[KNOWS].chunks()
-    assert weights[:, 0].tolist() == [0, 2, 0, 2]
+    assert list(zip(src, dst, strict=True)) == [(0, 1), (0, 1), (1, 2), (1, 0), (1, 0), (2, 1)]
+    (_, features), *_ = tables.edge_features[KNOWS].chunks()
+    assert features[:, 0].tolist() == [0, 1, 2, 0, 1, 2]
+    assert tables.times[KNOWS].tolist() == [10, 20, 30, 10, 20, 30]
     assert tables.edges[OWNS][0].size == 2
-    assert tables.notes == [
-        "person/knows/person: 2 reverse edges added, 1 duplicates removed, 4 edges in all"
-    ]
+    assert tables.notes == ["person/knows/person: 3 reverse edges added, 6 edges in all"]
 
 
 def test_edge_splits_forbid_symmetrising() -> None:
     tables = make_tables([0], [1])
     tables.target, tables.splits = KNOWS, {"train": np.array([0])}
-    with pytest.raises(RequestError, match="the splits are edge ids of person/knows/person"):
+    with pytest.raises(RequestError, match="the splits name edges of person/knows/person"):
         symmetrize_tables(tables)
 
 

@@ -115,6 +115,15 @@ def test_refused_files(dgl: Any, tmp_path: Path) -> None:
         import_saved(dgl, [two_types], tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the library leaves files open
+def test_one_part_of_a_divided_graph_is_refused(dgl: Any, tmp_path: Path) -> None:
+    dgl.distributed.partition_graph(dgl.rand_graph(50, 200), "shop", 2, str(tmp_path / "parts"))
+    with pytest.raises(
+        GraphError, match=r"one part of a .* \(it has inner_edge, inner_node\).*; import the graph"
+    ):
+        read_dgl(tmp_path / "parts/part0/graph.dgl")
+
+
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "saved.bin").touch()
     monkeypatch.setitem(sys.modules, "dgl", None)

@@ -91,7 +91,7 @@ def test_options(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     notes = import_graph("npy", str(folder), tmp_path / "out", options, name="other")
     assert notes == [
-        "person/onto_lives/person: 2 reverse edges added, 1 duplicates removed, 4 edges in all",
+        "person/onto_lives/person: 3 reverse edges added, 6 edges in all",
         "1 reverse relations added",
         "split drawn with seed 0: 1 train, 1 val, 0 test",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_several_types_numbered(tmp_path: Path) -> None:
     np.testing.assert_array_equal(topology.indices, [0, 2])
     assert not names_file(tmp_path / "graph", "author").exists()
     assert names_file(tmp_path / "graph", "paper").read_text().split() == ["10", "20"]
+
+
+def test_decimals_are_numbers_and_missing_booleans_are_filled(tmp_path: Path) -> None:
+    prices = [Decimal("1.25"), Decimal("3")]
+    lists = pyarrow.array([prices, prices], pyarrow.list_(pyarrow.decimal128(9, 2)))
+    nodes = {"id": [0, 1], "value": prices, "price": prices, "pair": lists, "open": [True, None]}
+    edges = {"src": [0, 1], "dst": [1, 0], "weight": prices}
+    folder = write(tmp_path / "tables", nodes=nodes, edges=edges)
+    import_graph("parquet", str(folder), tmp_path / "graph", ImportOptions(missing="zero"))
+    graph = GraphDirectory.open(tmp_path / "graph")
+    assert graph.features("node").tolist() == [[1.25, 1.25, 3, 1], [3, 1.25, 3, 0]]
+    assert graph.labels("node").tolist() == graph.edge_weights(EDGES).tolist() == [1.25, 3]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,18 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.Monke
         import_file(Path("junk.pt"), Path("out"))
 
 
+def test_the_advice_on_arrays_of_numpy_helps(tmp_path: Path) -> None:
+    file, texts = tmp_path / "data.pt", np.array(["a", "b", "c", "d"])
+    torch.save(homogeneous() | {"name": texts}, file)
+    with pytest.raises(
+        GraphError, match=r"holds NumPy's data; .*texts as lists \(array.tolist"
+    ) as e:
+        import_file(file, tmp_path / "out")
+    assert str(e.value).isprintable()
+    torch.save(homogeneous() | {"name": texts.tolist()}, file)
+    assert "data of node left out: name, pos" in import_file(file, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

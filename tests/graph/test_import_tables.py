@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from hopper.graph.importers.spool import Spool, TextSpool
 from hopper.graph.importers.table_engine import TableEngine
 from hopper.graph.importers.workspace import open_workspace
 from hopper.graph.layout import TOPOLOGY_ARRAYS
+from hopper.graph.names import Names
 
 EDGES = Relation("node", "edge", "node")
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -105,6 +108,92 @@ def test_the_line_at_fault_is_named(nodes: str, edges: str, text: str, tmp_path:
     with pytest.raises(GraphError, match=text):
         import_graph("csv", folder, tmp_path / "graph")
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    wrong: dict[str, str] = {
+        "nodes__a": "id,label,split,x,y,when\nn0,1,train,1,,2024\nn1,,train,one,2,2024-01-02\n",
+        "nodes__b": "name,x\nb,1\n",
+        "edges__a__to__a": "src,dst,weight\nn0,n9,1\nn9,n1,0\n",
+        "edges__a__in__b": "src,dst,time\nn0,b,soon\n",
+        "edges__a__in__c": "src,dst\n",
+    }
+    folder = write_csv_tables(tmp_path / "tables", **wrong)
+    with pytest.raises(GraphError) as error:
+        import_graph("csv", folder, tmp_path / "graph")
+    lines = str(error.value).splitlines()
+    expected = [
+        "10 problems with the source:",
+        "edges__a__in__c.csv: expected a table nodes__c.csv, given none",
+        "nodes__b.csv: line 1: column id: expected, but missing in ['name', 'x']",
+        "edges__a__in__b.csv: line 2: column time: expected an integer, or a date",
+        "edges__a__to__a.csv: line 3: column weight: expected a positive number, given '0'",
+        "edges__a__to__a.csv: line 3: column src: expected an id of the node table, given 'n9'",
+        "edges__a__to__a.csv: line 2: column dst: expected an id of the node table, given 'n9'",
+        "labels of a: expected one for all that is trained on, but 1 of 2 nodes of the split train "
+        "have none (n1): leave them out of the split, or let --unlabelled-as-missing do it",
+        "nodes__a.csv: line 3: column x: expected a number, given 'one'",
+        "nodes__a.csv: line 3: column when: expected a number, given '2024-01-02'",
+        "features of a: row 0, column y: expected a finite number, given nan (one of 1)",
+    ]
+    for line, text in zip(lines, expected, strict=True):
+        assert text in line
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+
+
+def test_only_the_first_of_many_problems_are_told(tmp_path: Path) -> None:
+    # These are found when features are written.
+    names = [f"x{number}" for number in range(25)]
+    nodes = make_csv(",".join(["id", *names]), [0, 1], *[["1", "one"]] * 25)
+    folder = write_csv_tables(tmp_path / "tables", nodes=nodes, edges="src,dst\n")
+    with pytest.raises(GraphError) as error:
+        import_graph("csv", folder, tmp_path / "graph")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 22
+    assert lines[0] == "25 problems with the source:"
+    assert "column x19: expected a number" in lines[20]
+    assert lines[21] == "  and 5 more"
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+
+
+def test_what_has_no_label_is_refused_or_left_out_of_training(tmp_path: Path) -> None:
+    nodes = "id,label,split\na,x,train\nb,,train\nc,,test\n"
+    folder = write_csv_tables(tmp_path / "tables", nodes=nodes, edges="src,dst\n")
+    with pytest.raises(GraphError, match=r"1 of 2 nodes .* have none \(b\): .*-as-missing do it"):
+        import_graph("csv", folder, tmp_path / "graph")
+    command = ["dataset", "import", "csv", folder, "--out", str(tmp_path / "graph")]
+    assert main([*command, "--unlabelled-as-missing"]) == 0
+    graph = GraphDirectory.open(tmp_path / "graph")
+    assert (graph.split("train").tolist(), graph.split("test").tolist()) == ([0], [2])
+
+
+QUOTES = [
+    'a,5" disk\nb,tape\n',
+    '"a",5" disk\n"b","a ""tape"", long"',
+    'a,"5"" disk"\r\nb,""\r\n',
+    'a,5" disk\nb,"tape\n',
+    'a,"a tape\nb,"disk"\n',
+    'a,x\nb,"',
+]
+
+
+@pytest.mark.parametrize("rows", QUOTES)
+@pytest.mark.parametrize("begin", ["id,kind\n", '\ufeff"id","kind"\r\n'])
+def test_quotes_are_read_as_python_reads_them(
+    rows: str, begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_tables, "_BLOCK", 24)  # so that quotes are followed over blocks
+    folder = write_csv_tables(tmp_path / "tables", nodes=begin + rows, edges="src,dst\n")
+    try:
+        expected = list(csv.DictReader(io.StringIO((begin + rows).lstrip("\ufeff")), strict=True))
+    except csv.Error:
+        with pytest.raises(GraphError, match=r"nodes\.csv: cannot be read as CSV"):
+            import_graph("csv", folder, tmp_path / "graph")
+        return
+    import_graph("csv", folder, tmp_path / "graph")
+    columns = Names(tmp_path / "graph/names/features/node.txt")
+    kinds = sorted({f"kind={row['kind']}" for row in expected if row["kind"]})
+    assert columns.of(np.arange(len(columns))) == kinds
 
 
 def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
+import tracemalloc
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +23,12 @@ from hopper.graph import (
     Labels,
     NodeType,
     Relation,
+    array_file,
     build_topology,
     required_bytes,
 )
+from hopper.graph.layout import label_names_file
+from hopper.graph.names import Names
 
 Parts = tuple[GraphSchema, Callable[[GraphWriter], None]]
 
@@ -149,13 +154,41 @@ def test_topology_built_elsewhere(tmp_path: Path) -> None:
 def test_names_are_kept_beside_the_schema(tmp_path: Path) -> None:
     with GraphWriter(tmp_path / "graph", small_schema()) as writer:
         write_small(writer)
-        writer.names("person", ["Ada", "Bo Ö."])
         with pytest.raises(GraphError, match="row 0: expected one line"):
             writer.names("person", ["A\nda", "Bo"])
         with pytest.raises(GraphError, match="names of person: expected one for each"):
             writer.names("person", ["Ada"])
+        writer.names("person", ["Ada", "Bo Ö."])
     text = (tmp_path / "graph/names/person.txt").read_text(encoding="utf-8")
     assert text == "Ada\nBo Ö.\n"
+
+
+class ManyNames(Sequence[str]):
+    """Names that are made one at a time."""
+
+    def __len__(self) -> int:
+        return 50_000
+
+    def __getitem__(self, row: Any) -> Any:
+        if row >= len(self):
+            raise IndexError
+        return f"{row:0400d}"
+
+
+def test_names_may_be_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_file, "BLOCK_BYTES", 1 << 20)
+    names = ManyNames()
+    tracemalloc.start()
+    with GraphWriter(tmp_path / "graph", small_schema()) as writer:
+        write_small(writer)
+        writer.label_names("person", names)
+    file = label_names_file(tmp_path / "graph", "person")
+    assert file.stat().st_size == 401 * 50_000
+    opened = Names(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert opened.of(np.array([0, 49_999])) == [names[0], names[49_999]]
+    assert peak < file.stat().st_size / 4
 
 
 BAD_PARTS: list[tuple[Callable[[GraphWriter], object], str]] = [

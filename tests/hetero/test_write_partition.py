@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, get_args
@@ -82,7 +83,13 @@ def test_a_server_stores_what_its_relations_touch(graph: GraphDirectory, tmp_pat
     assert parts.relations == sorted([CITES, WORKS, WRITES])
     # Original ids stay.
     for name, count in COUNTS.items():
-        assert np.array_equal(parts.original_ids(name), np.arange(count))
+        ids = parts.original_ids(name)
+        assert np.array_equal(ids, np.arange(count))
+        # One array serves all that use it, and goes with the last of them.
+        assert parts.global_ids(name) is ids
+        in_memory = weakref.ref(ids)
+        del ids
+        assert in_memory() is None
         assert np.array_equal(parts.global_ids(name), np.arange(count))
     for server, holding in enumerate(parts.holdings):
         for relation in holding.relations:

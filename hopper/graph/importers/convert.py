@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError, RequestError
 from hopper.graph.array_file import release_pages
 from hopper.graph.check_values import is_labelled
-from hopper.graph.importers.check_tables import check_finite
+from hopper.graph.importers.check_tables import check_finite, check_labels_of_training
 from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
 from hopper.graph.importers.estimate import require_memory
@@ -24,6 +24,7 @@ from hopper.graph.importers.tables import (
     FeatureTable,
     GraphTables,
     align_labels,
+    feature_tables,
     target_relations,
 )
 from hopper.graph.importers.workspace import Workspace
@@ -37,7 +38,7 @@ class ImportOptions:
     """Options that change a graph while it is imported."""
 
     symmetrize: bool = False
-    """add the reverse of every edge of relations within one node type, and remove duplicates"""
+    """add the reverse of every edge of relations within one node type that has no counterpart"""
     add_reverse: Literal["", "all", "cross-type"] = ""
     """add a relation ``rev_<rel>`` with ends swapped. "all": to every relation; "cross-type": to
     relations between two node types, and symmetrise the others"""
@@ -53,6 +54,8 @@ class ImportOptions:
     other numbers; "" = missing features are refused"""
     row_normalize: bool = False
     """divide every row of node features by its sum, unless that is 0"""
+    unlabelled_as_missing: bool = False
+    """leave what has no label out of the split ``train``, instead of refusing it"""
     seed: int = 0
     memory_limit: int | None = None
     """bytes that an import of tables may take; None = half of the available memory"""
@@ -81,8 +84,14 @@ def write_tables(
     GraphError: the source contradicts itself.
     RequestError: an option does not fit the graph, or ``out`` cannot be written.
     """
-    if options.targets:
+    if options.targets and not tables.problems:
         set_link_targets(tables, options.targets)
+    if not (options.targets and tables.problems):
+        check_labels_of_training(tables, leave_out=options.unlabelled_as_missing)
+    if tables.problems:
+        # What is wrong with values of features is found when they are copied.
+        _check_features(tables, options)
+    tables.problems.raise_all()
     if space is not None:
         require_memory(tables, options, space)
     _apply_options(tables, options)
@@ -124,20 +133,23 @@ def _write_edges(
 def _write_features(
     tables: GraphTables, writer: GraphWriter, phases: Phases, options: ImportOptions
 ) -> None:
-    for node_type, table in tables.features.items():
-        where = f"features of {node_type}"
+    for owner, where, table in feature_tables(tables):
         filled = _fill_missing(table, options.missing, where, tables.notes)
-        names = tables.column_names.get(node_type, [])
-        normalize, into = options.row_normalize, writer.features(node_type)
+        chunks = _check_chunks(filled, where, tables, owner)
+        normalize = options.row_normalize and isinstance(owner, str)
+        into = writer.features(owner) if isinstance(owner, str) else writer.edge_features(owner)
         with phases.phase(where, table.shape[0]) as progress:
-            _copy(filled, into, normalize, where, names, progress)
-    for relation, table in tables.edge_features.items():
-        where = f"edge features of {relation}"
-        filled = _fill_missing(table, options.missing, where, tables.notes)
-        names = tables.column_names.get(relation, [])
-        into = writer.edge_features(relation)
-        with phases.phase(where, table.shape[0]) as progress:
-            _copy(filled, into, False, where, names, progress)
+            _copy(chunks, into, normalize, where, progress)
+    tables.problems.raise_all()
+
+
+def _check_features(tables: GraphTables, options: ImportOptions) -> None:
+    """Read all features, only to find out what is wrong with their values."""
+    for owner, where, table in feature_tables(tables):
+        if not tables.problems.has_failed(owner, where):
+            filled = _fill_missing(table, options.missing, where, [])
+            for _ in _check_chunks(filled, where, tables, owner):
+                pass
 
 
 def _write_targets(tables: GraphTables, writer: GraphWriter) -> None:
@@ -301,22 +313,28 @@ def _fill_missing(
     return _FilledTable(table, means if missing == "mean" else np.zeros(columns))
 
 
+def _check_chunks(
+    table: FeatureTable, where: str, tables: GraphTables, owner: Labelled
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Iterate over chunks as they will be stored; what is not finite is a problem."""
+    dtype = np.float16 if table.dtype == np.float16 else np.float32
+    for start, rows in table.chunks():
+        with np.errstate(over="ignore"):
+            converted = rows.astype(dtype, copy=False)
+        check_finite(converted, start, where, tables.column_names.get(owner, []), tables.problems)
+        yield start, converted
+
+
 def _copy(
-    table: FeatureTable,
+    chunks: Iterator[tuple[int, NDArray[Any]]],
     out: NDArray[Any],
     row_normalize: bool,
     what: str,
-    names: Sequence[str],
     progress: Progress,
 ) -> None:
-    for start, rows in table.chunks():
-        with np.errstate(over="ignore"):
-            converted = rows.astype(out.dtype, copy=False)
-        check_finite(converted, start, what, names)
+    for start, rows in chunks:
         out[start : start + rows.shape[0]] = (
-            _normalize_rows(converted, f"{what}: rows from {start} on")
-            if row_normalize
-            else converted
+            _normalize_rows(rows, f"{what}: rows from {start} on") if row_normalize else rows
         )
         release_pages(out)
         progress.advance(rows.shape[0])

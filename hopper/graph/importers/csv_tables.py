@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -9,10 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.csv_lines import find_line, read_header, read_lines
 from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
 from hopper.graph.importers.label_columns import Read, kind_of
+from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.importers.spool import Spool
 from hopper.graph.importers.table_columns import ColumnFeatures, TextClasses
@@ -24,6 +27,9 @@ _BLOCK: Final = 8 << 20
 """Bytes of a file that are parsed at once."""
 _SAMPLE: Final = 1 << 20
 """Bytes from which the length of lines is estimated."""
+_START, _PLAIN, _QUOTED, _ENDED, _WRONG = range(5)
+"""Where a reader of CSV is: before a value, in a plain or a quoted one, after a quote in a quoted
+one, or after a quoted one that goes on."""
 
 
 class CsvFile:
@@ -37,8 +43,8 @@ class CsvFile:
 
     texts_count = True
 
-    def __init__(self, file: Path) -> None:
-        self.file, self.where = file, f"{file}: line 1"
+    def __init__(self, file: Path, problems: Problems) -> None:
+        self.file, self.problems, self.where = file, problems, f"{file}: line 1"
         self.names: Sequence[str] = read_header(file)
         try:
             import pyarrow.csv  # noqa: F401
@@ -62,9 +68,9 @@ class CsvFile:
 
         try:
             with self.file.open("rb") as stream:
-                counted = _Quotes(stream)
+                quotes = _Quotes(stream)
                 reader = csv.open_csv(
-                    pyarrow.PythonFile(counted, mode="r"),
+                    pyarrow.PythonFile(quotes, mode="r"),
                     csv.ReadOptions(block_size=_BLOCK),
                     csv.ParseOptions(newlines_in_values=True),
                     csv.ConvertOptions(
@@ -79,8 +85,8 @@ class CsvFile:
                         batch = block.slice(start, rows)
                         yield first, batch
                         first += batch.num_rows
-                if counted.number % 2:
-                    raise pyarrow.ArrowInvalid("a quote that is opened and not closed")
+                if quotes.state in (_QUOTED, _WRONG):
+                    raise pyarrow.ArrowInvalid("a quoted value that goes on, or does not end")
         except pyarrow.ArrowInvalid as error:
             for _ in read_lines(self.file):
                 # If a line is wrong, this raises an error that names it.
@@ -206,17 +212,23 @@ class CsvFile:
 
 
 class _Quotes:
-    """A file that counts the quotes read from it, to notice one that is not closed.
+    """A file that follows the quotes read from it, as RFC 4180 has them.
 
-    pyarrow would read all text after such a quote as one value.
+    A quote begins a quoted value only as its first character. pyarrow would read all text after one
+    that is not closed as one value.
     """
 
     def __init__(self, stream: Any) -> None:
-        self._stream, self.number = stream, 0
+        self._stream, self.state = stream, _START
+        if stream.read(len(BOM_UTF8)) != BOM_UTF8:
+            stream.seek(0)
 
     def read(self, size: int) -> bytes:
         data = bytes(self._stream.read(size))
-        self.number += data.count(b'"')
+        if b'"' in data or self.state in (_QUOTED, _ENDED):
+            self.state = _follow_quotes(np.frombuffer(data, np.uint8), self.state)
+        elif data and self.state != _WRONG:
+            self.state = _START if data[-1:] in (b",", b"\n", b"\r") else _PLAIN
         return data
 
     @property
@@ -225,6 +237,23 @@ class _Quotes:
 
     def close(self) -> None:
         self._stream.close()
+
+
+@kernel
+def _follow_quotes(data: NDArray[np.uint8], state: int) -> int:
+    """Return the state after some bytes, from the state before them."""
+    for byte in data:
+        if state == _WRONG:
+            break
+        if state == _QUOTED:
+            state = _ENDED if byte == 34 else _QUOTED
+        elif byte in (44, 10, 13):  # a comma, or the end of a line
+            state = _START
+        elif state == _ENDED:
+            state = _QUOTED if byte == 34 else _WRONG  # a doubled quote stands for one
+        elif state == _START:
+            state = _QUOTED if byte == 34 else _PLAIN
+    return state
 
 
 class _LabelNumbers:
@@ -286,12 +315,17 @@ class _Features:
                 self._undecided.remove(name)
                 if not _is_float(batch.column(name)[row].as_py()):
                     self._texts[name] = set()
-        for name, categories in self._texts.items():
-            texts = batch.column(name)
-            new = set(texts.unique().to_pylist()) - {""} - categories
-            if len(categories) + len(new) > MOST_CATEGORIES:
-                raise self._refuse(first, texts, name, categories)
-            categories |= new
+        source = self._source
+        for name in self._texts:
+            source.problems.attempt(source.file, name, self._add_texts, name, batch, first)
+
+    def _add_texts(self, name: str, batch: Any, first: int) -> None:
+        """Add the different texts of a column."""
+        texts, categories = batch.column(name), self._texts[name]
+        new = set(texts.unique().to_pylist()) - {""} - categories
+        if len(categories) + len(new) > MOST_CATEGORIES:
+            raise self._refuse(first, texts, name, categories)
+        categories |= new
 
     def finish(self, rows: int) -> ColumnFeatures | None:
         """Return the features of all columns; None if there are no columns."""

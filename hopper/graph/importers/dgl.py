@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.attributes import (
@@ -29,6 +29,9 @@ from hopper.graph.importers.tables import (
 )
 from hopper.graph.layout import safe_name
 from hopper.graph.schema import Relation
+
+_MARKS: Final = ("inner_node", "inner_edge")
+"""data that tell a part's own nodes and edges from its halo"""
 
 
 def read_dgl(file: Path) -> GraphTables:
@@ -66,8 +69,10 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
 
     Raises
     ------
-    GraphError: the target is not clear, or data have a wrong dtype or shape.
+    GraphError: the target is not clear, data have a wrong dtype or shape, or the graph is one part
+        of a divided graph.
     """
+    _refuse_part(graph, where)
     tables = GraphTables(name, f"DGL graph {Path(where).name}", "", {}, {})
     masks: dict[str | Relation, Masks] = {}
     for node_type in graph.ntypes:
@@ -105,3 +110,18 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
         masks[relation] = take_masks(data, where, str(relation), len(src), tables.notes)
     choose_target(tables, masks, where)
     return tables
+
+
+def _refuse_part(graph: Any, where: str) -> None:
+    """Refuse a part that ``dgl.distributed.partition_graph`` wrote: it has nodes of other parts."""
+    data = [
+        *(graph.nodes[n].data for n in graph.ntypes),
+        *(graph.edges[e].data for e in graph.canonical_etypes),
+    ]
+    marks = sorted({key for frame in data for key in frame if key in _MARKS})
+    if marks:
+        raise GraphError(
+            f"{where}: expected a whole graph, given one part of a graph that DistDGL divided (it "
+            f"has {', '.join(marks)}), with copies of nodes of other parts; import the graph that "
+            "was divided, saved by dgl.save_graphs before dgl.distributed.partition_graph"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,13 @@ from hopper.graph.importers.tables import ArrayFeatures, GraphTables, target_rel
 from hopper.graph.schema import Relation
 
 
-@dataclass(frozen=True)
-class Symmetrized:
-    """A symmetrised edge list.
+def find_one_way(
+    src: NDArray[Any], dst: NDArray[Any], count: int, times: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Find the edges without a counterpart: an edge (v, u) of its own for each edge (u, v).
 
-    The distinct edges of the input come first, in the order of their first occurrence. The reverse
-    edges that were missing follow.
-    """
-
-    src: NDArray[np.int64]
-    dst: NDArray[np.int64]
-    origin: NDArray[np.int64]
-    """[edges], the index of the input edge that each edge is or reverses"""
-    added: int
-    duplicates: int
-
-
-def symmetrize(src: NDArray[Any], dst: NDArray[Any], count: int) -> Symmetrized | None:
-    """Add the reverse of every edge and remove duplicates.
+    Of parallel edges, the first ones have counterparts. Where edges have times, a counterpart has
+    the same time.
 
     Parameters
     ----------
@@ -38,30 +26,30 @@ def symmetrize(src: NDArray[Any], dst: NDArray[Any], count: int) -> Symmetrized 
 
     Returns
     -------
-    The new edge list, or None if the input is symmetric: it has as many edges (v, u) as (u, v) for
-    every pair.
+    Ascending indices of edges. With their reverses added, the relation has as many edges (v, u) as
+    (u, v) for every pair.
     """
-    source, target = src.astype(np.int64), dst.astype(np.int64)
-    keys, reverse = source * count + target, target * count + source
-    if np.array_equal(np.sort(keys), np.sort(reverse)):
-        return None
-    distinct, first = np.unique(keys, return_index=True)
-    originals = np.sort(first)
-    index = np.minimum(np.searchsorted(distinct, reverse[originals]), distinct.size - 1)
-    one_way = originals[distinct[index] != reverse[originals]]
-    return Symmetrized(
-        src=np.concatenate((source[originals], target[one_way])),
-        dst=np.concatenate((target[originals], source[one_way])),
-        origin=np.concatenate((originals, one_way)),
-        added=one_way.size,
-        duplicates=keys.size - originals.size,
-    )
+    keys = src.astype(np.int64) * count + dst
+    reverse = dst.astype(np.int64) * count + src
+    if times is not None:
+        _, moment = np.unique(times, return_inverse=True)
+        _, pair = np.unique(np.minimum(keys, reverse), return_inverse=True)
+        swaps = (keys > reverse, reverse > keys)
+        keys, reverse = ((2 * pair + swapped) * moment.size + moment for swapped in swaps)
+    order = np.argsort(keys, kind="stable")
+    ascending = keys[order]
+    occurrence = np.empty_like(order)
+    occurrence[order] = np.arange(order.size) - np.searchsorted(ascending, ascending)
+    counterparts = np.searchsorted(ascending, reverse, "right")
+    counterparts -= np.searchsorted(ascending, reverse)
+    return np.flatnonzero(occurrence >= counterparts)
 
 
 def symmetrize_tables(tables: GraphTables) -> None:
-    """Symmetrise every relation within one node type, and note the changes.
+    """Add the reverses of one-way edges to every relation within one node type, and note them.
 
-    A reverse edge gets the features, the weight, the time and the label of the edge it reverses.
+    The given edges come first. A reverse edge gets the features, the weight, the time and the label
+    of the edge that it reverses.
 
     Raises
     ------
@@ -70,29 +58,39 @@ def symmetrize_tables(tables: GraphTables) -> None:
     for relation, (src, dst) in tables.edges.items():
         if relation.src != relation.dst:
             continue
-        result = symmetrize(src, dst, tables.counts[relation.src])
-        if result is None:
+        times = tables.times.get(relation)
+        one_way = find_one_way(src, dst, tables.counts[relation.src], times)
+        if not one_way.size:
             tables.notes.append(f"{relation}: already symmetric, left as it is")
             continue
         if relation in target_relations(tables) and tables.splits:
             raise RequestError(
-                f"--symmetrize: the splits are edge ids of {relation}, which would change"
+                f"--symmetrize: the splits name edges of {relation}, and would leave out the "
+                "reverses"
             )
-        tables.edges[relation] = (result.src, result.dst)
+        tables.edges[relation] = (
+            np.concatenate((src, dst[one_way])),
+            np.concatenate((dst, src[one_way])),
+        )
         if relation in tables.edge_features:
             rows = np.concatenate([chunk for _, chunk in tables.edge_features[relation].chunks()])
-            tables.edge_features[relation] = ArrayFeatures(rows[result.origin])
+            tables.edge_features[relation] = ArrayFeatures(_extend(rows, one_way))
         if relation in tables.weights:
-            tables.weights[relation] = tables.weights[relation][result.origin]
-        if relation in tables.times:
-            tables.times[relation] = tables.times[relation][result.origin]
+            tables.weights[relation] = _extend(tables.weights[relation], one_way)
+        if times is not None:
+            tables.times[relation] = _extend(times, one_way)
         if relation in tables.labels:
             labels, values = tables.labels[relation]
-            tables.labels[relation] = (labels, values[result.origin])
+            tables.labels[relation] = (labels, _extend(values, one_way))
         tables.notes.append(
-            f"{relation}: {result.added} reverse edges added, "
-            f"{result.duplicates} duplicates removed, {result.src.size} edges in all"
+            f"{relation}: {one_way.size} reverse edges added, {src.size + one_way.size} edges in "
+            "all"
         )
+
+
+def _extend(values: NDArray[Any], one_way: NDArray[np.int64]) -> NDArray[Any]:
+    """Append to what edges have what the reverses of some get."""
+    return np.concatenate((values, values[one_way]))
 
 
 def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) -> None:

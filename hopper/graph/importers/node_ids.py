@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from hopper.graph.importers.spool import Spool, TextSpool
 from hopper.graph.importers.table_file import TableFile, is_text
 from hopper.graph.importers.workspace import Workspace
 
+_End = Literal["src", "dst"]
 _INT32: Final = 2**31
 """Number of nodes from which ends of edges take 8 bytes."""
 
@@ -79,7 +80,7 @@ class EdgeEnds:
         self, source: TableFile, sources: NodeIds, targets: NodeIds, space: Workspace
     ) -> None:
         self._source, self._space = source, space
-        self._nodes: dict[Literal["src", "dst"], NodeIds] = {"src": sources, "dst": targets}
+        self._nodes: dict[_End, NodeIds] = {"src": sources, "dst": targets}
         self._found = {
             end: Spool(space.folder, np.int32 if nodes.count < _INT32 else np.int64)
             for end, nodes in self._nodes.items()
@@ -91,36 +92,30 @@ class EdgeEnds:
     def add(self, first: int, batch: Any) -> None:
         """Add the columns ``src`` and ``dst`` of a batch whose first row is ``first``.
 
-        Raises
-        ------
-        GraphError: an id has another type than those of the node table, or is not there. The text
-            names file, column, and line or row.
+        An id that has another type than those of the node table, or is not there, is a problem of
+        the edge table.
         """
         import pyarrow
 
         columns: dict[str, Any] = {}
-        for end, nodes in self._nodes.items():
-            column = self._source.ids(batch, end, first)
-            if nodes.type is not None:
-                column = self._source.match_type(column, nodes.type, end, first)
-            columns[end] = column if nodes.table is not None else self._as_rows(column, end, first)
+        for end in self._nodes:
+            columns[end] = self._attempt(end, self._convert, batch, end, first)
+        self._count += batch.num_rows
+        if self._has_failed():
+            return
         if self._joins:
             edges = pyarrow.array(np.arange(first, first + batch.num_rows))
             self._space.engine.add(self._table, pyarrow.table({"edge": edges, **columns}))
-            self._count += batch.num_rows
             return
         for end, spool in self._found.items():
             spool.append(columns[end])
 
     def finish(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the rows of both ends, [edges] each, in order of the edges.
-
-        Raises
-        ------
-        GraphError: an id is not in the node table. The text names file, column, and line or row.
-        """
-        if self._joins and self._count:
+        """Return the rows of both ends, [edges] each, in order of the edges; 0 if any is wrong."""
+        if self._joins and self._count and not self._has_failed():
             self._join()
+        if self._has_failed():
+            return np.zeros(self._count, np.int32), np.zeros(self._count, np.int32)
         return self._found["src"].finish(), self._found["dst"].finish()
 
     def _join(self) -> None:
@@ -129,16 +124,35 @@ class EdgeEnds:
         first = 0
         with self._space.phases.phase(phase, self._count) as progress:
             for rows in self._space.engine.find_rows(self._table, tables):
-                for end, spool in self._found.items():
-                    missing = np.flatnonzero(rows[end] < 0)
-                    if missing.size:
-                        raise self._source.refuse_unknown(first + int(missing[0]), end)
-                    spool.append(rows[end])
+                for end in self._found:
+                    self._attempt(end, self._keep, end, rows[end], first)
                 first += len(rows["src"])
                 progress.advance(len(rows["src"]))
         self._space.engine.drop(self._table)
 
-    def _as_rows(self, column: Any, end: Literal["src", "dst"], first: int) -> NDArray[np.int64]:
+    def _attempt(self, end: _End, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Take a step of one end; what is wrong with it is a problem of the edge table."""
+        return self._source.problems.attempt(self._source.file, end, step, *arguments)
+
+    def _has_failed(self) -> bool:
+        """Return whether a step of either end has failed."""
+        return any(self._source.problems.has_failed(self._source.file, end) for end in self._nodes)
+
+    def _keep(self, end: _End, rows: NDArray[np.int64], first: int) -> None:
+        """Keep the rows of an end, of edges from ``first`` on; -1 is refused."""
+        missing = np.flatnonzero(rows < 0)
+        if missing.size:
+            raise self._source.refuse_unknown(first + int(missing[0]), end)
+        self._found[end].append(rows)
+
+    def _convert(self, batch: Any, end: _End, first: int) -> Any:
+        """Convert a column to ids of the node table's type, or to rows where ids are rows."""
+        nodes, column = self._nodes[end], self._source.ids(batch, end, first)
+        if nodes.type is not None:
+            column = self._source.match_type(column, nodes.type, end, first)
+        return column if nodes.table is not None else self._as_rows(column, end, first)
+
+    def _as_rows(self, column: Any, end: _End, first: int) -> NDArray[np.int64]:
         """Convert ids that are numbers of rows, and check that the rows exist."""
         count = self._nodes[end].count
         rows = as_integers(column)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
 from hopper.graph.importers.label_columns import Read, kind_of
+from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.spool import Spool
 from hopper.graph.importers.table_columns import ColumnFeatures, TextClasses
@@ -40,8 +41,8 @@ class ParquetFile:
 
     texts_count = False
 
-    def __init__(self, file: Path) -> None:
-        self.file, self.where = file, str(file)
+    def __init__(self, file: Path, problems: Problems) -> None:
+        self.file, self.problems, self.where = file, problems, str(file)
         self._source = _open(file)
         self.schema = self._source.schema_arrow
         self.names: Sequence[str] = self.schema.names
@@ -100,7 +101,7 @@ class ParquetFile:
         if not is_number(column.type):
             raise GraphError(f"{self.file}: column weight: expected numbers, given {column.type}")
         _refuse_nulls(column, self.file, "weight", first)
-        return np.asarray(column.to_numpy(zero_copy_only=False), np.float32)
+        return np.asarray(_as_numbers(column).to_numpy(zero_copy_only=False), np.float32)
 
     def times(self, batch: Any, first: int) -> NDArray[np.int64]:
         """Return [n] int64: the times, from integers or dates."""
@@ -138,7 +139,7 @@ class ParquetFile:
         """Return [n, width]: the numbers of a column, or of its lists of numbers."""
         rows, name = batch.column(column.name), column.name
         if not is_list(rows.type):
-            return np.asarray(rows.to_numpy(zero_copy_only=False)).reshape(-1, 1)
+            return np.asarray(_as_numbers(rows).to_numpy(zero_copy_only=False)).reshape(-1, 1)
         from pyarrow import compute
 
         _refuse_nulls(rows, self.file, name, first)
@@ -151,7 +152,7 @@ class ParquetFile:
                 f"numbers, as in the first row, given {int(lengths[uneven[0]])}"
             )
         _refuse_nulls(values, self.file, name, first)
-        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
+        return np.asarray(_as_numbers(values).to_numpy(zero_copy_only=False)).reshape(-1, width)
 
     def refuse_repeated(self, row: int) -> GraphError:
         """Make the error that a row's id occurs before it."""
@@ -245,14 +246,18 @@ class _Features:
         self._source, self._names = source, names
         self._texts: dict[str, set[str]] = {}
         for name in names:
-            arrow_type = source.schema.field(name).type
-            if is_text(arrow_type):
-                self._texts[name] = set()
-            elif not is_number(arrow_type.value_type if is_list(arrow_type) else arrow_type):
-                raise GraphError(
-                    f"{source.file}: column {name}: expected numbers, lists of them, or texts, "
-                    f"given {arrow_type}: turn it into numbers first"
-                )
+            source.problems.attempt(source.file, name, self._check_type, name)
+
+    def _check_type(self, name: str) -> None:
+        """Refuse a column of another type than numbers, lists of them, and texts."""
+        arrow_type = self._source.schema.field(name).type
+        if is_text(arrow_type):
+            self._texts[name] = set()
+        elif not is_number(arrow_type.value_type if is_list(arrow_type) else arrow_type):
+            raise GraphError(
+                f"{self._source.file}: column {name}: expected numbers, lists of them, or texts, "
+                f"given {arrow_type}: turn it into numbers first"
+            )
 
     @property
     def columns(self) -> Sequence[str]:
@@ -261,24 +266,31 @@ class _Features:
 
     def read(self, first: int, batch: Any) -> None:
         """Read the features of a batch."""
-        for name, categories in self._texts.items():
-            categories |= {text for text in batch.column(name).unique().to_pylist() if text}
-            if len(categories) > MOST_CATEGORIES:
-                raise GraphError(
-                    f"{self._source.file}: column {name}: expected at most {MOST_CATEGORIES:,} "
-                    f"different texts, given more in its first {first + batch.num_rows:,} rows: "
-                    "turn them into numbers first"
-                )
+        source = self._source
+        for name in self._texts:
+            source.problems.attempt(source.file, name, self._add_texts, name, batch, first)
+
+    def _add_texts(self, name: str, batch: Any, first: int) -> None:
+        """Add the different texts of a column."""
+        categories = self._texts[name]
+        categories |= {text for text in batch.column(name).unique().to_pylist() if text}
+        if len(categories) > MOST_CATEGORIES:
+            raise GraphError(
+                f"{self._source.file}: column {name}: expected at most {MOST_CATEGORIES:,} "
+                f"different texts, given more in its first {first + batch.num_rows:,} rows: "
+                "turn them into numbers first"
+            )
 
     def finish(self, rows: int) -> ColumnFeatures | None:
         """Return the features of all columns; None if there are no columns."""
-        columns = [
-            FeatureColumn(name, tuple(sorted(self._texts[name])))
-            if name in self._texts
-            else FeatureColumn(name, numbers=self._width(name, rows))
-            for name in self._names
-        ]
-        return ColumnFeatures(self._source, columns, rows) if columns else None
+        columns, source = [], self._source
+        for name in self._names:
+            if name in self._texts:
+                columns.append(FeatureColumn(name, tuple(sorted(self._texts[name]))))
+            else:
+                width = source.problems.attempt(source.file, name, self._width, name, rows)
+                columns.append(FeatureColumn(name, numbers=width or 1))
+        return ColumnFeatures(source, columns, rows) if columns else None
 
     def _width(self, name: str, rows: int) -> int:
         if not is_list(self._source.schema.field(name).type) or not rows:
@@ -308,6 +320,15 @@ def _open(file: Path) -> Any:
         return parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER)
     except Exception as error:
         raise GraphError(f"{file}: not readable as Parquet: {first_line(error)}") from error
+
+
+def _as_numbers(column: Any) -> Any:
+    """Convert decimals and booleans, of which NumPy would make objects, to float64."""
+    import pyarrow
+    from pyarrow import types
+
+    is_odd = types.is_decimal(column.type) or types.is_boolean(column.type)
+    return column.cast(pyarrow.float64()) if is_odd else column
 
 
 def _refuse_nulls(column: Any, file: Path, name: str, start: int) -> None:

@@ -9,6 +9,7 @@ left out. PyG itself is needed only to read files that hold its classes.
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -65,9 +66,7 @@ def read_pyg(file: Path) -> GraphTables:
     # torch raises many kinds of errors for damaged files.
     except Exception as error:
         raise GraphError(
-            f"{file}: torch cannot read it without unpickling ({first_line(error)}); expected a "
-            "Data or HeteroData where torch_geometric is installed, or torch.save(data.to_dict(), "
-            "FILE)"
+            f"{file}: torch cannot read it without unpickling: {_explain_refusal(error)}"
         ) from error
     if isinstance(content, tuple):
         content = _only_graph(content, file)
@@ -88,6 +87,23 @@ def _load(file: Path) -> Any:
             raise
     with torch.serialization.safe_globals(_plain_classes()):
         return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _explain_refusal(error: Exception) -> str:
+    """Say in one line what torch refuses to read, and what to save instead."""
+    text = str(error)
+    if not (refused := re.search(r"GLOBAL (\S+)", text)):
+        reason = re.search(r"WeightsUnpickler error: (.*)", text)
+        return f"{reason[1] if reason else first_line(error)}; expected a file of torch.save"
+    name = refused[1]
+    if name.startswith("numpy"):
+        return (
+            "it holds NumPy's data; save numbers as tensors (torch.from_numpy(array)), and texts "
+            "as lists (array.tolist()), or leave them out"
+        )
+    if name.startswith("torch_geometric"):
+        return f"it holds {name}; install torch_geometric, or torch.save(data.to_dict(), FILE)"
+    return f"it names {name}; expected tensors, numbers, texts, and lists and dictionaries of them"
 
 
 def _plain_classes() -> list[Any]:

@@ -3,7 +3,7 @@ a batch alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from hopper.graph.importers.label_columns import all_columns, find_label_columns
 from hopper.graph.importers.node_ids import EdgeEnds, NodeIds
 from hopper.graph.importers.spool import Spool
 from hopper.graph.importers.table_columns import Splits
-from hopper.graph.importers.table_file import NamedFeatures, TableFile
+from hopper.graph.importers.table_file import LabelReader, NamedFeatures, TableFile
 from hopper.graph.importers.workspace import Workspace
 from hopper.graph.schema import Labels
 
@@ -51,6 +51,11 @@ class NodeTable(TableContent):
         return self.ids.count
 
     @property
+    def has_ids(self) -> bool:
+        """Whether all nodes have distinct ids."""
+        return not self.ids.source.problems.has_failed(self.ids.source.file, "id")
+
+    @property
     def names(self) -> Sequence[str] | None:
         """The ids by row; None if they are 0, 1, ... in order."""
         return self.ids.names
@@ -73,62 +78,82 @@ class EdgeTable(TableContent):
 def read_node_table(source: TableFile, space: Workspace) -> NodeTable:
     """Read a node table.
 
+    What is wrong with a column becomes a problem of the table, and the column is left out.
+
     Raises
     ------
-    GraphError: a value is wrong. The text names file, column, and line or row.
+    GraphError: the file is damaged, or the kind of its labels is not clear. The text names it.
     """
-    _require(source, "id")
     columns, ids = _Columns(source, space, "id"), NodeIds(source, space)
+    attempt, rows = source.problems.attempt, 0
+    names = _find_columns(source, "id", *columns.names)
     with space.phases.phase(source.file.name, source.estimate_rows()) as progress:
-        for first, batch in source.batches(("id", *columns.names)):
-            ids.add(source.ids(batch, "id", first))
+        for first, batch in source.batches(names):
+            column = attempt(source.file, "id", source.ids, batch, "id", first)
+            if column is not None:
+                ids.add(column)
             columns.read(first, batch)
             progress.advance(batch.num_rows)
-    ids.finish()
-    return NodeTable(**columns.finish(ids.count), ids=ids)
+            rows += batch.num_rows
+    attempt(source.file, "id", ids.finish)
+    ids.count = rows
+    return NodeTable(**columns.finish(rows), ids=ids)
 
 
 def read_edge_table(
-    source: TableFile, sources: NodeTable, targets: NodeTable, space: Workspace
+    source: TableFile, sources: NodeTable | None, targets: NodeTable | None, space: Workspace
 ) -> EdgeTable:
     """Read an edge table.
 
+    What is wrong with a column becomes a problem of the table. A column that is wrong is left out,
+    and ends become 0.
+
     Parameters
     ----------
-    sources, targets: node tables of the source and the destination type.
+    sources, targets: node tables of the source and the destination type; None = there is something
+        wrong with the table, so ids are not looked for.
 
     Raises
     ------
-    GraphError: a value is wrong. The text names file, column, and line or row.
+    GraphError: the file is damaged, or the kind of its labels is not clear. The text names it.
     """
-    _require(source, "src", "dst")
-    columns = _Columns(source, space, "src", "dst", "weight")
-    ends = EdgeEnds(source, sources.ids, targets.ids, space)
+    columns, ends = _Columns(source, space, "src", "dst", "weight"), None
+    if sources is not None and targets is not None and sources.has_ids and targets.has_ids:
+        ends = EdgeEnds(source, sources.ids, targets.ids, space)
     weights = Spool(space.folder, np.float32) if "weight" in source.names else None
-    names = ["src", "dst", *columns.names, *(["weight"] if weights is not None else [])]
+    names = _find_columns(source, "src", "dst", *columns.names)
+    names, rows = [*names, *(["weight"] if weights is not None else [])], 0
     with space.phases.phase(source.file.name, source.estimate_rows()) as progress:
         for first, batch in source.batches(names):
-            ends.add(first, batch)
+            if ends is not None:
+                ends.add(first, batch)
             columns.read(first, batch)
             if weights is not None:
-                weights.append(source.weights(batch, first))
+                _read_into(weights, source, "weight", source.weights, batch, first)
             progress.advance(batch.num_rows)
-    src, dst = ends.finish()
-    all_weights = None if weights is None else weights.finish()
-    return EdgeTable(**columns.finish(src.size), src=src, dst=dst, weights=all_weights)
+            rows += batch.num_rows
+    src = dst = np.zeros(rows, np.int32)
+    if ends is not None:
+        src, dst = ends.finish()
+    return EdgeTable(
+        **columns.finish(rows), src=src, dst=dst, weights=_finish(weights, source, "weight")
+    )
 
 
 class _Columns:
     """Reads the columns that both node and edge tables may have."""
 
     def __init__(self, source: TableFile, space: Workspace, *taken: str) -> None:
-        self._source = source
+        self._source, self._attempt = source, source.problems.attempt
         self._label_columns = find_label_columns(source.names, source.where)
         labels = all_columns(self._label_columns)
-        self._labels = {
-            task: source.label_reader(columns, space.folder)
-            for task, columns in self._label_columns.items()
-        }
+        self._labels: dict[str, LabelReader] = {}
+        for task, columns in self._label_columns.items():
+            reader = self._attempt(
+                source.file, columns[0], source.label_reader, columns, space.folder
+            )
+            if reader is not None:
+                self._labels[task] = reader
         self._splits = Splits(space.folder) if "split" in source.names else None
         self._times = Spool(space.folder, np.int64) if "time" in source.names else None
         taken = (*taken, "time", "split", *labels)
@@ -141,28 +166,62 @@ class _Columns:
         if self._splits is not None:
             self._splits.read(first, batch.column("split"))
         if self._times is not None:
-            self._times.append(self._source.times(batch, first))
-        for reader in self._labels.values():
-            reader.read(first, batch)
+            _read_into(self._times, self._source, "time", self._source.times, batch, first)
+        for task, reader in self._labels.items():
+            self._attempt(
+                self._source.file, self._label_columns[task][0], reader.read, first, batch
+            )
         self._features.read(first, batch)
 
     def finish(self, rows: int) -> dict[str, Any]:
         """Return the fields of :class:`TableContent`."""
-        by_task = {task: reader.finish() for task, reader in self._labels.items()}
-        (labels, label_names), task_names = join_read(by_task, f"{self._source.file}: labels")
+        file, by_task = self._source.file, {}
+        for task, reader in self._labels.items():
+            read = self._attempt(file, self._label_columns[task][0], reader.finish)
+            if read is not None:
+                by_task[task] = read
+        joined = self._attempt(file, "labels", join_read, by_task, f"{file}: labels")
+        (labels, label_names), task_names = joined or ((None, []), {})
         return {
             "labels": labels,
             "label_names": label_names,
             "task_names": task_names,
             "splits": None if self._splits is None else self._splits.finish(),
             "features": self._features.finish(rows),
-            "times": None if self._times is None else self._times.finish(),
+            "times": _finish(self._times, self._source, "time"),
         }
 
 
-def _require(source: TableFile, *columns: str) -> None:
+def _read_into(
+    spool: Spool,
+    source: TableFile,
+    column: str,
+    read: Callable[[Any, int], NDArray[Any]],
+    batch: Any,
+    first: int,
+) -> None:
+    """Read a batch of a column into a spool, unless the column is wrong."""
+    values = source.problems.attempt(source.file, column, read, batch, first)
+    if values is not None:
+        spool.append(values)
+
+
+def _finish(spool: Spool | None, source: TableFile, column: str) -> NDArray[Any] | None:
+    """Return all of a column; None if there is none, or if it is wrong."""
+    if spool is None or source.problems.has_failed(source.file, column):
+        return None
+    return spool.finish()
+
+
+def _find_columns(source: TableFile, *columns: str) -> list[str]:
+    """Return the columns that the table has; each that it lacks is a problem."""
     for column in columns:
-        if column not in source.names:
-            raise GraphError(
-                f"{source.where}: column {column}: expected, but missing in {list(source.names)}"
-            )
+        source.problems.attempt(source.file, column, _require, source, column)
+    return [column for column in columns if column in source.names]
+
+
+def _require(source: TableFile, column: str) -> None:
+    if column not in source.names:
+        raise GraphError(
+            f"{source.where}: column {column}: expected, but missing in {list(source.names)}"
+        )

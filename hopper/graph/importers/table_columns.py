@@ -124,16 +124,24 @@ class ColumnFeatures:
         return np.dtype(np.float32)
 
     def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Iterate over chunks of at most 64 MiB; missing numbers are NaN."""
+        """Iterate over chunks of at most 64 MiB; missing numbers are NaN.
+
+        Columns that cannot be read are problems of the table, and 0.
+        """
         step = max(1, CHUNK_BYTES // (4 * self.shape[1]))
-        for first, batch in self.source.batches([column.name for column in self.columns], step):
+        source = self.source
+        for first, batch in source.batches([column.name for column in self.columns], step):
             rows, start = np.empty((batch.num_rows, self.shape[1]), np.float32), 0
             for column in self.columns:
                 stop = start + column.width
                 if column.categories:
                     rows[:, start:stop] = one_hot(batch.column(column.name), column)
                 else:
-                    rows[:, start:stop] = self.source.features(batch, column, first)
+                    read = source.features
+                    numbers = source.problems.attempt(
+                        source.file, column.name, read, batch, column, first
+                    )
+                    rows[:, start:stop] = 0 if numbers is None else numbers
                 start = stop
             yield first, rows
 

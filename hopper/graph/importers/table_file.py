@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.graph.importers.feature_columns import FeatureColumn
 from hopper.graph.importers.label_columns import Read
+from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.tables import FeatureTable
 
 BATCH_ROWS: Final = 1 << 18
@@ -58,6 +59,8 @@ class TableFile(Protocol):
     """A table that is read in batches of columns, which are pyarrow arrays."""
 
     file: Path
+    problems: Problems
+    """collects what is wrong with the table's columns"""
     names: Sequence[str]
     """the names of the columns"""
     where: str
@@ -143,11 +146,12 @@ def is_list(arrow_type: Any) -> bool:
 
 
 def is_number(arrow_type: Any) -> bool:
-    """Return whether a pyarrow type is of numbers or booleans."""
+    """Return whether a pyarrow type is of numbers, decimal ones too, or booleans."""
     from pyarrow import types
 
     return bool(
         types.is_integer(arrow_type)
         or types.is_floating(arrow_type)
+        or types.is_decimal(arrow_type)
         or types.is_boolean(arrow_type)
     )

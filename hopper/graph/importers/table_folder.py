@@ -14,7 +14,7 @@ file. ``.parquet`` files have the same names and columns.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,9 +28,11 @@ from hopper.graph.importers.csv_tables import CsvFile
 from hopper.graph.importers.estimate import estimate_import
 from hopper.graph.importers.feature_columns import describe_classes
 from hopper.graph.importers.parquet_tables import ParquetFile
+from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.read_tables import (
     EdgeTable,
     NodeTable,
+    TableContent,
     read_edge_table,
     read_node_table,
 )
@@ -50,6 +52,7 @@ def read_folder(
     folder: Path,
     suffix: Suffix,
     space: Workspace | None = None,
+    problems: Problems | None = None,
     *,
     target_follows: bool = False,
 ) -> GraphTables:
@@ -62,27 +65,43 @@ def read_folder(
     Parameters
     ----------
     space: memory and folder for the work; None = half of the memory, and a temporary folder.
+    problems: collects what is wrong with tables. Columns that are wrong are left out of the result.
+        None = it is raised.
     target_follows: the caller will choose the target relations, so several tables may qualify.
 
     Raises
     ------
-    GraphError: a table is missing or malformed. The text names file, line or row, and column.
+    GraphError: there are no tables, or without ``problems``, one is malformed. The text names file,
+        line or row, and column.
     RequestError: a library that reads or joins tables is missing, or memory does not suffice.
     """
     if space is None:
         with open_workspace(Path(tempfile.gettempdir()) / "hopper-tables") as workspace:
             return read_folder(folder, suffix, workspace, target_follows=target_follows)
-    node_files, edge_files = find_tables(folder, suffix)
-    tables = GraphTables(folder.name, f"{_KINDS[suffix]} tables {folder.name}", "", {}, {})
+    found = Problems() if problems is None else problems
+    node_files, edge_files = find_tables(folder, suffix, found)
+    tables = GraphTables(
+        folder.name, f"{_KINDS[suffix]} tables {folder.name}", "", {}, {}, problems=found
+    )
     nodes: dict[str, NodeTable] = {}
+    by_owner: dict[Labelled, TableContent] = {}
     for name, file in node_files.items():
-        nodes[name] = read_node_table(file, space)
-        tables.counts[name] = nodes[name].count
-    edges = {
-        relation: read_edge_table(file, nodes[relation.src], nodes[relation.dst], space)
-        for relation, file in edge_files.items()
-    }
-    _fill(tables, nodes, edges, folder, target_follows)
+        node_table = found.attempt(file.file, "table", read_node_table, file, space)
+        if node_table is not None:
+            nodes[name] = by_owner[name] = node_table
+            tables.counts[name] = node_table.count
+    edges: dict[Relation, EdgeTable] = {}
+    for relation, file in edge_files.items():
+        ends = (nodes.get(relation.src), nodes.get(relation.dst))
+        edge_table = found.attempt(file.file, "table", read_edge_table, file, *ends, space)
+        if edge_table is not None and None not in ends:
+            edges[relation] = by_owner[relation] = edge_table
+    _fill(tables, nodes, edges)
+    # Where a table or a column is left out, the target may seem to be unclear.
+    for_target = Problems() if found else found
+    for_target.attempt(folder, "target", _choose_target, tables, by_owner, folder, target_follows)
+    if problems is None:
+        found.raise_all()
     return tables
 
 
@@ -97,12 +116,16 @@ def import_folder(
 ) -> list[str]:
     """Read a folder of tables and write a graph directory, as ``import_graph`` does."""
     refuse_occupied(out)
-    nodes, edges = find_tables(folder, suffix)
+    problems = Problems()
+    nodes, edges = find_tables(folder, suffix, problems)
     with open_workspace(out, options.memory_limit, Phases(watcher.progress)) as space:
         both_ways = bool(options.symmetrize or options.add_reverse)
-        estimate = estimate_import(nodes, edges, space, both_ways=both_ways)
-        watcher.tell(estimate.tell(out, space))
-        tables = read_folder(folder, suffix, space, target_follows=bool(options.targets))
+        estimate = problems.attempt(
+            folder, "estimate", estimate_import, nodes, edges, space, both_ways=both_ways
+        )
+        if estimate is not None:
+            watcher.tell(estimate.tell(out, space))
+        tables = read_folder(folder, suffix, space, problems, target_follows=bool(options.targets))
         if name is not None:
             tables.name = name
         check_tables(tables)
@@ -110,44 +133,57 @@ def import_folder(
 
 
 def find_tables(
-    folder: Path, suffix: Suffix
+    folder: Path, suffix: Suffix, problems: Problems
 ) -> tuple[dict[str, TableFile], dict[Relation, TableFile]]:
     """Find the node tables by type and the edge tables by relation, and read their headers.
 
+    A file whose name or header is wrong is a problem, and is left out.
+
     Raises
     ------
-    GraphError: there are no node tables, or a file's name is wrong.
+    GraphError: there are no node tables.
     """
-    file_class: type[CsvFile] | type[ParquetFile] = CsvFile if suffix == "csv" else ParquetFile
-    nodes: dict[str, TableFile] = {}
+    file_class: Callable[[Path, Problems], TableFile] = CsvFile if suffix == "csv" else ParquetFile
+    nodes: dict[str, TableFile | None] = {}
     for file in _list_files(folder, "nodes", suffix):
-        node_type = _split_file_name(file, 1, ["node"])[0]
-        if node_type in nodes:
-            raise GraphError(f"{file}: node type {node_type} has two tables")
-        nodes[node_type] = file_class(file)
-    if not nodes:
+        node_type = problems.attempt(file, "name", _name_type, file, nodes)
+        if node_type is not None:
+            nodes[node_type] = problems.attempt(file, "table", file_class, file, problems)
+    if not nodes and not problems:
         raise GraphError(
             f"{folder}: expected nodes.{suffix} or nodes__<type>.{suffix}, given neither"
         )
     edges: dict[Relation, TableFile] = {}
     for file in _list_files(folder, "edges", suffix):
-        src, rel, dst = _split_file_name(file, 3, ["node", "edge", "node"])
-        relation = read_relation(src, rel, dst, edges, str(file))
-        for end in (src, dst):
-            if end not in nodes:
-                raise GraphError(f"{file}: expected a table nodes__{end}.{suffix}, given none")
-        edges[relation] = file_class(file)
-    return nodes, edges
+        relation = problems.attempt(file, "name", _name_relation, file, nodes, edges)
+        table = problems.attempt(file, "table", file_class, file, problems)
+        if relation is not None and table is not None:
+            edges[relation] = table
+    return {name: table for name, table in nodes.items() if table is not None}, edges
+
+
+def _name_type(file: Path, taken: Mapping[str, Any]) -> str:
+    """Return the node type that a file's name tells."""
+    node_type = _split_file_name(file, 1, ["node"])[0]
+    if node_type in taken:
+        raise GraphError(f"{file}: node type {node_type} has two tables")
+    return node_type
+
+
+def _name_relation(file: Path, nodes: Mapping[str, Any], taken: dict[Relation, Any]) -> Relation:
+    """Return the relation that a file's name tells, whose node types have tables."""
+    src, rel, dst = _split_file_name(file, 3, ["node", "edge", "node"])
+    relation = read_relation(src, rel, dst, taken, str(file))
+    for end in (src, dst):
+        if end not in nodes:
+            raise GraphError(f"{file}: expected a table nodes__{end}{file.suffix}, given none")
+    return relation
 
 
 def _fill(
-    tables: GraphTables,
-    nodes: Mapping[str, NodeTable],
-    edges: Mapping[Relation, EdgeTable],
-    folder: Path,
-    target_follows: bool,
+    tables: GraphTables, nodes: Mapping[str, NodeTable], edges: Mapping[Relation, EdgeTable]
 ) -> None:
-    splits: dict[str | Relation, Mapping[str, Any]] = {}
+    """Add the content of the tables, but for the splits."""
     for name, table in nodes.items():
         if table.features is not None:
             tables.features[name] = table.features
@@ -159,8 +195,6 @@ def _fill(
             tables.times[name] = table.times
         if table.names is not None:
             tables.names[name] = table.names
-        if table.splits is not None:
-            splits[name] = table.splits
     for relation, edge_table in edges.items():
         tables.edges[relation] = (edge_table.src, edge_table.dst)
         if edge_table.features is not None:
@@ -173,9 +207,19 @@ def _fill(
         if edge_table.labels is not None:
             tables.labels[relation] = edge_table.labels
             _add_label_names(tables, relation, edge_table.label_names, edge_table.task_names)
-        if edge_table.splits is not None:
-            splits[relation] = edge_table.splits
-    candidates: list[str | Relation] = list(splits or find_labelled(tables) or nodes)
+
+
+def _choose_target(
+    tables: GraphTables,
+    by_owner: Mapping[Labelled, TableContent],
+    folder: Path,
+    target_follows: bool,
+) -> None:
+    """Choose the target and its splits, of those that tables have."""
+    splits: dict[str | Relation, Mapping[str, Any]] = {
+        owner: table.splits for owner, table in by_owner.items() if table.splits is not None
+    }
+    candidates: list[str | Relation] = list(splits or find_labelled(tables) or tables.counts)
     relations = [candidate for candidate in candidates if isinstance(candidate, Relation)]
     if len(relations) == len(candidates) > 1:
         _fill_link_splits(tables, relations, splits, folder)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.problems import Problems
 from hopper.graph.layout import check_name, safe_name
 from hopper.graph.schema import Labelled, Labels, Relation
 
@@ -96,11 +97,21 @@ class GraphTables:
     """relations that are predicted together with a target relation"""
     notes: list[str] = field(default_factory=list)
     """notes for the user on how the source was read"""
+    problems: Problems = field(default_factory=Problems)
+    """what is wrong with the source, which refuses it before anything is written"""
 
 
 def target_relations(tables: GraphTables) -> tuple[Relation, ...]:
     """Return the relations whose edges are predicted; empty where nodes are predicted."""
     return () if isinstance(tables.target, str) else (tables.target, *tables.also)
+
+
+def feature_tables(tables: GraphTables) -> Iterator[tuple[Labelled, str, FeatureTable]]:
+    """Iterate over features of nodes and edges: of what they are, in words too, and the table."""
+    for name, table in tables.features.items():
+        yield name, f"features of {name}", table
+    for relation, table in tables.edge_features.items():
+        yield relation, f"edge features of {relation}", table
 
 
 def find_labelled(tables: GraphTables) -> list[Labelled]:
