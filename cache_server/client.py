@@ -93,6 +93,7 @@ class FeatureClient:
                 f"found {deadline!r} and {ids_per_request!r}"
             )
         security.check_client(addresses)
+        security.warn_of_open_secrets()
         self.addresses = tuple(addresses)
         self.deadline = deadline
         self._ids_per_request = ids_per_request

@@ -75,6 +75,7 @@ class Connection:
     def _renew(self) -> None:
         with self._lock:
             try:
+                self._security.check_certificates()
                 # The old channel closes by itself once its calls have ended.
                 self._channel, self._methods = self._open()
             except SecurityError as error:
