@@ -16,18 +16,19 @@ import psutil
 LIMIT_VARIABLE: Final = "HOPPER_MEMORY_LIMIT"
 _CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 _LIMIT_FILES: Final = (
-    ("memory.max", "memory.current", "file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+    ("memory.max", "memory.current", "file", "shmem"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"),
 )
-"""of versions 2 and 1: the files with the limit and the usage, and the cached part's key in
-``memory.stat``"""
+"""of versions 2 and 1: the files with the limit and the usage, and the keys of the cached part and
+of tmpfs's share of it in ``memory.stat``"""
 
 
 def available_memory(groups: Sequence[Path] | None = None) -> int:
     """Return the bytes that this process can still allocate.
 
     This is the least of what the machine, its control groups and ``HOPPER_MEMORY_LIMIT`` leave.
-    Pages that cache files count as free.
+    Pages that cache files count as free; those of tmpfs do not, since they have no file behind
+    them.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def _with_ancestors(mount: Path, path: str) -> Iterator[Path]:
 
 def _left(group: Path) -> int | None:
     """Return the bytes that a control group's limit leaves; None if it has no limit."""
-    for limit_file, used_file, cache in _LIMIT_FILES:
+    for limit_file, used_file, cache, tmpfs in _LIMIT_FILES:
         try:
             limit = (group / limit_file).read_text().strip()
             used = int((group / used_file).read_text())
@@ -83,6 +84,7 @@ def _left(group: Path) -> int | None:
             continue
         if limit == "max":
             return None
-        cached = dict(line.split() for line in stat if len(line.split()) == 2).get(cache, "0")
-        return max(0, int(limit) - used + int(cached))
+        pages = dict(line.split() for line in stat if len(line.split()) == 2)
+        cached = int(pages.get(cache, "0")) - int(pages.get(tmpfs, "0"))
+        return max(0, int(limit) - used + cached)
     return None

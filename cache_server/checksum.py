@@ -1,4 +1,4 @@
-"""Checksums of files, rows and divisions: XXH3 of the library xxhash.
+"""Checksums of files and divisions: XXH3 of the library xxhash.
 
 They detect accidental changes by a disk, a network card or an interrupted copy. They are not
 signatures: whoever can write a file can write its checksum too.
@@ -26,8 +26,3 @@ def file_checksum(path: Path) -> str:
         while piece := file.read(_PIECE_BYTES):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def rows_checksum(rows: bytes | bytearray | memoryview, seed: int) -> int:
-    """Return the 64-bit XXH3 of a chunk of rows; ``seed`` is an unsigned 64-bit integer."""
-    return xxhash.xxh3_64_intdigest(rows, seed)

@@ -93,6 +93,7 @@ class FeatureClient:
                 f"found {deadline!r} and {ids_per_request!r}"
             )
         security.check_client(addresses)
+        security.warn_of_open_secrets()
         self.addresses = tuple(addresses)
         self.deadline = deadline
         self._ids_per_request = ids_per_request
@@ -151,14 +152,14 @@ class FeatureClient:
         self._check_server(server)
         deadline = Deadline(self.deadline)
         patience = self._patience(server, "Describe", deadline, threading.Event())
-        return self._describe(server, patience)
+        return self._describe(patience)
 
     def is_serving(self, server: int) -> bool:
         """Return whether the health check of ``server`` succeeds; raise as :meth:`describe`."""
         self._check_open()
         self._check_server(server)
         patience = self._patience(server, "Check", Deadline(self.deadline), threading.Event())
-        return self._says_serving(server, patience)
+        return self._says_serving(patience)
 
     def fetch_rows(
         self,
@@ -259,27 +260,26 @@ class FeatureClient:
 
     def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
         patience = self._patience(server, "wait until serving", deadline, stop)
-        while not self._says_serving(server, patience):
+        while not self._says_serving(patience):
             patience.wait_to_retry("it says that it does not serve")
-        description = self._describe(server, patience)
+        description = self._describe(patience)
         self._check_identity(server, description, patience)
         with self._transfer_lock:
             self._ids_per_request = min(self._ids_per_request, description.ids_per_request)
 
-    def _says_serving(self, server: int, patience: Patience) -> bool:
+    def _says_serving(self, patience: Patience) -> bool:
         request = health_pb2.HealthCheckRequest(service=SERVICE)
-        reply = self._attempt(server, CHECK, request, patience)
+        reply = self._attempt(CHECK, request, patience)
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def _patience(
         self, server: int, operation: str, deadline: Deadline, stop: threading.Event
     ) -> Patience:
-        replicas = self._connections[server]
-        turn = replicas.turn if replicas.are_several else None
-        return Patience(server, self.addresses[server], operation, deadline, stop, turn)
+        address, replicas = self.addresses[server], self._connections[server]
+        return Patience(server, address, operation, deadline, stop, replicas)
 
     def _check_identity(self, server: int, description: Any, patience: Patience) -> None:
-        """Check that the server at an address is the expected one, and remember that it is.
+        """Check that the server which was asked is the expected one, and remember that it is.
 
         Parameters
         ----------
@@ -292,10 +292,10 @@ class FeatureClient:
         misfit = find_misfit(description, server, len(self.addresses), self._division)
         if misfit:
             raise patience.bad_reply(misfit)
-        self._connections[server].know()
+        self._connections[server].know(patience.connection)
 
-    def _describe(self, server: int, patience: Patience) -> ServerDescription:
-        reply = self._attempt(server, DESCRIBE, features_pb2.DescribeRequest(), patience)
+    def _describe(self, patience: Patience) -> ServerDescription:
+        reply = self._attempt(DESCRIBE, features_pb2.DescribeRequest(), patience)
         names = [field.name for field in fields(TableDescription)]
         tables = [TableDescription(**{n: getattr(t, n) for n in names}) for t in reply.tables]
         return ServerDescription(
@@ -307,11 +307,12 @@ class FeatureClient:
             reply.division,
         )
 
-    def _attempt(self, server: int, method: str, request: Any, patience: Patience) -> Any:
+    def _attempt(self, method: str, request: Any, patience: Patience) -> Any:
         """Call a method with a single reply, as many times as ``patience`` allows."""
         while True:
             try:
-                return self._invoke(server, method, request, patience.attempt_seconds())
+                timeout = patience.attempt_seconds()
+                return self._invoke(patience.connection, method, request, timeout)
             except grpc.RpcError as error:
                 patience.retry_after_error(error)
 
@@ -319,14 +320,16 @@ class FeatureClient:
         self, server: int, method: str, patience: Patience, request: Any, timeout: float
     ) -> Any:
         """Call a method after checking, once, that the server is the expected one."""
-        if not self._connections[server].is_known:
-            description = self._invoke(server, DESCRIBE, features_pb2.DescribeRequest(), timeout)
+        connection = patience.connection
+        if not self._connections[server].is_known(connection):
+            question = features_pb2.DescribeRequest()
+            description = self._invoke(connection, DESCRIBE, question, timeout)
             self._check_identity(server, description, patience)
-        return self._invoke(server, method, request, timeout)
+        return self._invoke(connection, method, request, timeout)
 
-    def _invoke(self, server: int, method: str, request: Any, timeout: float) -> Any:
+    def _invoke(self, connection: Connection, method: str, request: Any, timeout: float) -> Any:
         try:
-            return self._connections[server].call(method, request, timeout)
+            return connection.call(method, request, timeout)
         except ValueError:
             # grpc raises this for a channel that was closed during the call.
             self._check_open()

@@ -75,6 +75,7 @@ class Connection:
     def _renew(self) -> None:
         with self._lock:
             try:
+                self._security.check_certificates()
                 # The old channel closes by itself once its calls have ended.
                 self._channel, self._methods = self._open()
             except SecurityError as error:
@@ -109,35 +110,36 @@ class Replicas:
     Parameters
     ----------
     connections: one to each server; at least one.
+
+    Attributes
+    ----------
+    current: the connection to the server that is asked now.
     """
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._connections = tuple(connections)
         # The choice of the first server need not be unpredictable.
-        self._current = random.randrange(len(connections))  # noqa: S311
-        self._known = set[int]()
+        self.current = random.choice(self._connections)  # noqa: S311
+        self._known = set[Connection]()
 
     @property
     def are_several(self) -> bool:
         """Return whether there is another server to ask."""
         return len(self._connections) > 1
 
-    @property
-    def is_known(self) -> bool:
-        """Return whether the current server was checked, or needs no check as the only one."""
-        return not self.are_several or self._current in self._known
+    def is_known(self, connection: Connection) -> bool:
+        """Return whether a server was checked, or needs no check as the only one."""
+        return not self.are_several or connection in self._known
 
-    def know(self) -> None:
-        """Remember that the current server is the expected one."""
-        self._known.add(self._current)
+    def know(self, connection: Connection) -> None:
+        """Remember that a server is the expected one."""
+        self._known.add(connection)
 
-    def turn(self) -> None:
-        """Move on to the next server."""
-        self._current = (self._current + 1) % len(self._connections)
-
-    def call(self, method: str, request: Any, timeout: float) -> Any:
-        """Call a method of the current server; see :meth:`Connection.call`."""
-        return self._connections[self._current].call(method, request, timeout)
+    def leave(self, failed: Connection) -> None:
+        """Move on to the next server, unless another call that failed has done so already."""
+        if self.current is failed:
+            after = self._connections.index(failed) + 1
+            self.current = self._connections[after % len(self._connections)]
 
     def close(self) -> None:
         """Close all connections."""

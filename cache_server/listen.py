@@ -33,6 +33,7 @@ def bind(server: Any, listen: str, security: Security = PLAIN) -> str:
     host, port = parse_address(listen)
     check_free(host, port, listen)
     security.check_server(listen)
+    security.warn_of_open_secrets()
     credentials = security.server_credentials()
     try:
         if credentials is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -15,20 +16,32 @@ _SMALL_TABLE_BYTES: Final = 128 << 10
 """
 
 
-def read_rows_alone(table: NDArray[Any]) -> bool:
+def exceed_memory(nbytes: int) -> bool:
+    """Return whether so many bytes of tables are too many to stay in memory."""
+    return nbytes > _SHARE_OF_MEMORY * available_memory()
+
+
+def feature_bytes(folder: Path) -> int:
+    """Return the bytes of all files of features in a server's folder."""
+    return sum(file.stat().st_size for file in folder.glob("*features/**/*.npy"))
+
+
+def read_rows_alone(table: NDArray[Any], together: int = 0) -> bool:
     """Switch the kernel's read-ahead off for a mapped table that does not fit memory.
 
     By default the kernel reads up to megabytes around each missing row, which evict other rows. For
-    a table that fits memory that is faster, since all of it is kept.
+    tables that fit memory that is faster, since all of them are kept.
+
+    Parameters
+    ----------
+    together: bytes of all tables that are read beside this one, if they are more than its own.
 
     Returns
     -------
     Whether read-ahead was switched off.
     """
     # Finding out how much memory is available costs a millisecond of reading files.
-    if table.nbytes <= _SMALL_TABLE_BYTES:
-        return False
-    if table.nbytes <= _SHARE_OF_MEMORY * available_memory():
+    if table.nbytes <= _SMALL_TABLE_BYTES or not exceed_memory(max(table.nbytes, together)):
         return False
     mapped = map_of(table)
     if mapped is None:

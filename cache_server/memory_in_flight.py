@@ -22,8 +22,17 @@ COPIES_OF_DRAW: Final = 8
 """times the size of a message of neighbours: draws are in 64 bits and joined, messages in 32"""
 
 
-class MemoryExhausted(Exception):
-    """Replies and requests already hold the memory that they may hold."""
+class NoRoom(Exception):
+    """A client, or all of them together, already have the replies or the memory that they may have.
+
+    Attributes
+    ----------
+    client: name of the client's connection or address; "" = all clients together.
+    """
+
+    def __init__(self, client: str, text: str) -> None:
+        super().__init__(text)
+        self.client = client
 
 
 def default_memory() -> int:
@@ -69,10 +78,10 @@ class MemoryInFlight:
 
         Raises
         ------
-        MemoryExhausted: it would exceed the limit.
+        NoRoom: it would exceed the limit.
         """
         if self._held and self.nbytes + WAITING_BYTES > self.limit:
-            raise MemoryExhausted(self._describe("all", self.limit))
+            raise _no_memory("", self.limit)
 
     def change(self, names: Sequence[str], before: int, after: int, *, asks: bool = True) -> None:
         """Change the number of bytes that one reply holds.
@@ -85,18 +94,18 @@ class MemoryInFlight:
 
         Raises
         ------
-        MemoryExhausted: the change would exceed a limit. Nothing has changed then.
+        NoRoom: the change would exceed a limit. Nothing has changed then.
         """
         shares = (self.limit // 4, self.limit // 4 * 3)
         with self._lock:
             if asks and after > before:
                 others = self._held - before
                 if others and self.nbytes - before + after > self.limit:
-                    raise MemoryExhausted(self._describe("all", self.limit))
+                    raise _no_memory("", self.limit)
                 for name, share in zip(names, shares, strict=True):
                     others = self._by_peer[name] - before
                     if others and others + after > share:
-                        raise MemoryExhausted(self._describe(name, share))
+                        raise _no_memory(name, share)
             self._held += after - before
             for name in names:
                 self._by_peer[name] += after - before
@@ -104,8 +113,11 @@ class MemoryInFlight:
                     # Clients that hold nothing are removed, or the dictionary would grow forever.
                     del self._by_peer[name]
 
-    def _describe(self, client: str, limit: int) -> str:
-        return f"replies to {client} may hold {limit:,} bytes of this server's memory, and do"
+
+def _no_memory(client: str, limit: int) -> NoRoom:
+    whose = client or "all"
+    text = f"replies to {whose} may hold {limit:,} bytes of this server's memory, and do"
+    return NoRoom(client, text)
 
 
 class CountedPool(futures.ThreadPoolExecutor):

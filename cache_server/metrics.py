@@ -71,7 +71,7 @@ class ServerMetrics:
             ("memory_in_flight_limit_bytes", "that may be held", lambda: flow.memory.limit),
         ):
             Gauge(name, text, **common).set_function(read_value)
-        slow = Counter("slow_readers", "replies given up since nobody read them", **common)
+        slow = Counter("slow_readers", "replies given up since clients let them wait", **common)
         flow.on_given_up = lambda _stream: slow.inc()
         # Looking a counter up by its labels takes longer than counting, so they are kept.
         self._by_status: dict[tuple[str, grpc.StatusCode], Counter] = {}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 import grpc
 
+from cache_server.connection import Replicas
 from cache_server.errors import (
     BadReply,
     CallError,
@@ -40,8 +40,15 @@ _FIRST_HINT_MS, _LONGEST_HINT_MS = 50, 2000
 _LONGEST_HINT: Final = 6
 """most digits of a hint; longer ones are ignored"""
 
-_TRANSIENT: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
-
+_TRANSIENT: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.CANCELLED,
+)
+_CANCELLED_BY_SERVER: Final = (
+    "the server gave the call up: rows were left unread for its --send-timeout, or for a tenth of "
+    "it while other calls found no room, or it is ending"
+)
 
 # grpc reports a message above its size limit as RESOURCE_EXHAUSTED. A retry would fail as well.
 _TOO_LARGE: Final = "larger than max"
@@ -87,7 +94,11 @@ class Patience:
     server, address, operation: what every error names.
     deadline: shared by all attempts.
     stop: set when the operation is no longer wanted; ends a wait at once.
-    turn: switches to another server of the same rows for the next attempt; None = there is none.
+    replicas: the servers of the same rows, of which the next attempt asks another one.
+
+    Attributes
+    ----------
+    connection: the connection that the next attempt uses.
     """
 
     def __init__(
@@ -97,12 +108,13 @@ class Patience:
         operation: str,
         deadline: Deadline,
         stop: threading.Event,
-        turn: Callable[[], None] | None = None,
+        replicas: Replicas,
     ) -> None:
         self._names_for_errors = (server, address, operation, deadline.limit_seconds)
         self._deadline = deadline
         self._stop = stop
-        self._turn = turn
+        self._replicas = replicas
+        self.connection = replicas.current
         self._failures = 0
         self._altered = 0
         self._wait = FIRST_WAIT_SECONDS
@@ -121,7 +133,7 @@ class Patience:
         remaining = self._deadline.remaining()
         if remaining < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()
-        return remaining if self._turn is None else remaining / 2
+        return remaining / 2 if self._replicas.are_several else remaining
 
     def reset_wait(self) -> None:
         """Begin with short waits again, since the server has answered something."""
@@ -136,7 +148,8 @@ class Patience:
         """
         code = error.code()
         is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        if is_late and (self._turn is None or self._deadline.remaining() < _LAST_TURN_SECONDS):
+        can_turn = self._replicas.are_several
+        if is_late and not (can_turn and self._deadline.remaining() >= _LAST_TURN_SECONDS):
             raise self._expired() from error
         self._check_wanted()
         if (not is_late and code not in _TRANSIENT) or _TOO_LARGE in (error.details() or ""):
@@ -144,8 +157,10 @@ class Patience:
             prefix = "" if error_class is InvalidRequest else f"{code.name}: "
             raise error_class(*self._names_for_errors, f"{prefix}{error.details()}") from error
         # The hint is this server's; the next attempt may ask another one.
-        hint = read_hint(error) if self._turn is None else 0.0
-        self.wait_to_retry(f"{code.name}: {error.details()}", hint)
+        hint = 0.0 if can_turn else read_hint(error)
+        cancelled = code is grpc.StatusCode.CANCELLED
+        details = _CANCELLED_BY_SERVER if cancelled else error.details()
+        self.wait_to_retry(f"{code.name}: {details}", hint)
 
     def retry_after_altered(self, reason: str) -> None:
         """Wait before the next attempt after a reply that was altered on its way.
@@ -176,11 +191,12 @@ class Patience:
         self._last = reason
         server, address, operation, _ = self._names_for_errors
         fields = {"server": server, "address": address, "operation": operation}
-        if self._turn is None:
-            events.note("retry", f"feature server {server} is asked again: {reason}", **fields)
-        else:
+        if self._replicas.are_several:
             events.note("failover", f"another server of part {server}: {reason}", **fields)
-            self._turn()
+            self._replicas.leave(self.connection)
+            self.connection = self._replicas.current
+        else:
+            events.note("retry", f"feature server {server} is asked again: {reason}", **fields)
         remaining = self._deadline.remaining()
         if remaining < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()

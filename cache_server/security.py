@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
 import socket
 import ssl
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from typing import Any, Final
 
 import grpc
 
+from cache_server.certificates import find_fault
 from cache_server.errors import SecurityError
 from cache_server.events import events
 
@@ -84,9 +87,36 @@ class Security:
                 "tls_key, tls_certificate: expected both or neither, given "
                 f"{self.tls_key or self.tls_certificate!r} alone"
             )
-        self._read_tls()
+        self.check_certificates()
         if self.token_file:
             _read_token(self.token_file)
+
+    def check_certificates(self) -> None:
+        """Refuse certificates that the other end would refuse.
+
+        An end's own certificate must come from an authority in tls_ca.
+
+        Raises
+        ------
+        SecurityError: one cannot be used, is expired, not valid yet, or of another authority; names
+            file and reason.
+        """
+        self._load_tls()
+        fault = find_fault(self.tls_ca, self.tls_certificate, self.tls_key)
+        if fault is not None:
+            file, reason = fault
+            key = "tls_ca" if file == self.tls_ca else "tls_certificate"
+            raise SecurityError(
+                f"{key}: {file}: {reason}; have it issued anew (docs/howto/secure.md)"
+            )
+
+    def warn_of_open_secrets(self) -> None:
+        """Write a warning for each file with a secret that not its owner alone can read."""
+        for key in ("tls_key", "token_file"):
+            file = getattr(self, key)
+            readers = readers_of(file) if file else ""
+            if readers:
+                events.warn("open secret", f"{key}: {file}: {readers}; chmod 600 {file}")
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
         """Make a grpc server's credentials; None = no TLS.
@@ -99,6 +129,7 @@ class Security:
         files = WatchedFiles(self.tls_files)
 
         def configuration() -> grpc.ServerCertificateConfiguration:
+            self.check_certificates()
             ca, chain, key = self._read_tls()
             return grpc.ssl_server_certificate_configuration([(key, chain)], ca)
 
@@ -271,6 +302,21 @@ class WatchedFiles:
             else:
                 states.append((status.st_mtime_ns, status.st_size, status.st_ino))
         return states
+
+
+def readers_of(file: str) -> str:
+    """Return who can read a file that nobody else should, as a text; "" = nobody.
+
+    The group may read a file of another user, such as root's, if this process does so as its
+    member.
+    """
+    status = Path(file).stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & stat.S_IROTH:
+        return f"every user of this machine can read it (mode {mode:o})"
+    if mode & stat.S_IRGRP and status.st_uid == os.geteuid():
+        return f"its group can read it (mode {mode:o})"
+    return ""
 
 
 def is_loopback(address: str) -> bool:

@@ -90,7 +90,7 @@ class FeatureServer:
                 for path in [security.token_file]
                 if path
             ]
-            + [WaitingGuard(in_flight, metrics_of_server.count_refused_waiting)],
+            + [WaitingGuard(self._flow, metrics_of_server.count_refused_waiting)],
         )
         quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
         self._grpc.add_generic_rpc_handlers(self._servicer.handlers(quick))

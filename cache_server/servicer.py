@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from cache_server.defaults import IDS_PER_REQUEST
 from cache_server.errors import BadRequest
 from cache_server.events import events
-from cache_server.flow import FlowControl, Stream, TooManyReplies
+from cache_server.flow import FlowControl, Stream
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import HopDraw, ServerDraw
 from cache_server.memory_in_flight import (
     COPIES_OF_CHUNK,
     COPIES_OF_DRAW,
     COPIES_OF_REQUEST,
-    MemoryExhausted,
+    NoRoom,
 )
 from cache_server.metrics import ServerMetrics
 from cache_server.retry import retry_hint
@@ -182,9 +182,10 @@ class FeatureServicer:
         Raises
         ------
         BadRequest: no request came.
-        MemoryExhausted: the memory is not available.
+        NoRoom: the memory is not available.
         """
-        request = next(requests, None)
+        with stream.wait_for_client():
+            request = next(requests, None)
         if request is None:
             raise BadRequest("expected one request, found none")
         self._flow.hold(stream, COPIES_OF_REQUEST * len(request))
@@ -230,14 +231,18 @@ class FeatureServicer:
         try:
             self._check_addressee(context)
             with self._flow.admit(stream):
-                yield from answer(requests, stream)
+                for message in answer(requests, stream):
+                    # gRPC goes on with this generator when the client has room for more.
+                    with stream.wait_for_client():
+                        yield message
             status = grpc.StatusCode.OK
         except BadRequest as error:
             status = grpc.StatusCode.INVALID_ARGUMENT
             events.note("refused", str(error), method=method, peer=stream.names[0])
             _refuse(context, str(error), status)
-        except (TooManyReplies, MemoryExhausted) as error:
+        except NoRoom as error:
             status = grpc.StatusCode.RESOURCE_EXHAUSTED
+            self._flow.make_room(error.client)
             events.note("no room", str(error), method=method, peer=stream.names[0])
             context.set_trailing_metadata(retry_hint(self._flow.memory.waiting))
             _refuse(context, str(error), status)

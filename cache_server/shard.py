@@ -12,6 +12,7 @@ import numpy as np
 
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.manifest import map_table, read_manifest
+from cache_server.mapped_tables import feature_bytes
 from cache_server.row_source import NO_SOURCES, SourceRequest, open_source, read_nodes
 from cache_server.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
 
@@ -62,8 +63,9 @@ class Shard:
         directory = Path(directory)
         partitioned = directory.parent
         server, servers, division, specs = read_manifest(directory)
+        together = feature_bytes(directory)
         tables: dict[tuple[str, str], Table] = {
-            (spec.kind, spec.type): MappedTable(spec, map_table(directory, spec), server)
+            (spec.kind, spec.type): MappedTable(spec, map_table(directory, spec), server, together)
             for spec in specs
             if not (spec.kind == FEATURES and spec.type in sources)
         }

@@ -97,14 +97,20 @@ class MappedTable(Table):
     Attributes
     ----------
     array: [count, dim], read-only, little-endian.
+
+    Parameters
+    ----------
+    together: bytes of all tables of the server.
     """
 
-    def __init__(self, spec: TableDescription, array: NDArray[Any], server: int) -> None:
+    def __init__(
+        self, spec: TableDescription, array: NDArray[Any], server: int, together: int
+    ) -> None:
         super().__init__(spec, server)
         self.array = array
         self._bytes = array.view(np.uint8).reshape(spec.count, self.row_bytes)
         self._read_ahead: Callable[[NDArray[Any], NDArray[np.int64]], None] | None = None
-        if read_rows_alone(array):
+        if read_rows_alone(array, together):
             # Imported here only, since importing compiled kernels dominates a server's start.
             from cache_server.read_ahead import read_ahead
 

@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 
 from cache_server.events import events
-from cache_server.memory_in_flight import MemoryExhausted, MemoryInFlight
+from cache_server.flow import FlowControl
+from cache_server.memory_in_flight import NoRoom
 from cache_server.retry import retry_hint
 from cache_server.wire import FETCH_ROWS, SAMPLE_NEIGHBORS
 
@@ -20,12 +21,12 @@ class WaitingGuard(grpc.ServerInterceptor):
 
     Parameters
     ----------
-    memory: counts what waiting requests and running replies hold.
+    flow: counts what waiting requests and running replies hold.
     on_refusal: called with the method's full name for every refused request.
     """
 
-    def __init__(self, memory: MemoryInFlight, on_refusal: Callable[[str], None]) -> None:
-        self._memory = memory
+    def __init__(self, flow: FlowControl, on_refusal: Callable[[str], None]) -> None:
+        self._flow = flow
         self._on_refusal = on_refusal
         # Refusals have a thread of their own, since the threads for rows are all busy.
         self._pool = futures.ThreadPoolExecutor(1, thread_name_prefix="refusals")
@@ -39,8 +40,9 @@ class WaitingGuard(grpc.ServerInterceptor):
         method = handler_call_details.method
         if method in (FETCH_ROWS, SAMPLE_NEIGHBORS):
             try:
-                self._memory.check_waiting()
-            except MemoryExhausted as error:
+                self._flow.memory.check_waiting()
+            except NoRoom as error:
+                self._flow.make_room(error.client)
                 self._on_refusal(method)
                 refuse: Any = partial(self._refuse, str(error))
                 refuse.experimental_thread_pool = self._pool
@@ -50,7 +52,7 @@ class WaitingGuard(grpc.ServerInterceptor):
     def _refuse(self, text: str, _requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
         # The method is a stream, so the request's message is never read.
         events.note("no room", text, peer=context.peer())
-        context.set_trailing_metadata(retry_hint(self._memory.waiting))
+        context.set_trailing_metadata(retry_hint(self._flow.memory.waiting))
         context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
         context.set_details(text)
         return iter(())

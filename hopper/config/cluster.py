@@ -41,7 +41,7 @@ class Cluster(Section):
     memory. 0 = a broken connection ends the run, and no iteration is kept."""
     tls_ca: str = ""
     """A PEM file of trusted certificates. One of them must have signed the certificate of each
-    feature server. If it is set, rows travel over TLS."""
+    feature server, and ``tls_certificate``. If it is set, rows travel over TLS."""
     tls_certificate: str = ""
     """A PEM file with the certificate of this machine. Its feature server uses it, and its ranks
     show it to other servers."""

@@ -16,8 +16,9 @@ class Data(Section):
     partitioned: str
     """The directory that ``hopper partition`` wrote."""
     verify: Literal["quick", "full", "off"] = "quick"
-    """Which files are compared with their checksums. "quick" checks features during training and
-    all other files before the run. "full" checks everything before the run. "off" checks nothing.
+    """Which files are compared with their checksums. "quick" checks features during training, as
+    far as time allows, and all other files before the run. "full" checks everything before the run.
+    "off" checks nothing.
     See docs/reference/partition-directory.md."""
     features: dict[str, str] = Field(default={})
     """The class that supplies the features of a node type, as {type = "package.module:Class"}.

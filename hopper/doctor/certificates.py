@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ssl
-import stat
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+from cache_server.certificates import (
+    SOON_DAYS,
+    Validity,
+    authorities_of,
+    check_issued,
+    read_validity,
+)
 from cache_server.errors import SecurityError
+from cache_server.security import readers_of
 from hopper.config import Cluster
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
-from hopper.doctor.tls import SOON_DAYS, Validity, authorities_of, check_issued, read_validity
 from hopper.train.security import FILES, security_of
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -36,7 +41,7 @@ def check_certificates(case: Case) -> Iterator[Finding]:
         yield from _check_certificate(cluster, has_servers_here=not cluster.servers)
     for key in ("tls_key", "token_file"):
         if getattr(cluster, key):
-            yield _check_secret(f"cluster.{key}", Path(getattr(cluster, key)))
+            yield _check_secret(f"cluster.{key}", getattr(cluster, key))
 
 
 def _judge_no_files(case: Case) -> Finding:
@@ -57,49 +62,36 @@ def _check_authorities(file: str) -> Iterator[Finding]:
         advice = "name the certificates of those who vouch for servers, not of the servers"
         yield warning(subject, f"{file}: no certificate of an authority is in it", advice)
         return
-    # An expired certificate does no harm beside a valid one.
-    last = max(authorities, key=lambda authority: authority.end)
-    if all(authority.days < 0 for authority in authorities):
-        yield wrong(subject, f"{file}: {last}", _RENEW)
-    else:
-        yield _judge(subject, file, last)
+    yield _judge(subject, file, max(authorities, key=lambda authority: authority.end))
 
 
 def _check_certificate(cluster: Cluster, has_servers_here: bool) -> Iterator[Finding]:
     subject = "cluster.tls_certificate"
     file, key = cluster.tls_certificate, cluster.tls_key
     try:
-        finding = _judge(subject, file, read_validity(file, key))
+        yield _judge(subject, file, read_validity(file, key))
     except ssl.SSLError as error:
         yield warning(subject, f"{file}: when it expires cannot be told: {error.reason}")
         return
-    yield finding
-    if finding.state == "wrong" or not cluster.tls_ca:
+    if not (cluster.tls_ca and has_servers_here):
         return
     try:
         # Clients connect to servers that are started here under this name.
-        check_issued(file, key, cluster.tls_ca, _LOOPBACK if has_servers_here else None)
+        check_issued(file, key, cluster.tls_ca, _LOOPBACK)
     except ssl.SSLCertVerificationError as error:
-        advice = "have it issued by who is in cluster.tls_ca, for the names in cluster.servers"
-        if has_servers_here:
-            advice = f"have it issued by who is in cluster.tls_ca, for IP:{_LOOPBACK} too"
-        yield wrong(
-            subject, f"{file}: not vouched for by {cluster.tls_ca}: {error.verify_message}", advice
-        )
+        advice = f"have it issued for IP:{_LOOPBACK} too"
+        yield wrong(subject, f"{file}: {error.verify_message}", advice)
 
 
 def _judge(subject: str, file: str, validity: Validity) -> Finding:
     text = f"{file}: {validity}"
-    if validity.days < 0:
-        return wrong(subject, text, _RENEW)
     if validity.days < SOON_DAYS:
         return warning(subject, text, _RENEW)
     return fine(subject, text)
 
 
-def _check_secret(subject: str, file: Path) -> Finding:
-    mode = file.stat().st_mode
-    if mode & stat.S_IROTH:
-        text = f"{file}: every user of this machine can read it (mode {stat.S_IMODE(mode):o})"
-        return warning(subject, text, f"chmod 600 {file}")
-    return fine(subject, f"{file}: closed to other users (mode {stat.S_IMODE(mode):o})")
+def _check_secret(subject: str, file: str) -> Finding:
+    readers = readers_of(file)
+    if readers:
+        return warning(subject, f"{file}: {readers}", f"chmod 600 {file}")
+    return fine(subject, f"{file}: closed to other users")

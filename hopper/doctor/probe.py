@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from cache_server.certificates import SOON_DAYS, client_context, validity_of
 from cache_server.client import FeatureClient, ServerDescription, find_misfit
 from cache_server.defaults import IDS_PER_REQUEST
 from cache_server.errors import CallError, SecurityError
@@ -23,7 +24,6 @@ from cache_server.security import Security
 from cache_server.table import FEATURES, TableDescription
 from cache_server.wire import DTYPES, little_endian
 from hopper.doctor.finding import Finding, look_within, warning, wrong
-from hopper.doctor.tls import SOON_DAYS, client_context, validity_of
 from hopper.doctor.versions import numbers
 
 _ROUND_TRIPS: Final = 5

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.errors import SourceError
-from cache_server.mapped_tables import read_rows_alone
+from cache_server.mapped_tables import feature_bytes, read_rows_alone
 from cache_server.read_ahead import read_ahead
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows, read_pages
 from hopper.features.source import RowKind
 from hopper.ops import RowPart
 from hopper.partition import PartitionedGraph
+from hopper.partition.file_names import server_folder
 
 
 class LocalRows:
@@ -130,7 +131,8 @@ class LocalRows:
             stored = read_table(node_type, self._server)
             if stored is None:
                 raise GraphError(f"{self._graph.path}: node type {node_type!r} has no {kind}")
-            if read_rows_alone(stored):
+            folder = server_folder(self._graph.path, self._server)
+            if read_rows_alone(stored, feature_bytes(folder)):
                 self._alone.add((kind, node_type))
             table = stored if stored.ndim == 2 else stored[:, None]
             self._tables[kind, node_type] = table

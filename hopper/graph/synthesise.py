@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from cache_server.available_memory import available_memory
 from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph.degree_corrected import (
@@ -163,7 +163,7 @@ def required_memory(preset: Preset, count: int, edges: int) -> int:
 
 
 def _require_memory(preset: Preset, count: int, edges: int) -> None:
-    required, available = required_memory(preset, count, edges), psutil.virtual_memory().available
+    required, available = required_memory(preset, count, edges), available_memory()
     if required > available:
         raise RequestError(
             f"too little memory: about {required / 2**30:.1f} GiB needed for the topology, "

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from rich.progress import Progress
 
+from cache_server.available_memory import available_memory
 from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph.degree_corrected import (
@@ -192,7 +192,7 @@ def _split_counts(count: int, preset: TypedPreset) -> dict[str, int]:
 def _require_memory(schema: GraphSchema) -> None:
     largest = max(kind.count for kind in schema.relations.values())
     nodes = sum(kind.count for kind in schema.node_types.values())
-    required, available = 8 * (6 * largest + 10 * nodes), psutil.virtual_memory().available
+    required, available = 8 * (6 * largest + 10 * nodes), available_memory()
     if required > available:
         raise RequestError(
             f"too little memory: about {required / 2**30:.1f} GiB needed for the largest relation, "

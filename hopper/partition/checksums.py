@@ -9,8 +9,8 @@ fingerprint. Every server's ``shard.json`` has it too, which reveals a server of
 from __future__ import annotations
 
 import json
+import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ import xxhash
 
 from cache_server.checksum import file_checksum
 from cache_server.manifest import MANIFEST, set_division
+from cache_server.mapped_tables import exceed_memory
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
 from hopper.partition.file_names import DESCRIPTION_FILE, server_folder
@@ -155,31 +156,42 @@ def check_structure(path: Path, servers: Sequence[int]) -> None:
 
 
 def check_rows(
-    path: Path,
-    servers: Sequence[int],
-    rate: float | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> None:
+    path: Path, servers: Sequence[int], go_on: Callable[[int], bool] = lambda _nbytes: True
+) -> bool:
     """Check the checksums of rows of features.
+
+    Files that do not fit memory together leave no pages in the page cache, where they would take
+    the place of rows that are read again.
 
     Parameters
     ----------
-    rate: most bytes a second to read; None = as fast as the disk is.
-    stop: called now and then; the check ends when it returns True.
+    go_on: called with the number of bytes that have been read, after each piece of a few MiB. The
+        check ends when it returns False.
+
+    Returns
+    -------
+    Whether everything was checked.
 
     Raises
     ------
     GraphError: a file is missing or altered. The text names it.
     """
-    checksums = read_checksums(path)
-    for name, expected in checksums.files.items():
-        if _is_rows(name) and _is_needed(name, path, servers):
-            digest = xxhash.xxh3_128()
-            for piece in _read_pieces(path / name, rate):
-                if stop is not None and stop():
-                    return
-                digest.update(piece)
-            _compare(path / name, expected, digest.hexdigest())
+    files = {
+        name: expected
+        for name, expected in read_checksums(path).files.items()
+        if _is_rows(name) and _is_needed(name, path, servers)
+    }
+    leave_no_pages = exceed_memory(sum(expected.size for expected in files.values()))
+    nbytes = 0
+    for name, expected in files.items():
+        digest = xxhash.xxh3_128()
+        for piece in _read_pieces(path / name, leave_no_pages):
+            digest.update(piece)
+            nbytes += len(piece)
+            if not go_on(nbytes):
+                return False
+        _compare(path / name, expected, digest.hexdigest())
+    return True
 
 
 def _compute_checksums(paths: Mapping[str, Path]) -> dict[str, Any]:
@@ -238,14 +250,13 @@ def _check_size(file: Path, expected: FileChecksum) -> None:
         )
 
 
-def _read_pieces(file: Path, rate: float | None) -> Iterator[bytes]:
+def _read_pieces(file: Path, leave_no_pages: bool) -> Iterator[bytes]:
     try:
         with file.open("rb", buffering=0) as stream:
-            start, bytes_read = time.monotonic(), 0
             while piece := stream.read(_PIECE_BYTES):
+                if leave_no_pages:
+                    # Pages that a process has mapped and read stay.
+                    os.posix_fadvise(stream.fileno(), 0, stream.tell(), os.POSIX_FADV_DONTNEED)
                 yield piece
-                bytes_read += len(piece)
-                if rate is not None:
-                    time.sleep(max(0.0, bytes_read / rate - (time.monotonic() - start)))
     except OSError as error:
         raise GraphError(f"{file}: cannot be read: {error.strerror}") from error

@@ -8,6 +8,7 @@ settle early. METIS may take more or less, because its work depends on the graph
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -91,6 +92,7 @@ def _probe_disk(folder: Path) -> float:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(piece.data)
                 file.flush()
+                os.fsync(file.fileno())
                 piece.sum()
 
         _WRITTEN[disk] = _BYTES / _measure_seconds(write)

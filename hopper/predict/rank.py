@@ -24,7 +24,7 @@ from hopper.predict.trained import TrainedRun
 from hopper.train.console import RunConsole
 from hopper.train.rank import join_cluster
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.verify import await_row_checks, start_row_check
+from hopper.train.verify import finish_row_checks, start_row_check
 
 
 @torch.no_grad()
@@ -65,7 +65,7 @@ def predict_rank(config: Config) -> None:
         task_class = EdgeTask if order.of_edges else NodeTask
         task = task_class(order, out, run, make_inference(scene, model), model)
         count = task.run()
-        await_row_checks(check, cluster, console.say)
+        finish_row_checks(check, cluster, console.say)
         task.conclude(count)
         learnable.close()
         cluster.leave()

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import psutil
 import torch
 from torch import Tensor
 
+from cache_server.available_memory import available_memory
 from hopper.engines import Engine
 from hopper.errors import ClusterError
 from hopper.train.checkpoint import Progress, training_states
@@ -94,7 +94,7 @@ class LastIterations:
             table.undo(back + 1)
         tensors = moment.tensors | self._rows(moment.progress)
         size = sum(tensor.nbytes for tensor in tensors.values())
-        free = psutil.virtual_memory().available
+        free = available_memory()
         if size > _MOST_OF_MEMORY * free:
             raise ClusterError(
                 f"{size} bytes of models and rows would be copied, {free} bytes of memory are free"

@@ -48,7 +48,7 @@ from hopper.train.run_metrics import RankRegistry, RunMetrics
 from hopper.train.security import check_network_of_ranks, check_security, security_of
 from hopper.train.verify import (
     agree_on_division,
-    await_row_checks,
+    finish_row_checks,
     start_row_check,
     verify_as_rank,
 )
@@ -90,7 +90,7 @@ def run_rank(config: Config) -> None:
         registry.register(RunMetrics(trainer.engine.name, trainer.engine.state, trainer.progress))
 
         def conclude(say: Callable[[str], None]) -> None:
-            await_row_checks(check, cluster, say)
+            finish_row_checks(check, cluster, say)
             if cluster.rank == 0:
                 # Written last, so that the folder of a finished run, which is refused, keeps its
                 # own description.

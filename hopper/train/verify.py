@@ -1,14 +1,15 @@
 """Checking files against their checksums, as ``data.verify`` asks for.
 
 Structure is checked before a run starts, because kernels read it without bounds checks. Features
-may be larger than memory. By default they are checked during training, and a run ends well only
-after that check.
+may be larger than memory. By default they are checked during training. What training does not leave
+time for is told.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,8 @@ from hopper.train.rank_failures import tell_failure
 
 _BYTES_A_SECOND: Final = 500e6
 """Rate at which features are checked during training, low enough to leave memory bandwidth."""
-_LOOK_SECONDS: Final = 1.0
+_LAST_SECONDS: Final = 10.0
+"""How long the check may go on, at any rate, once training has ended."""
 
 
 def verify_data(config: Config, graph: PartitionedGraph, servers: Sequence[int]) -> None:
@@ -89,27 +91,43 @@ class RowCheck:
 
     def __init__(self, path: Path, server: int) -> None:
         self._path, self._server = path, server
-        self._stopped, self._done = threading.Event(), threading.Event()
+        self._is_complete = False
+        self._begun = time.monotonic()
+        self._in_haste, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="row-check", daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for at most some seconds; return whether everything has been checked."""
-        return self._done.wait(seconds)
+    def finish(self, seconds: float) -> bool:
+        """Read as fast as the disk is for at most some seconds, and end the check.
+
+        Returns
+        -------
+        Whether everything has been checked.
+        """
+        self._in_haste.set()
+        self._thread.join(seconds)
+        self.stop()
+        return self._is_complete
 
     def stop(self) -> None:
         """End the check early."""
         self._stopped.set()
+        self._in_haste.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            check_rows(self._path, [self._server], _BYTES_A_SECOND, self._stopped.is_set)
+            self._is_complete = check_rows(self._path, [self._server], self._go_on)
         except GraphError as error:
             tell_failure(error)
             # The main thread may be waiting for other ranks, which end on missing this one.
             os._exit(1)
-        self._done.set()
+
+    def _go_on(self, nbytes: int) -> bool:
+        """Wait as long as the rate demands; return whether the check is still wanted."""
+        ahead = nbytes / _BYTES_A_SECOND - (time.monotonic() - self._begun)
+        self._in_haste.wait(max(0.0, ahead))
+        return not self._stopped.is_set()
 
 
 def start_row_check(config: Config, graph: PartitionedGraph, cluster: Cluster) -> RowCheck | None:
@@ -119,16 +137,19 @@ def start_row_check(config: Config, graph: PartitionedGraph, cluster: Cluster) -
     return RowCheck(graph.path, cluster.server)
 
 
-def await_row_checks(check: RowCheck | None, cluster: Cluster, say: Callable[[str], None]) -> None:
-    """Wait until the features of all servers have been checked; every rank must call it."""
-    has_said = False
-    while True:
-        is_done = check is None or check.wait(_LOOK_SECONDS if has_said else 0.0)
-        own_state = torch.tensor([int(is_done)])
-        if cluster.all_gather(
-            own_state, "control", "comparing features with their checksums"
-        ).all():
-            return
-        if not has_said:
-            say("waiting for features to be compared with their checksums (data.verify)")
-            has_said = True
+def finish_row_checks(check: RowCheck | None, cluster: Cluster, say: Callable[[str], None]) -> None:
+    """End the checks of all servers' features, and tell which did not finish; every rank calls it.
+
+    Training has ended, and nobody should wait for hours for the rest.
+    """
+    is_done = check is None or check.finish(min(_LAST_SECONDS, cluster.timeout / 2))
+    done = cluster.all_gather(
+        torch.tensor([int(is_done)]), "control", "comparing features with their checksums"
+    )
+    late = {rank // cluster.ranks_per_server for rank in np.flatnonzero(~done[:, 0].bool().numpy())}
+    if late:
+        say(
+            f"not all features of server{'s' if len(late) > 1 else ''} "
+            f"{', '.join(map(str, sorted(late)))} were compared with their checksums, since the "
+            'run ended first; data.verify = "full" compares them before a run'
+        )

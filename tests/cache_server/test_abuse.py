@@ -4,7 +4,8 @@ import os
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import grpc
 import numpy as np
@@ -154,6 +155,38 @@ def test_a_reply_that_nobody_reads_is_given_up(wide, start):
     ):
         client.wait_until_serving(LIMIT)
         assert fetch(client, [7]).tolist() == [7]
+
+
+def read_slowly(calls, ended):
+    """Read a chunk of 1 MiB of every reply a second."""
+    while not ended.wait(1.0):
+        for call in calls:
+            with suppress(grpc.RpcError, StopIteration):
+                next(call)
+
+
+@pytest.mark.parametrize("kind", ["slow readers", "silent calls"])
+def test_calls_that_let_the_server_wait_make_room_for_others(wide, start, kind):
+    """They come from the same address as a good client, and none reaches ``--send-timeout``."""
+    server, ended = start(wide, 0), threading.Event()
+    with ExitStack() as stack, FeatureClient([server.address], deadline=20.0) as client:
+        calls = []
+        stack.callback(lambda: [call.cancel() for call in calls])
+        for _ in range(20):
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            channel = stack.enter_context(grpc.insecure_channel(server.address, options))
+            if kind == "slow readers":
+                calls.append(channel.unary_stream(FETCH_ROWS)(request_for(list(range(256)) * 40)))
+            else:
+                silence = [iter(partial(ended.wait, 60.0), True) for _ in range(8)]
+                calls += [channel.stream_stream(FETCH_ROWS)(requests) for requests in silence]
+        if kind == "slow readers":
+            reader = threading.Thread(target=read_slowly, args=(calls, ended))
+            reader.start()
+            stack.callback(reader.join)
+        stack.callback(ended.set)
+        time.sleep(1.0)
+        assert fetch(client, [3, 200]).tolist() == [3, 200]
 
 
 def test_a_request_that_never_comes_is_given_up(wide, start):

@@ -24,6 +24,10 @@ from cache_server.errors import (
 )
 from cache_server.generated import features_pb2
 from cache_server.manifest import write_manifest
+from cache_server.row_source import CheckedSource
+from cache_server.server import FeatureServer
+from cache_server.shard import Shard
+from cache_server.table import SourceTable, TableDescription
 from cache_server.wire import SERVICE, decode_ids
 from tests.tcp_proxy import TcpProxy
 
@@ -169,9 +173,10 @@ def breaking_after(count, code):
     return answer
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"])
 def test_a_retry_asks_only_for_what_is_missing(code):
     counted = []
+    code = grpc.StatusCode[code]
     with (
         ScriptedServer(breaking_after(2, code), breaking_after(0, code), answer) as server,
         FeatureClient([server.address], on_transfer=lambda *a: counted.append(a)) as client,
@@ -181,6 +186,35 @@ def test_a_retry_asks_only_for_what_is_missing(code):
     assert server.requests == [[7, 8, 9, 10, 11], [9, 10, 11], [9, 10, 11]]
     assert len(counted) == 3
     assert all(server == 0 and sent > 24 for server, sent, _ in counted)
+
+
+class SlowSource:
+    """A source of rows that takes longer than clients may leave a reply unread."""
+
+    dim, dtype = 5, "float32"
+
+    def read(self, ids):
+        time.sleep(1.0)
+        return np.repeat(ids.astype(np.float32)[:, None], 5, axis=1)
+
+
+def test_a_slow_source_is_no_slow_reader_and_a_rank_may_ask_twice_at_once():
+    spec = TableDescription(
+        kind="features", type="paper", first_id=0, count=9, dim=5, dtype="float32"
+    )
+    source = CheckedSource("SlowSource", "paper", SlowSource())
+    tables = {("features", "paper"): SourceTable(spec, source, np.arange(9), 0)}
+    server = FeatureServer(Shard(0, 1, tables), "127.0.0.1:0", threads=4, send_seconds=0.2)
+    server.start()
+    with FeatureClient([server.address], deadline=20) as client, ThreadPoolExecutor(2) as pool:
+        for call in [pool.submit(fetch, client, [3, 4]) for _ in range(2)]:
+            assert call.result()[:, 0].tolist() == [3, 4]
+    assert server.stop(5)
+    read = server._servicer.metrics.registry.get_sample_value
+    assert read("hopper_server_slow_readers_total") == 0
+    for status, count in {"OK": 2, "RESOURCE_EXHAUSTED": None}.items():
+        labels = {"method": "FetchRows", "status": status}
+        assert read("hopper_server_requests_total", labels) == count
 
 
 def test_a_failure_of_the_server_is_not_retried():

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from cache_server import mapped_tables
+from cache_server.manifest import TableSpec, write_manifest
 from cache_server.mapped_tables import read_rows_alone
 from cache_server.read_ahead import read_ahead
+from cache_server.shard import Shard
 
 
 def may_read_around(file: Path) -> bool:
@@ -44,6 +46,29 @@ def test_only_tables_that_do_not_fit_memory_are_read_without_neighbouring_pages(
     np.save(tmp_path / "few.npy", np.ones((1000, 10), np.float32))
     monkeypatch.setattr(mapped_tables, "available_memory", lambda: 0)
     assert not read_rows_alone(np.load(tmp_path / "few.npy", mmap_mode="r"))
+
+
+def test_tables_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of three tables fits half of the memory, and together they exceed all of it."""
+    specs = []
+    for name in ("features/paper", "features/author", "edge_features/writes"):
+        file = tmp_path / f"{name}.npy"
+        file.parent.mkdir(exist_ok=True)
+        np.save(file, np.ones((1000, 100), np.float32))
+        kind, type = name.split("/")
+        specs.append(
+            TableSpec(
+                kind=kind, type=type, file=f"{name}.npy",
+                first_id=0, count=1000, dim=100, dtype="float32",
+            )
+        )  # fmt: skip
+    write_manifest(tmp_path, 0, 1, specs)
+    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 1_000_000)
+    shard = Shard.open(tmp_path)
+    assert [may_read_around(tmp_path / spec.file) for spec in specs] == [False] * 3
+    out = np.empty((2, 400), np.uint8)
+    shard.table("features", "paper").gather(np.array([7, 3]), out)
+    assert (out.view(np.float32) == 1).all()
 
 
 def in_memory(table: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import run
 
@@ -41,14 +42,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         issue(folder, name)
     (folder / "token").write_text(f"{TOKEN}\n")
     (folder / "other-token").write_text(OTHER)
+    for name in ("token", "other-token"):
+        (folder / name).chmod(0o600)
     return folder
 
 
-def issue(folder: Path, name: str) -> None:
+def issue(folder: Path, name: str, **validity: datetime) -> None:
     authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    certificate = authority.issue_cert("127.0.0.1", "localhost", **validity)
     authority.cert_pem.write_to_path(folder / f"{name}-ca.pem")
     certificate.private_key_pem.write_to_path(folder / f"{name}-key.pem")
+    (folder / f"{name}-key.pem").chmod(0o600)
     for number, blob in enumerate(certificate.cert_chain_pems):
         blob.write_to_path(folder / f"{name}-certificate.pem", append=number > 0)
 
@@ -128,11 +132,13 @@ def test_without_a_certificate_nothing_is_told(
     partitioned: Partitioned, files: Path, serve: Serve
 ) -> None:
     address = serve(Security(tls_ca=ca(files), **tls(files)))
+    both = files / "both-ca.pem"
+    both.write_bytes(b"".join(Path(ca(files, name)).read_bytes() for name in ("own", "other")))
     for wrong in (
         Security(),
         Security(tls_ca=ca(files)),
-        Security(tls_ca=ca(files), **tls(files, "other")),
-        Security(tls_ca=ca(files, "other"), **tls(files)),
+        Security(tls_ca=str(both), **tls(files, "other")),
+        Security(tls_ca=ca(files, "other"), **tls(files, "other")),
     ):
         with (
             FeatureClient([address], deadline=0.4, security=wrong) as client,
@@ -213,6 +219,42 @@ def test_certificates_and_tokens_that_do_not_fit_are_refused_in_a_line(
         assert "\n" not in str(caught.value)
     with pytest.raises(SecurityError, match=r"^tls_certificate: clients show theirs"):
         Security(**pair).check_client([])
+
+
+def test_certificates_that_the_other_end_would_refuse_are_refused_at_the_start(
+    files: Path, serve: Serve, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    issue(tmp_path, "old", not_before=now - timedelta(9), not_after=now - timedelta(2))
+    issue(tmp_path, "early", not_before=now + timedelta(2), not_after=now + timedelta(9))
+    foreign = tls(files, "other")
+    for pair, authority, reason in (
+        (tls(tmp_path, "old"), ca(tmp_path, "old"), "expired on .*, 2 days ago; have it issued"),
+        (tls(tmp_path, "early"), ca(tmp_path, "early"), "not valid before "),
+        (foreign, ca(files), f"not vouched for by {ca(files)}: unable to get local issuer"),
+    ):
+        security = Security(tls_ca=authority, **pair)
+        expected = rf"^tls_certificate: {pair['tls_certificate']}: {reason}"
+        with pytest.raises(SecurityError, match=expected):
+            serve(security)
+        with pytest.raises(SecurityError, match=expected):
+            FeatureClient(["127.0.0.1:1"], security=security)
+    with pytest.raises(SecurityError, match="expired on"):
+        serve(Security(**tls(tmp_path, "old")))
+
+
+def test_secrets_that_others_can_read_are_told(
+    files: Path, serve: Serve, capfd: pytest.CaptureFixture[str]
+) -> None:
+    security = Security(token_file=str(files / "token"))
+    address = serve(security)
+    (files / "token").chmod(0o640)
+    FeatureClient([address], security=security).close()
+    (files / "token").chmod(0o600)
+    assert capfd.readouterr().err == (
+        f"warning: token_file: {files}/token: its group can read it (mode 640); chmod 600 "
+        f"{files}/token\n"
+    )
 
 
 def test_a_part_of_a_token_is_not_accepted() -> None:

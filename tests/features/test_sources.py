@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cache_server import mapped_tables
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features import (
     LocalRows,
@@ -62,6 +63,18 @@ def test_local_rows_of_another_server(tables: Any) -> None:
     message = f"features/paper: node {remote_id} is not stored on server {SERVER}"
     with pytest.raises(GraphError, match=message):
         local.gather("features", "paper", np.array([remote_id]))
+
+
+def test_a_rank_counts_the_tables_of_its_server_together(
+    tables: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One table fits half of the memory, and all together do not."""
+    papers = tables.graph.features("paper", SERVER)
+    monkeypatch.setattr(mapped_tables, "_SMALL_TABLE_BYTES", 0)
+    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 2 * papers.nbytes)
+    local = LocalRows(tables.graph, SERVER)
+    local.gather("features", "paper", tables.local_ids("paper"))
+    assert ("features", "paper") in local._alone
 
 
 def test_remote_rows_are_counted(tables: Any, meter: Meter) -> None:

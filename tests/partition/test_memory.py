@@ -110,7 +110,7 @@ def test_available_memory_is_that_of_the_control_group_if_less(tmp_path: Path) -
     assert machine > 6000
     (tmp_path / "memory.current").write_text("7000\n")
     (tmp_path / "memory.max").write_text("12000\n")
-    (tmp_path / "memory.stat").write_text("anon 6000\nfile 1000\n")
+    (tmp_path / "memory.stat").write_text("anon 6000\nfile 1900\nshmem 900\n")
     assert available_memory([tmp_path]) == 6000
     (tmp_path / "memory.max").write_text("max\n")
     assert available_memory([tmp_path]) > 6000
@@ -118,7 +118,7 @@ def test_available_memory_is_that_of_the_control_group_if_less(tmp_path: Path) -
     older.mkdir()
     (older / "memory.usage_in_bytes").write_text("7000\n")
     (older / "memory.limit_in_bytes").write_text("12000\n")
-    (older / "memory.stat").write_text("cache 1\ntotal_cache 500\n")
+    (older / "memory.stat").write_text("cache 1\ntotal_cache 700\ntotal_shmem 200\n")
     assert available_memory([tmp_path, older]) == 5500
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.partition import partition_graph
+from hopper.partition import partition_graph, time_estimate
 from hopper.partition.memory import MemoryEstimate
 from hopper.partition.time_estimate import Rates, estimate_seconds, probe_rates
 
@@ -57,6 +58,14 @@ def test_the_estimate_is_reported_before_the_work_starts(
     rates = probe_rates(tmp_path)
     assert rates.reads > 0
     assert rates.bytes > 0
+
+
+def test_the_probe_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_estimate, "_WRITTEN", {})
+    synced, sync = list[int](), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), sync(file)))
+    probe_rates(tmp_path)
+    assert synced
 
 
 def test_the_probe_ignores_a_full_disk() -> None:

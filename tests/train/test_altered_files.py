@@ -6,12 +6,14 @@ import json
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from cache_server.manifest import set_division
 from hopper.cli import main
@@ -26,8 +28,11 @@ from hopper.partition.checksums import (
     read_division,
     seal_directory,
 )
+from hopper.train import verify as verification
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import check_file
+from hopper.train.verify import RowCheck, finish_row_checks
+from tests.cache_server.test_mapped_tables import in_memory
 
 SERVERS = [0, 1]
 FLIPS = 60
@@ -184,6 +189,49 @@ def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
     check_rows(copy, [0])
     with pytest.raises(GraphError, match=r"server-1.*: missing file"):
         check_structure(copy, [1])
+
+
+def test_features_beyond_memory_are_checked_without_filling_the_page_cache(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache_server.mapped_tables.available_memory", lambda: 0)
+    file = next((copy / "server-0" / "features").rglob("*.npy"))
+    table = np.load(file, mmap_mode="r")
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if in_memory(table).any():
+        pytest.skip(f"{file} stays in memory")
+    assert check_rows(copy, [0])
+    assert not in_memory(table).any()
+
+
+class _Alone:
+    """The part of a cluster of one rank that the end of a check uses."""
+
+    timeout, ranks_per_server = 0.2, 1
+
+    def all_gather(self, tensor: torch.Tensor, *_: str) -> torch.Tensor:
+        return tensor[None]
+
+
+def test_a_run_that_has_ended_waits_for_no_slow_check(
+    partitioned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a byte a second the check would take hours."""
+    monkeypatch.setattr(verification, "_BYTES_A_SECOND", 1.0)
+    assert RowCheck(partitioned, 0).finish(60.0)
+
+    def read_for_ever(_path: Path, _servers: list[int], go_on: Callable[[int], bool]) -> bool:
+        while go_on(0):
+            time.sleep(0.01)
+        return False
+
+    monkeypatch.setattr(verification, "check_rows", read_for_ever)
+    said: list[str] = []
+    cluster: Any = _Alone()
+    finish_row_checks(RowCheck(partitioned, 0), cluster, said.append)
+    assert [line.partition(" were")[0] for line in said] == ["not all features of server 0"]
 
 
 def test_swapped_files_are_found(copy: Path) -> None:

@@ -21,8 +21,9 @@ SOON_DAYS: Final = 30
 
 @dataclass(frozen=True)
 class Validity:
-    """The end of a certificate's validity, in seconds since 1970."""
+    """When a certificate is valid, in seconds since 1970."""
 
+    begin: float
     end: float
 
     @property
@@ -30,17 +31,63 @@ class Validity:
         """Days until the end; negative if it has passed."""
         return (self.end - time.time()) / _DAY
 
+    @property
+    def is_now(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.begin <= time.time() <= self.end
+
     def __str__(self) -> str:
-        day = time.strftime("%Y-%m-%d", time.gmtime(self.end))
         days = self.days
         if days < 0:
-            return f"expired on {day}, {-days:.0f} days ago"
-        return f"valid until {day}, {days:.0f} days from now"
+            return f"expired on {_day(self.end)}, {-days:.0f} days ago"
+        if not self.is_now:
+            return f"not valid before {_day(self.begin)}; is this machine's clock right?"
+        return f"valid until {_day(self.end)}, {days:.0f} days from now"
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
 
 
 def validity_of(certificate: dict[str, Any]) -> Validity:
     """Return the validity of a certificate that ``ssl.SSLSocket.getpeercert`` returned."""
-    return Validity(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
+    begin, end = (
+        ssl.cert_time_to_seconds(str(certificate[key])) for key in ("notBefore", "notAfter")
+    )
+    return Validity(begin, end)
+
+
+def find_fault(authorities: str, certificate: str, key: str) -> tuple[str, str] | None:
+    """Find the first reason for which the other end would refuse certificates.
+
+    Parameters
+    ----------
+    authorities, certificate, key: PEM files that can be loaded and belong together; "" = none.
+
+    Returns
+    -------
+    The file at fault and the reason; None = there is none.
+    """
+    if authorities:
+        validities = authorities_of(authorities)
+        # An expired certificate does no harm beside a valid one.
+        if validities and not any(validity.is_now for validity in validities):
+            return authorities, str(max(validities, key=lambda validity: validity.end))
+    if not certificate:
+        return None
+    try:
+        validity = read_validity(certificate, key)
+    except ssl.SSLError:
+        # One that may only be a client's cannot be judged in a server's place.
+        return None
+    if not validity.is_now:
+        return certificate, str(validity)
+    try:
+        if authorities:
+            check_issued(certificate, key, authorities, None)
+    except ssl.SSLCertVerificationError as error:
+        return certificate, f"not vouched for by {authorities}: {error.verify_message}"
+    return None
 
 
 def authorities_of(file: str) -> list[Validity]:
