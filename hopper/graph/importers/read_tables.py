@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.encode_like import LikeTable
 from hopper.graph.importers.label_columns import all_columns, find_label_columns, join_read
 from hopper.graph.importers.node_ids import EdgeEnds, NodeIds
 from hopper.graph.importers.spool import Spool
@@ -70,15 +71,21 @@ class EdgeTable(TableContent):
     weights: NDArray[np.float32] | None
 
 
-def read_node_table(source: TableFile, space: Workspace) -> NodeTable:
+def read_node_table(
+    source: TableFile, space: Workspace, like: LikeTable | None = None
+) -> NodeTable:
     """Read a node table.
+
+    Parameters
+    ----------
+    like: the table whose encodings of features and classes are used; None = make new ones.
 
     Raises
     ------
     GraphError: a value is wrong. The text names file, column, and line or row.
     """
     _require(source, "id")
-    columns, ids = _Columns(source, space, "id"), NodeIds(source, space)
+    columns, ids = _Columns(source, space, like, "id"), NodeIds(source, space)
     with space.phases.phase(source.file.name, source.estimate_rows()) as progress:
         for first, batch in source.batches(("id", *columns.names)):
             ids.add(source.ids(batch, "id", first))
@@ -89,20 +96,25 @@ def read_node_table(source: TableFile, space: Workspace) -> NodeTable:
 
 
 def read_edge_table(
-    source: TableFile, sources: NodeTable, targets: NodeTable, space: Workspace
+    source: TableFile,
+    sources: NodeTable,
+    targets: NodeTable,
+    space: Workspace,
+    like: LikeTable | None = None,
 ) -> EdgeTable:
     """Read an edge table.
 
     Parameters
     ----------
     sources, targets: node tables of the source and the destination type.
+    like: as of :func:`read_node_table`.
 
     Raises
     ------
     GraphError: a value is wrong. The text names file, column, and line or row.
     """
     _require(source, "src", "dst")
-    columns = _Columns(source, space, "src", "dst", "weight")
+    columns = _Columns(source, space, like, "src", "dst", "weight")
     ends = EdgeEnds(source, sources.ids, targets.ids, space)
     weights = Spool(space.folder, np.float32) if "weight" in source.names else None
     names = ["src", "dst", *columns.names, *(["weight"] if weights is not None else [])]
@@ -121,18 +133,27 @@ def read_edge_table(
 class _Columns:
     """Reads the columns that both node and edge tables may have."""
 
-    def __init__(self, source: TableFile, space: Workspace, *taken: str) -> None:
+    def __init__(
+        self, source: TableFile, space: Workspace, like: LikeTable | None, *taken: str
+    ) -> None:
         self._source = source
         self._label_columns = find_label_columns(source.names, source.where)
         labels = all_columns(self._label_columns)
         self._labels = {
             task: source.label_reader(columns, space.folder)
+            if like is None
+            else like.label_reader(source, task, columns, space.folder)
             for task, columns in self._label_columns.items()
         }
         self._splits = Splits(space.folder) if "split" in source.names else None
         self._times = Spool(space.folder, np.int64) if "time" in source.names else None
         taken = (*taken, "time", "split", *labels)
-        self._features = source.feature_reader([n for n in source.names if n not in taken])
+        features = [name for name in source.names if name not in taken]
+        self._features = (
+            source.feature_reader(features)
+            if like is None
+            else like.feature_reader(source, features)
+        )
         present = [name for name in ("time", "split") if name in source.names]
         self.names = (*present, *labels, *self._features.columns)
 

@@ -25,6 +25,7 @@ from hopper.errors import GraphError
 from hopper.graph.importers.check_tables import check_tables
 from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.csv_tables import CsvFile
+from hopper.graph.importers.encode_like import LikeGraph
 from hopper.graph.importers.estimate import estimate_import
 from hopper.graph.importers.feature_columns import describe_classes
 from hopper.graph.importers.parquet_tables import ParquetFile
@@ -52,6 +53,7 @@ def read_folder(
     space: Workspace | None = None,
     *,
     target_follows: bool = False,
+    like: LikeGraph | None = None,
 ) -> GraphTables:
     """Read a folder of tables.
 
@@ -63,6 +65,7 @@ def read_folder(
     ----------
     space: memory and folder for the work; None = half of the memory, and a temporary folder.
     target_follows: the caller will choose the target relations, so several tables may qualify.
+    like: the graph whose encodings are used, and whose target where no table has splits.
 
     Raises
     ------
@@ -71,18 +74,23 @@ def read_folder(
     """
     if space is None:
         with open_workspace(Path(tempfile.gettempdir()) / "hopper-tables") as workspace:
-            return read_folder(folder, suffix, workspace, target_follows=target_follows)
+            return read_folder(folder, suffix, workspace, target_follows=target_follows, like=like)
     node_files, edge_files = find_tables(folder, suffix)
     tables = GraphTables(folder.name, f"{_KINDS[suffix]} tables {folder.name}", "", {}, {})
+    owners: list[Labelled] = [*node_files, *edge_files]
+    likes = {} if like is None else {owner: like.table(owner) for owner in owners}
     nodes: dict[str, NodeTable] = {}
     for name, file in node_files.items():
-        nodes[name] = read_node_table(file, space)
+        nodes[name] = read_node_table(file, space, likes.get(name))
         tables.counts[name] = nodes[name].count
     edges = {
-        relation: read_edge_table(file, nodes[relation.src], nodes[relation.dst], space)
+        relation: read_edge_table(
+            file, nodes[relation.src], nodes[relation.dst], space, likes.get(relation)
+        )
         for relation, file in edge_files.items()
     }
-    _fill(tables, nodes, edges, folder, target_follows)
+    tables.notes += [note for like_table in likes.values() for note in like_table.notes]
+    _fill(tables, nodes, edges, folder, target_follows, like)
     return tables
 
 
@@ -102,7 +110,8 @@ def import_folder(
         both_ways = bool(options.symmetrize or options.add_reverse)
         estimate = estimate_import(nodes, edges, space, both_ways=both_ways)
         watcher.tell(estimate.tell(out, space))
-        tables = read_folder(folder, suffix, space, target_follows=bool(options.targets))
+        like = LikeGraph.open(options.encode_like, options.unknown_category)
+        tables = read_folder(folder, suffix, space, target_follows=bool(options.targets), like=like)
         if name is not None:
             tables.name = name
         check_tables(tables)
@@ -146,12 +155,13 @@ def _fill(
     edges: Mapping[Relation, EdgeTable],
     folder: Path,
     target_follows: bool,
+    like: LikeGraph | None,
 ) -> None:
     splits: dict[str | Relation, Mapping[str, Any]] = {}
     for name, table in nodes.items():
         if table.features is not None:
             tables.features[name] = table.features
-            tables.column_names[name] = table.features.names
+            tables.columns[name] = table.features.columns
         if table.labels is not None:
             tables.labels[name] = table.labels
             _add_label_names(tables, name, table.label_names, table.task_names)
@@ -165,7 +175,7 @@ def _fill(
         tables.edges[relation] = (edge_table.src, edge_table.dst)
         if edge_table.features is not None:
             tables.edge_features[relation] = edge_table.features
-            tables.column_names[relation] = edge_table.features.names
+            tables.columns[relation] = edge_table.features.columns
         if edge_table.weights is not None:
             tables.weights[relation] = edge_table.weights
         if edge_table.times is not None:
@@ -175,6 +185,9 @@ def _fill(
             _add_label_names(tables, relation, edge_table.label_names, edge_table.task_names)
         if edge_table.splits is not None:
             splits[relation] = edge_table.splits
+    if like is not None and not splits:
+        tables.target, tables.also = like.schema.target, like.schema.also
+        return
     candidates: list[str | Relation] = list(splits or find_labelled(tables) or nodes)
     relations = [candidate for candidate in candidates if isinstance(candidate, Relation)]
     if len(relations) == len(candidates) > 1:
