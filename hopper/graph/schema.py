@@ -186,6 +186,11 @@ class GraphSchema:
         return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
 
     @property
+    def columns(self) -> dict[str, tuple[FeatureColumn, ...]]:
+        """The columns of the source by table with features; empty where they are not known."""
+        return {name: kind.columns for name, kind in self.feature_tables.items()}
+
+    @property
     def timed(self) -> list[Labelled]:
         """The node types and relations with times."""
         kinds: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]

@@ -344,7 +344,7 @@ def _features_to_json(kind: NodeType | EdgeType) -> dict[str, Any]:
 def _parse_features(fields: Mapping[str, Any], where: str, field: str) -> dict[str, Any]:
     """Check ``columns`` and ``feature_error`` of a type, and parse those that are there."""
     if "columns" in fields:
-        place, width = f"{where}: {field}.columns", fields.get("feature_dim")
+        place, width = f"{where}: {field}.columns", fields.get("feature_dim") or 0
         fields = {**fields, "columns": columns_from_json(fields["columns"], place, width)}
     error = fields.get("feature_error")
     if error is None:

@@ -106,8 +106,7 @@ def write_tables(
         _write_features(tables, writer, phases, options)
         _write_targets(tables, writer)
         _write_names(tables, writer)
-    kinds = writer.schema.feature_tables
-    wide = tell_wide_columns({name: kind.columns for name, kind in kinds.items()})
+    wide = tell_wide_columns(writer.schema.columns)
     return [*tables.notes, wide] if wide else tables.notes
 
 
