@@ -67,6 +67,16 @@ class ImportOptions:
     memory_limit: int | None = None
     """bytes that an import of tables may take; None = half of the available memory"""
 
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other with a :class:`RequestError`."""
+        if (self.encode_like or self.row_normalize) and self.scale:
+            other = "--encode-like" if self.encode_like else "--row-normalize"
+            raise RequestError(f"--scale: expected it without {other}, which scales too")
+        if self.encode_like and self.row_normalize:
+            raise RequestError("--encode-like: expected it without --row-normalize")
+        if self.unknown_category != "refuse" and not self.encode_like:
+            raise RequestError("--unknown-category: expected --encode-like beside it, given none")
+
 
 def write_tables(
     tables: GraphTables,
@@ -91,10 +101,6 @@ def write_tables(
     GraphError: the source contradicts itself.
     RequestError: an option does not fit the graph, or ``out`` cannot be written.
     """
-    if options.encode_like and (options.scale or options.row_normalize):
-        raise RequestError("--encode-like: expected no --scale or --row-normalize beside it")
-    if options.unknown_category != "refuse" and not options.encode_like:
-        raise RequestError("--unknown-category: expected --encode-like beside it, given none")
     if options.targets:
         set_link_targets(tables, options.targets)
     if space is not None:

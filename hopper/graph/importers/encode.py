@@ -64,18 +64,13 @@ class Measure:
     def finish(self) -> list[FeatureColumn]:
         """Return the columns with their ranges; none where nothing is to be said of a matrix."""
         found, taken, measured = self._moments, 0, list[FeatureColumn]()
+        statistics = (found.min, found.max, found.mean, found.std)
         for column in self._columns:
             if column.categories:
                 measured.append(column)
                 continue
             ranges = [
-                ColumnRange(
-                    at - taken,
-                    float(found.min[at]),
-                    float(found.max[at]),
-                    float(found.mean[at]),
-                    float(found.std[at]),
-                )
+                ColumnRange(at - taken, *(float(f"{values[at]:.6g}") for values in statistics))
                 for at in range(taken, taken + column.numbers)
                 if found.count[at]
             ]

@@ -106,11 +106,11 @@ def import_folder(
     """Read a folder of tables and write a graph directory, as ``import_graph`` does."""
     refuse_occupied(out)
     nodes, edges = find_tables(folder, suffix)
+    like = LikeGraph.open(options.encode_like, options.unknown_category)
     with open_workspace(out, options.memory_limit, Phases(watcher.progress)) as space:
         both_ways = bool(options.symmetrize or options.add_reverse)
         estimate = estimate_import(nodes, edges, space, both_ways=both_ways)
         watcher.tell(estimate.tell(out, space))
-        like = LikeGraph.open(options.encode_like, options.unknown_category)
         tables = read_folder(folder, suffix, space, target_follows=bool(options.targets), like=like)
         if name is not None:
             tables.name = name
