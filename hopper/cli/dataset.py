@@ -122,6 +122,27 @@ def _add_changes(parser: Any) -> None:
         help="leave nodes or edges without a label out of the split train (default: refuse them)",
     )
     parser.add_argument(
+        "--scale",
+        choices=("standard", "minmax", "log"),
+        default="",
+        help="scale numbers, not categories, to mean 0 and deviation 1 (standard), to 0 to 1 "
+        "(minmax), both fitted on training nodes only, or by sign(x) log(1 + |x|)",
+    )
+    parser.add_argument(
+        "--encode-like",
+        default="",
+        metavar="GRAPH",
+        help="encode categories, scales and classes as this graph directory or partitioned "
+        "directory has them, for a model that was trained on it",
+    )
+    parser.add_argument(
+        "--unknown-category",
+        choices=("refuse", "zeros"),
+        default="refuse",
+        help="with --encode-like: refuse categories and classes that GRAPH does not have "
+        "(default), or take them as none and count them",
+    )
+    parser.add_argument(
         "--row-normalize", action="store_true", help="divide rows of node features by their sum"
     )
     parser.add_argument(
@@ -172,6 +193,9 @@ def run_import(arguments: argparse.Namespace) -> int:
         targets=tuple(arguments.target),
         split=RandomSplit.parse(arguments.split) if arguments.split else None,
         missing=arguments.missing,
+        scale=arguments.scale,
+        encode_like=arguments.encode_like,
+        unknown_category=arguments.unknown_category,
         row_normalize=arguments.row_normalize,
         unlabelled_as_missing=arguments.unlabelled_as_missing,
         seed=arguments.seed,

@@ -9,7 +9,7 @@ from hopper.config import change_config, load_config
 from hopper.doctor.case import Case, is_elsewhere
 from hopper.doctor.certificates import check_certificates
 from hopper.doctor.configuration import check_configuration, check_plug_ins, check_run_folder
-from hopper.doctor.files import check_files
+from hopper.doctor.files import check_columns, check_files
 from hopper.doctor.finding import Finding, warning, wrong
 from hopper.doctor.machine import check_device, check_open_files, check_shared_memory, check_threads
 from hopper.doctor.network import check_network
@@ -24,6 +24,7 @@ Check = Callable[[Case], Iterator[Finding]]
 
 _OF_GRAPH: Sequence[Check] = (
     check_files,
+    check_columns,
     check_device,
     check_threads,
     check_open_files,

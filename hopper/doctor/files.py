@@ -8,6 +8,7 @@ from typing import Final
 from hopper.doctor.case import Case, folders_here
 from hopper.doctor.finding import Finding, find_refusal, fine, warning, wrong
 from hopper.errors import GraphError
+from hopper.graph.columns import tell_wide_columns
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import (
     check_rows,
@@ -43,6 +44,13 @@ def check_files(case: Case) -> Iterator[Finding]:
         how = "of the sizes that were written; --checksums compares their content"
     division = read_checksums(graph.path).division
     yield fine(_SUBJECT, f"{len(files):,} files, {size}, {how}; division {division}")
+
+
+def check_columns(case: Case) -> Iterator[Finding]:
+    """Warn of features whose numbers are far from 1, as ``graph.json`` tells them."""
+    found, _, advice = tell_wide_columns(case.graph_request.columns).partition("; ")
+    if found:
+        yield warning("features", found, advice)
 
 
 def _check_content(case: Case, here: list[int]) -> None:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from hopper.config import Config
 from hopper.engines.model_reads import ModelReads, find_reads
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.schema import GraphSchema
 from hopper.micrograph.samplers import find_sampler
 from hopper.partition import PartitionedGraph
@@ -61,6 +62,11 @@ class Request:
     def schema(self) -> GraphSchema:
         """The schema of the graph."""
         return self.graph.schema
+
+    @property
+    def columns(self) -> dict[str, tuple[FeatureColumn, ...]]:
+        """The columns of the features that the model reads, by table."""
+        return {name: self.schema.columns[name] for name in self.reads.featured}
 
     @property
     def where(self) -> str:

@@ -150,14 +150,6 @@ def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
     return file.with_suffix("") / f"{task}.txt" if task else file.with_suffix(".txt")
 
 
-def column_names_file(root: Path, owner: Labelled) -> Path:
-    """Return the optional file of the source's names of the features' columns, one line a
-    column."""
-    if isinstance(owner, Relation):
-        return edge_features_file(root / "names", owner).with_suffix(".txt")
-    return features_file(root / "names", owner).with_suffix(".txt")
-
-
 def names_file(root: Path, node_type: str) -> Path:
     """Return the optional file of the source's names of a type's nodes, one line a node."""
     return root / "names" / f"{node_type}.txt"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from cache_server.row_form import RowFormName
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.row_form import RoundingError
 
 SCHEMA_VERSION = 1
@@ -59,6 +60,7 @@ class NodeType:
     feature_dtype: stored form of the features; None = no features.
     timed: whether the nodes have times.
     feature_error: how far the features are from those that they were made of; None = not at all.
+    columns: the columns of the source that the features were made of; empty = not known.
     """
 
     count: int
@@ -66,6 +68,7 @@ class NodeType:
     feature_dtype: RowFormName | None = None
     timed: bool = False
     feature_error: RoundingError | None = None
+    columns: tuple[FeatureColumn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class EdgeType:
     Attributes
     ----------
     count: number of edges.
-    feature_dim, feature_dtype, feature_error: of the edges' features, as in :class:`NodeType`.
+    feature_dim, feature_dtype, feature_error, columns: of the edges' features, as in
+        :class:`NodeType`.
     weighted: whether the edges have weights.
     timed: whether the edges have times.
     """
@@ -86,6 +90,7 @@ class EdgeType:
     weighted: bool = False
     timed: bool = False
     feature_error: RoundingError | None = None
+    columns: tuple[FeatureColumn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,11 @@ class GraphSchema:
         kinds: dict[str, NodeType | EdgeType] = {**self.node_types}
         kinds |= {str(relation): kind for relation, kind in self.relations.items()}
         return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
+
+    @property
+    def columns(self) -> dict[str, tuple[FeatureColumn, ...]]:
+        """The columns of the source by table with features; empty where they are not known."""
+        return {name: kind.columns for name, kind in self.feature_tables.items()}
 
     @property
     def timed(self) -> list[Labelled]:

@@ -11,6 +11,7 @@ import xxhash
 
 from cache_server.row_form import FEATURE_DTYPES
 from hopper.errors import GraphError
+from hopper.graph.columns import columns_from_json, columns_to_json
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE, check_name
 from hopper.graph.row_form import RoundingError
@@ -41,7 +42,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "feature_dim": kind.feature_dim,
                 "feature_dtype": kind.feature_dtype,
                 **({"timed": True} if kind.timed else {}),
-                **_error_to_json(kind),
+                **_features_to_json(kind),
             }
             for name, kind in schema.node_types.items()
         },
@@ -55,7 +56,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "feature_dtype": kind.feature_dtype,
                 **({"weighted": True} if kind.weighted else {}),
                 **({"timed": True} if kind.timed else {}),
-                **_error_to_json(kind),
+                **_features_to_json(kind),
                 **(
                     {"labels": _labels_to_json(schema.labels[relation])}
                     if relation in schema.labels
@@ -292,12 +293,12 @@ def _parse_node_types(value: object, where: str) -> dict[str, NodeType]:
         _expect_keys(
             fields,
             required=("count",),
-            optional=("feature_dim", "feature_dtype", "feature_error", "timed"),
+            optional=("feature_dim", "feature_dtype", "feature_error", "columns", "timed"),
             where=where,
             field=field,
         )
         _check_flag(fields, "timed", where, field)
-        result[name] = NodeType(**_parse_error(fields, where, field))
+        result[name] = NodeType(**_parse_features(fields, where, field))
     return result
 
 
@@ -315,7 +316,7 @@ def _parse_relations(
             fields,
             required=("src", "rel", "dst", "count"),
             optional=(
-                *("feature_dim", "feature_dtype", "feature_error"),
+                *("feature_dim", "feature_dtype", "feature_error", "columns"),
                 *("weighted", "timed", "labels"),
             ),
             where=where,
@@ -329,17 +330,22 @@ def _parse_relations(
             labels[relation] = _parse_labels(fields.pop("labels"), where, f"{field}.labels")
         _check_flag(fields, "weighted", where, field)
         _check_flag(fields, "timed", where, field)
-        result[relation] = EdgeType(**_parse_error(fields, where, field))
+        result[relation] = EdgeType(**_parse_features(fields, where, field))
     return result, labels
 
 
-def _error_to_json(kind: NodeType | EdgeType) -> dict[str, Any]:
-    error = kind.feature_error
-    return {} if error is None else {"feature_error": error._asdict()}
+def _features_to_json(kind: NodeType | EdgeType) -> dict[str, Any]:
+    """Convert what is told of a type's features only where it is known."""
+    error, columns = kind.feature_error, columns_to_json(kind.columns)
+    data = {} if error is None else {"feature_error": error._asdict()}
+    return {**data, **({"columns": columns} if columns else {})}
 
 
-def _parse_error(fields: Mapping[str, Any], where: str, field: str) -> dict[str, Any]:
-    """Check ``feature_error`` among the fields of a type, and parse it if it is there."""
+def _parse_features(fields: Mapping[str, Any], where: str, field: str) -> dict[str, Any]:
+    """Check ``columns`` and ``feature_error`` of a type, and parse those that are there."""
+    if "columns" in fields:
+        place, width = f"{where}: {field}.columns", fields.get("feature_dim") or 0
+        fields = {**fields, "columns": columns_from_json(fields["columns"], place, width)}
     error = fields.get("feature_error")
     if error is None:
         return dict(fields)

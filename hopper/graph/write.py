@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from hopper.graph.array_file import (
     save_array,
 )
 from hopper.graph.build_topology import SortEdges, fill_sorted_topology, fill_topology
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.publish import unpublished
 from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
@@ -234,10 +236,14 @@ class GraphWriter:
         file = layout.label_names_file(self._work, owner, task)
         self._write_names(file, names, f"names of classes of {owner}")
 
-    def column_names(self, owner: Labelled, names: Sequence[str]) -> None:
-        """Write the source's names of the features' columns of a node type or a relation."""
-        file = layout.column_names_file(self._work, owner)
-        self._write_names(file, names, f"names of columns of {owner}")
+    def columns(self, owner: Labelled, columns: Sequence[FeatureColumn]) -> None:
+        """Add the columns of the features of a node type or a relation to the schema."""
+        node_types, relations = dict(self.schema.node_types), dict(self.schema.relations)
+        if isinstance(owner, Relation):
+            relations[owner] = replace(relations[owner], columns=tuple(columns))
+        else:
+            node_types[owner] = replace(node_types[owner], columns=tuple(columns))
+        self.schema = replace(self.schema, node_types=node_types, relations=relations)
 
     def _write_names(self, file: Path, names: Sequence[str], what: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -296,6 +296,12 @@ class PartitionedGraph:
         names = Names.open(file, labels.classes)
         return [] if names is None else names.of(np.arange(len(names)))
 
+    def class_names(self) -> dict[str, list[str]]:
+        """Read :meth:`label_names` of every task, "" if there is only one."""
+        labels = self.schema.target_labels
+        tasks = [name for name, _ in labels.tasks] if labels else []
+        return {task: self.label_names(task) for task in ("", *tasks)}
+
     def reverse_relations(self, relation: Relation) -> list[Relation]:
         """Return the relations with the reverses of a target relation's edges."""
         names = self.description.get("reverse_relations", {}).get(str(relation), [])

@@ -18,7 +18,7 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.partition import PartitionedGraph
 from hopper.tasks import Target, find_target
 from hopper.train.begin import restore_rows
-from hopper.train.run_description import read_label_names, read_run_schema
+from hopper.train.run_description import check_encodings, read_label_names, read_run_schema
 from hopper.train.run_result import RunResult
 
 _FREE_SECTIONS: Final = {"data", "cluster"}
@@ -132,6 +132,7 @@ class TrainedRun:
                 f"{where}: the model predicts node type {self.schema.target_type()!r}; the graph's "
                 f"target is {graph.target_type()!r}"
             )
+        check_encodings(self.schema, self._label_names, request, self.config.data.partitioned)
         trained = find_reads(self.config, self.schema, self.schema.ordered_relations())
         _check_same_names(trained.relations, request.reads.relations, "relations", where)
         _check_same_names(trained.inputs, request.reads.inputs, "node types", where)

@@ -7,17 +7,19 @@ from pathlib import Path
 
 from torch import nn
 
-from hopper.config import Config
+from hopper.engines import Request
 from hopper.errors import RequestError
+from hopper.graph.layout import SCHEMA_FILE
 from hopper.hetero.learnable import IDS, TableShare
 from hopper.train.checkpoint import load_model
 from hopper.train.results import learned_rows_file
+from hopper.train.run_description import check_encodings, read_label_names, read_run_schema
 from hopper.train.run_result import RunResult
 from hopper.train.tensor_file import read_pieces
 
 
 def begin_with(
-    config: Config, models: Iterable[nn.Module], learnable: Iterable[TableShare]
+    request: Request, models: Iterable[nn.Module], learnable: Iterable[TableShare]
 ) -> None:
     """Load models and this rank's learnable rows from the run that ``train.init_from`` names.
 
@@ -25,12 +27,18 @@ def begin_with(
 
     Raises
     ------
-    RequestError: the folder is not that of a finished run, or its model is another; names the key.
+    RequestError: the folder is not that of a finished run, its model is another, or its features or
+        classes were encoded otherwise; names the key.
     """
-    if not config.train.init_from:
+    folder = request.config.train.init_from
+    if not folder:
         return
     try:
-        run = RunResult.open(config.train.init_from)
+        run = RunResult.open(folder)
+        run_dir = Path(folder)
+        if (run_dir / SCHEMA_FILE).is_file():
+            schema, names = read_run_schema(run_dir, run.config), read_label_names(run_dir)
+            check_encodings(schema, names, request, run.config.data.partitioned)
         for model in models:
             load_model(run.model_file, model)
         restore_rows(run, learnable)

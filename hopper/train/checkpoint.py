@@ -20,6 +20,8 @@ from hopper.config import Config, make_config
 from hopper.engines import TrainState, find_engine
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
+from hopper.graph.column_differences import find_class_difference, find_column_difference
+from hopper.graph.columns import columns_from_json, columns_to_json
 from hopper.graph.schema_json import schema_fingerprint
 from hopper.hetero.row_records import PickedRows
 from hopper.ops import backend
@@ -30,6 +32,8 @@ from hopper.train.tensor_file import fill_tensors, read_facts, save_tensors
 BEST_MODEL_FILE = "best.safetensors"
 RANKS: Final = "the number of ranks"
 """A key of ``run_identity``."""
+_COLUMNS: Final = "columns of features"
+_CLASSES: Final = "names of classes"
 
 
 @dataclass
@@ -130,13 +134,14 @@ def find_differences(saved: dict[str, Any], identity: dict[str, Any]) -> dict[st
     """Describe each difference between a run's identity and a checkpoint's, by key.
 
     A configuration key that the checkpoint lacks is newer than it, and counts with its default.
+    Encodings that it lacks are not compared.
 
     Parameters
     ----------
     saved: identity of the checkpoint.
     identity: identity of the run.
     """
-    saved = _defaults() | saved
+    saved = _defaults() | {key: identity.get(key) for key in (_COLUMNS, _CLASSES)} | saved
     return {
         key: f"{key} was {saved.get(key)!r}, now it is {value!r}"
         for key, value in identity.items()
@@ -164,6 +169,12 @@ def find_moves(path: Path, saved: dict[str, Any], identity: dict[str, Any]) -> l
     ------
     RequestError: a difference is not allowed; names the key.
     """
+    encoding = _find_encoding_difference(saved, identity)
+    if encoding:
+        raise RequestError(
+            f"{path}: cannot resume: {encoding}; import the new data with --encode-like, given the "
+            "graph of the run"
+        )
     moved = find_differences(saved, identity)
     fixed = [key for key in moved if key not in _MOVABLE]
     if not fixed and moved and not (_is_movable(saved) and _is_movable(identity)):
@@ -171,6 +182,16 @@ def find_moves(path: Path, saved: dict[str, Any], identity: dict[str, Any]) -> l
     if fixed:
         raise RequestError(f"{path}: cannot resume: {moved[fixed[0]]}")
     return list(moved.values())
+
+
+def _find_encoding_difference(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
+    """Describe how features or classes were encoded otherwise; "" if they were not."""
+    columns = [
+        {table: columns_from_json(of, table, None) for table, of in one.get(_COLUMNS, {}).items()}
+        for one in (saved, identity)
+    ]
+    difference = find_column_difference(*columns)
+    return difference or find_class_difference(saved.get(_CLASSES, {}), identity.get(_CLASSES, {}))
 
 
 _MOVABLE: Final = frozenset(
@@ -218,6 +239,8 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "data.features_options": values["data"]["features_options"],
         "the version of draws": draw.VERSION,
         "the graph": schema_fingerprint(graph.schema),
+        _COLUMNS: {name: columns_to_json(of) for name, of in graph.schema.columns.items()},
+        _CLASSES: graph.class_names(),
         "the division of the graph": read_division(graph.path),
         "the roots of an iteration": "all"
         if config.sampler.kind == "full"

@@ -10,6 +10,7 @@ from typing import Any, Final
 from hopper.engines import Engine
 from hopper.engines.unused import describe_unused
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
+from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
 from hopper.pipeline import Pipeline
@@ -322,7 +323,8 @@ class Trainer:
         wire = state.config.cluster.feature_wire
         errors = self._files.wire_error = measure_wire_error(state.rows, state.cluster, wire)
         rounded = [*describe_rounded_tables(state.request.schema), *tell_wire_error(errors, wire)]
-        for line in [*rounded, *describe_unused(state.request)]:
+        wide = tell_wide_columns(state.request.columns)
+        for line in [*rounded, *describe_unused(state.request), *([wide] if wide else [])]:
             console.say(line)
 
 

@@ -220,7 +220,7 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     learnable = make_learnable(request, cluster)
     engine = make_engine(request, cluster, rows, log, learnable)
     if not config.train.resume:
-        begin_with(config, (model.packed.module for model in engine.models), learnable)
+        begin_with(request, (model.packed.module for model in engine.models), learnable)
     CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
     identity = run_identity(config, graph, cluster)
     # The log opens only now, without the sampling that filled the cache.

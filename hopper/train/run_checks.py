@@ -84,5 +84,5 @@ def _check_replay(request: Request) -> None:
 def _check_models(request: Request) -> None:
     for config in all_configs(request.config, request.ranks):
         model_request = request.under(config)
-        begin_with(config, [make_model(model_request)], ())
+        begin_with(model_request, [make_model(model_request)], ())
         check_training_parts(config, request.schema, make_schedule(model_request).iterations)

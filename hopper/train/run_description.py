@@ -6,10 +6,14 @@ With both, a trained model can be loaded on a machine that has no part of the gr
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from hopper.config import Config
+from hopper.engines import Request
+from hopper.errors import RequestError
+from hopper.graph.column_differences import find_class_difference, find_column_difference
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE
 from hopper.graph.schema import GraphSchema
@@ -29,9 +33,7 @@ def describe_run(config: Config, graph: PartitionedGraph) -> None:
     described = config.model_copy(update={"data": data})
     write_text(run_dir / CONFIG_FILE, described.model_dump_json(indent=1))
     write_text(run_dir / SCHEMA_FILE, json.dumps(schema_to_json(schema), indent=1))
-    tasks = [] if schema.target_labels is None else [name for name, _ in schema.target_labels.tasks]
-    names = {task: graph.label_names(task) for task in ("", *tasks)}
-    write_text(run_dir / _LABEL_NAMES, json.dumps(names, indent=1))
+    write_text(run_dir / _LABEL_NAMES, json.dumps(graph.class_names(), indent=1))
 
 
 def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
@@ -50,6 +52,35 @@ def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
         return None
     names: dict[str, list[str]] = read_json(file, "no such file")
     return names
+
+
+def check_encodings(
+    trained: GraphSchema,
+    classes: Mapping[str, Sequence[str]] | None,
+    request: Request,
+    like: str,
+) -> None:
+    """Refuse a graph whose features or classes were encoded otherwise than those of a run.
+
+    Only features that the model reads are compared.
+
+    Parameters
+    ----------
+    trained, classes: the run's schema and names of classes; None = not known.
+    like: the graph of the run, for the error.
+
+    Raises
+    ------
+    RequestError: names node type or relation, column, and both values.
+    """
+    graph = request.graph
+    difference = find_column_difference(trained.columns, request.columns)
+    if not difference and classes is not None:
+        difference = find_class_difference(classes, graph.class_names())
+    if difference:
+        raise RequestError(
+            f"{graph.path}: {difference}; import the new data with --encode-like {like}"
+        )
 
 
 def read_run_schema(run_dir: Path, config: Config) -> GraphSchema:

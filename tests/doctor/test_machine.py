@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import shutil
@@ -137,3 +138,15 @@ def test_a_small_disk_is_told(look: Look, small_disk: Path) -> None:
         look("--train.run_dir", str(small_disk / "run"), *large), "disk of train.run_dir"
     )
     assert finding.state == "wrong"
+
+
+def test_columns_that_hurt_training_are_named(look: Look, parts: Path, tmp_path: Path) -> None:
+    wide = shutil.copytree(parts, tmp_path / "wide")
+    schema = json.loads((wide / "graph.json").read_text())
+    (kind,) = schema["node_types"].values()
+    found = {"at": 2, "min": 0.5, "max": 90000, "mean": 40000, "std": 20000}
+    kind["columns"] = [{"name": "", "numbers": kind["feature_dim"], "ranges": [found]}]
+    (wide / "graph.json").write_text(json.dumps(schema))
+    finding = find(look(f"--data.partitioned={wide}"), "features")
+    assert (finding.state, "column 2 (0.5 to 90,000)" in finding.found) == ("warning", True)
+    assert "--scale standard" in finding.advice

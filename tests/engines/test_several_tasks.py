@@ -175,7 +175,7 @@ def test_imported_tables_have_tasks(tmp_path: Path) -> None:
     expected = [[1, 2.5, 0, 1], [-1, np.nan, 1, 1], [0, 1, 0, 0]]
     assert np.array_equal(values, np.array(expected, np.float32), equal_nan=True)
     assert tables.task_names == {"node": {"topic": ["art", "maths"]}}
-    assert tables.column_names["node"] == ["age"]
+    assert [column.name for column in tables.columns["node"]] == ["age"]
     (folder / "nodes.csv").write_text("id,label,label.topic\na,1,2\n")
     with pytest.raises(GraphError, match=r"expected labels of tasks .* or of none"):
         read_folder(folder, "csv")

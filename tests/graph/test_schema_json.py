@@ -55,6 +55,18 @@ BAD_FIELDS = [
     (lambda d: d.pop("target"), "target: missing field"),
     (set_field("color", "red"), "color: unknown field"),
     (set_field("name", 3), "name: expected text, given 3"),
+    (
+        set_field("node_types", "paper", "columns", [{"name": "a"}]),
+        "node_types.paper.columns: expected columns of feature_dim 3, given 1",
+    ),
+    (
+        set_field("node_types", "paper", "columns", [{"name": "a", "numbers": "x"}]),
+        "node_types.paper.columns.0.numbers: Input should be a valid integer",
+    ),
+    (
+        set_field("node_types", "paper", "columns", [{"name": "a", "numbers": 3, "fill": [1]}]),
+        "node_types.paper.columns: column 'a': fill, offset, divisor: expected 3 numbers each",
+    ),
     (set_field("node_types", []), "node_types: expected an object, given []"),
     (set_field("node_types", {}), "node_types: expected at least one node type, given none"),
     (

@@ -14,7 +14,7 @@ import pytest
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, import_graph
-from hopper.graph.layout import column_names_file, label_names_file
+from hopper.graph.layout import label_names_file
 from hopper.graph.schema import Relation
 
 pytestmark = pytest.mark.filterwarnings(
@@ -70,8 +70,9 @@ def test_tables(kind: Kind, tmp_path: Path) -> None:
     np.testing.assert_array_equal(graph.features("node"), expected)
     np.testing.assert_array_equal(graph.edge_features(edge), np.eye(2))
     assert read_lines(label_names_file(graph.path, "node")) == ["blue", "red"]
-    assert read_lines(column_names_file(graph.path, "node")) == ["age", "town=Aix", "town=Ulm"]
-    assert read_lines(column_names_file(graph.path, edge)) == ["how=by car", "how=on foot"]
+    age, town = graph.schema.node_types["node"].columns
+    assert (age.name, age.fill, town.names) == ("age", (30.0,), ["town=Aix", "town=Ulm"])
+    assert graph.schema.relations[edge].columns[0].names == ["how=by car", "how=on foot"]
     import_graph(kind, source, tmp_path / "zero", ImportOptions(missing="zero"))
     assert GraphDirectory.open(tmp_path / "zero").features("node")[1, 0] == 0
 

@@ -38,7 +38,9 @@ def test_times_are_read_from_tables(tables: Path, tmp_path: Path) -> None:
     midnight = int(np.datetime64("2026-05-31", "s").astype(np.int64))
     assert folder_tables.times["node"].tolist() == [midnight, midnight + 10 * 3600, -5, 7]
     assert folder_tables.times[EDGE].tolist() == [30, 10, 20]
-    assert folder_tables.column_names == {"node": ["size"], EDGE: ["sum"]}
+    assert {
+        owner: [one.name for one in columns] for owner, columns in folder_tables.columns.items()
+    } == {"node": ["size"], EDGE: ["sum"]}
     options = ImportOptions(add_reverse="all", split=RandomSplit(0.5, 0.25, by_time=True))
     notes = write_tables(folder_tables, tmp_path / "graph", options)
     assert "split by time: 2 train, 1 val, 1 test" in notes

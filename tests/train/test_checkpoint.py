@@ -20,6 +20,7 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train import tensor_file
 from hopper.train.checkpoint import (
     Progress,
+    find_moves,
     load_training,
     run_identity,
     save_training,
@@ -163,3 +164,18 @@ def test_safetensors_reads_what_was_written(
     restored["rows"] = torch.zeros(3, 11)
     with pytest.raises(RequestError, match=r"rows: expected shape \(3, 11\), found \(11, 3\)"):
         load_training(tmp_path / "state.safetensors", {}, restored)
+
+
+def test_a_run_does_not_go_on_with_moved_columns(partitions: dict[str, PartitionedGraph]) -> None:
+    now, file = identity(partitions["one"]), Path("step-1.safetensors")
+    tiers = [{"name": "tier", "categories": ["bronze", "gold"]}]
+    moved = [{"name": "tier", "categories": ["gold", "platinum"]}]
+    match = r"cannot resume: node: column 'tier' has the categories \[gold, platinum\]; the run was"
+    with pytest.raises(RequestError, match=match):
+        find_moves(
+            file,
+            now | {"columns of features": {"node": tiers}, "the graph": "before"},
+            now | {"columns of features": {"node": moved}, "the graph": "now"},
+        )
+    old = {key: value for key, value in now.items() if key != "columns of features"}
+    assert find_moves(file, old, now) == []

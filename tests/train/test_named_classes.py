@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.graph.names import Names
 from hopper.partition import partition_graph
+from hopper.train.launch import prepare
 
 COLOURS = ("blue", "green", "red")
 
@@ -61,18 +63,50 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
     )
 
 
-def test_predictions_use_the_class_names_of_training(
+def test_a_graph_with_other_class_names_is_refused(
     trained_run: hopper.RunResult, tmp_path: Path
 ) -> None:
-    """The graph that is predicted may have other class names."""
     folder = Path(trained_run.run_dir).parent
     shutil.copytree(folder / "parts", tmp_path / "parts")
-    (tmp_path / "parts" / "names" / "labels" / "node.txt").write_text("rot\ngelb\nblau\n")
+    (tmp_path / "parts" / "names" / "labels" / "node.txt").write_text("blue\nred\ngreen\n")
     words = ["--data.partitioned", str(tmp_path / "parts"), "--data.verify", "off"]
-    predictions = hopper.predict(
-        trained_run.run_dir, tmp_path / "out", format="npy", overrides=words
+    match = r"classes \[blue, red, green\]; .* with \[blue, green, red\]; .*--encode-like .*parts"
+    with pytest.raises(hopper.RequestError, match=match):
+        hopper.predict(trained_run.run_dir, tmp_path / "out", format="npy", overrides=words)
+
+
+def test_moved_columns_are_refused_until_they_are_encoded_alike(
+    trained_run: hopper.RunResult, tmp_path: Path
+) -> None:
+    """Next week one coast is amber, which comes before all other colours."""
+    folder = Path(trained_run.run_dir).parent
+    shutil.copytree(folder / "tables", tmp_path / "tables")
+    file = tmp_path / "tables" / "nodes.csv"
+    file.write_text(re.sub(r"(?m)^(town 5,\w+),\w+", r"\1,amber", file.read_text()))
+
+    def divide(name: str, options: ImportOptions) -> str:
+        import_graph("csv", str(tmp_path / "tables"), tmp_path / name, options)
+        parts = tmp_path / f"{name} parts"
+        partition_graph(GraphDirectory.open(tmp_path / name), parts, 2, "random")
+        return str(parts)
+
+    split = RandomSplit(0.6, 0.2)
+    moved = ["--data.partitioned", divide("moved", ImportOptions(split=split, missing="mean"))]
+    match = (
+        r"node: column 'coast' has the categories \[amber, blue, green, none, red\]; the run was "
+        r"trained with \[blue, green, none, red\]; import the new data with --encode-like .*parts"
     )
-    assert predictions.label_names == COLOURS
+    with pytest.raises(hopper.RequestError, match=match):
+        hopper.predict(trained_run.run_dir, tmp_path / "out", overrides=moved)
+    begun = [*moved, "--train.run_dir", "", "--train.init_from", str(trained_run.run_dir)]
+    file = Path(trained_run.run_dir) / "config.json"
+    with pytest.raises(hopper.RequestError, match=f"train.init_from: .*{match}"):
+        prepare(hopper.load_config(file, begun))
+    like = ImportOptions(encode_like=str(folder / "parts"), unknown_category="zeros")
+    alike = ["--data.partitioned", divide("alike", like)]
+    predictions = hopper.predict(trained_run.run_dir, tmp_path / "out", overrides=alike)
+    labels = GraphDirectory.open(folder / "graph").labels("node")
+    assert (predictions.values == labels[predictions.ids]).mean() > 0.9
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "npy"])

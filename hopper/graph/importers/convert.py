@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError, RequestError
 from hopper.graph.array_file import release_pages
 from hopper.graph.check_values import is_labelled
+from hopper.graph.columns import FeatureColumn, tell_wide_columns
 from hopper.graph.importers.check_tables import check_finite, check_labels_of_training
 from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
+from hopper.graph.importers.encode import Measure, encode
+from hopper.graph.importers.encode_like import LikeGraph
 from hopper.graph.importers.estimate import require_memory
 from hopper.graph.importers.link_targets import draw_link_split, set_link_targets
+from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.random_split import RandomSplit, draw_split, split_by_time
 from hopper.graph.importers.tables import (
     FeatureTable,
@@ -52,6 +56,13 @@ class ImportOptions:
     missing: Literal["", "zero", "mean"] = ""
     """what replaces missing features (NaN, or empty in tables): 0, or the mean of the column's
     other numbers; "" = missing features are refused"""
+    scale: Literal["", "standard", "minmax", "log"] = ""
+    """how numbers are scaled: to mean 0 and deviation 1, to [0, 1], or to sign(x) log(1 + |x|);
+    fitted on training rows where their nodes or edges are predicted, else on all"""
+    encode_like: str = ""
+    """a graph directory or partitioned directory, whose categories, scales and classes are used"""
+    unknown_category: Literal["refuse", "zeros"] = "refuse"
+    """with ``encode_like``: whether other categories and classes are refused, or taken as none"""
     row_normalize: bool = False
     """divide every row of node features by its sum, unless that is 0"""
     unlabelled_as_missing: bool = False
@@ -59,6 +70,16 @@ class ImportOptions:
     seed: int = 0
     memory_limit: int | None = None
     """bytes that an import of tables may take; None = half of the available memory"""
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other with a :class:`RequestError`."""
+        if (self.encode_like or self.row_normalize) and self.scale:
+            other = "--encode-like" if self.encode_like else "--row-normalize"
+            raise RequestError(f"--scale: expected it without {other}, which scales too")
+        if self.encode_like and self.row_normalize:
+            raise RequestError("--encode-like: expected it without --row-normalize")
+        if self.unknown_category != "refuse" and not self.encode_like:
+            raise RequestError("--unknown-category: expected --encode-like beside it, given none")
 
 
 def write_tables(
@@ -101,7 +122,8 @@ def write_tables(
         _write_features(tables, writer, phases, options)
         _write_targets(tables, writer)
         _write_names(tables, writer)
-    return tables.notes
+    wide = tell_wide_columns(writer.schema.columns)
+    return [*tables.notes, wide] if wide else tables.notes
 
 
 def _apply_options(tables: GraphTables, options: ImportOptions) -> None:
@@ -133,23 +155,67 @@ def _write_edges(
 def _write_features(
     tables: GraphTables, writer: GraphWriter, phases: Phases, options: ImportOptions
 ) -> None:
+    like = LikeGraph.open(options.encode_like, options.unknown_category)
     for owner, where, table in feature_tables(tables):
-        filled = _fill_missing(table, options.missing, where, tables.notes)
-        chunks = _check_chunks(filled, where, tables, owner)
-        normalize = options.row_normalize and isinstance(owner, str)
         into = writer.features(owner) if isinstance(owner, str) else writer.edge_features(owner)
         with phases.phase(where, table.shape[0]) as progress:
-            _copy(chunks, into, normalize, where, progress)
+            encoded, columns, normalize = _encode(tables, owner, where, table, options, like)
+            measure = Measure(columns, table.shape[0])
+            chunks = _check_chunks(encoded, where, columns, tables.problems)
+            _copy(chunks, into, normalize, where, measure, progress)
+        writer.columns(owner, measure.finish())
     tables.problems.raise_all()
+
+
+def _encode(
+    tables: GraphTables,
+    owner: Labelled,
+    where: str,
+    table: FeatureTable,
+    options: ImportOptions,
+    like: LikeGraph | None,
+) -> tuple[FeatureTable, list[FeatureColumn], bool]:
+    """Return a table as it will be stored, its columns as they were fitted, and whether its rows
+    are normalized."""
+    width = table.shape[1]
+    columns = tables.columns.get(owner) or (FeatureColumn("", numbers=width),)
+    if like is not None:
+        if owner not in tables.columns:
+            columns = like.columns(owner, width)
+    elif options.row_normalize and isinstance(owner, str):
+        columns = [replace(column, scale="row") for column in columns]
+    rows, of = _training_rows(tables, owner)
+    encoded, fitted, filled = encode(table, columns, options.scale, options.missing, rows)
+    if filled:
+        how = f" with {options.missing}" if options.missing and not like else ""
+        tables.notes.append(f"{where}: {filled:,} missing numbers filled{how}")
+    if options.scale:
+        tables.notes.append(f"{where}: numbers scaled by {options.scale}, fitted on {of}")
+    return encoded, fitted, any(column.scale == "row" for column in fitted)
 
 
 def _check_features(tables: GraphTables, options: ImportOptions) -> None:
     """Read all features, only to find out what is wrong with their values."""
     for owner, where, table in feature_tables(tables):
         if not tables.problems.has_failed(owner, where):
-            filled = _fill_missing(table, options.missing, where, [])
-            for _ in _check_chunks(filled, where, tables, owner):
+            columns = tables.columns.get(owner) or (FeatureColumn("", numbers=table.shape[1]),)
+            filled, fitted, _ = encode(table, columns, "", options.missing, None)
+            for _ in _check_chunks(filled, where, fitted, tables.problems):
                 pass
+
+
+def _training_rows(tables: GraphTables, owner: Labelled) -> tuple[NDArray[np.int64] | None, str]:
+    """Return the ascending rows that scales are fitted on, None = all; and what they are."""
+    ids, first = np.sort(np.asarray(tables.splits.get("train", ()), np.int64)), 0
+    if not ids.size or owner not in (target_relations(tables) or [tables.target]):
+        return None, "all rows"
+    for relation in target_relations(tables):
+        if relation == owner:
+            break
+        first += tables.edges[relation][0].size
+    count = tables.counts[owner] if isinstance(owner, str) else tables.edges[owner][0].size
+    rows = ids[slice(*np.searchsorted(ids, (first, first + count)))] - first
+    return rows, f"the {rows.size:,} training rows"
 
 
 def _write_targets(tables: GraphTables, writer: GraphWriter) -> None:
@@ -165,7 +231,7 @@ def _write_targets(tables: GraphTables, writer: GraphWriter) -> None:
 
 
 def _write_names(tables: GraphTables, writer: GraphWriter) -> None:
-    """Write the names of nodes, classes and columns."""
+    """Write the names of nodes and classes."""
     for node_type, node_names in tables.names.items():
         writer.names(node_type, node_names)
     for owner, names in tables.label_names.items():
@@ -173,8 +239,6 @@ def _write_names(tables: GraphTables, writer: GraphWriter) -> None:
     for owner, by_task in tables.task_names.items():
         for task, names in by_task.items():
             writer.label_names(owner, names, task)
-    for owner, names in tables.column_names.items():
-        writer.column_names(owner, names)
 
 
 def _draw_splits(tables: GraphTables, split: RandomSplit, seed: int) -> None:
@@ -264,64 +328,16 @@ def _width(
     return columns, "float16" if table.dtype == np.float16 else "float32"
 
 
-@dataclass(frozen=True)
-class _FilledTable:
-    """A table in which missing numbers are replaced.
-
-    Attributes
-    ----------
-    values: [columns] float64, the number that replaces missing ones of each column.
-    """
-
-    table: FeatureTable
-    values: NDArray[np.float64]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.table.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the chunks."""
-        return self.table.dtype
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Iterate over the table's chunks, with missing numbers replaced."""
-        for start, rows in self.table.chunks():
-            yield start, np.where(np.isnan(rows), self.values.astype(rows.dtype), rows)
-
-
-def _fill_missing(
-    table: FeatureTable, missing: str, what: str, notes: list[str]
-) -> FeatureTable | _FilledTable:
-    """Return the table with missing numbers replaced as ``missing`` says; this reads it once."""
-    if not missing or table.dtype.kind != "f":
-        return table
-    columns = table.shape[1]
-    sums, counts, rows_read = np.zeros(columns), np.zeros(columns, np.int64), 0
-    for _, rows in table.chunks():
-        is_known = ~np.isnan(rows)
-        sums += np.where(is_known, rows, 0).sum(0, dtype=np.float64)
-        counts += is_known.sum(0)
-        rows_read += len(rows)
-    missing_count = rows_read * columns - int(counts.sum())
-    if not missing_count:
-        return table
-    notes.append(f"{what}: {missing_count:,} missing numbers filled with {missing}")
-    means = sums / np.maximum(counts, 1)
-    return _FilledTable(table, means if missing == "mean" else np.zeros(columns))
-
-
 def _check_chunks(
-    table: FeatureTable, where: str, tables: GraphTables, owner: Labelled
+    table: FeatureTable, where: str, columns: Sequence[FeatureColumn], problems: Problems
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Iterate over chunks as they will be stored; what is not finite is a problem."""
     dtype = np.float16 if table.dtype == np.float16 else np.float32
+    names = [name for column in columns if column.name for name in column.names]
     for start, rows in table.chunks():
         with np.errstate(over="ignore"):
             converted = rows.astype(dtype, copy=False)
-        check_finite(converted, start, where, tables.column_names.get(owner, []), tables.problems)
+        check_finite(converted, start, where, names, problems)
         yield start, converted
 
 
@@ -330,12 +346,14 @@ def _copy(
     out: NDArray[Any],
     row_normalize: bool,
     what: str,
+    measure: Measure,
     progress: Progress,
 ) -> None:
     for start, rows in chunks:
-        out[start : start + rows.shape[0]] = (
-            _normalize_rows(rows, f"{what}: rows from {start} on") if row_normalize else rows
-        )
+        if row_normalize:
+            rows = _normalize_rows(rows, f"{what}: rows from {start} on")
+        measure.add(rows)
+        out[start : start + rows.shape[0]] = rows
         release_pages(out)
         progress.advance(rows.shape[0])
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import GraphError, RequestError
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.csv_lines import find_line, read_header, read_lines
-from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
+from hopper.graph.importers.feature_columns import MOST_CATEGORIES
 from hopper.graph.importers.label_columns import Read, kind_of
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.source_files import first_line

@@ -115,8 +115,8 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
         tables.edges[reverse] = (dst, src)
         if relation in tables.edge_features:
             tables.edge_features[reverse] = tables.edge_features[relation]
-        if relation in tables.column_names:
-            tables.column_names[reverse] = tables.column_names[relation]
+        if relation in tables.columns:
+            tables.columns[reverse] = tables.columns[relation]
         if relation in tables.weights:
             tables.weights[reverse] = tables.weights[relation]
         if relation in tables.times:

@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.graph.columns import FeatureColumn
+
 MOST_CATEGORIES: Final = 1000
 """Largest number of categories of a column."""
-
-
-@dataclass(frozen=True)
-class FeatureColumn:
-    """A column of a table.
-
-    Attributes
-    ----------
-    categories: the column's distinct texts, sorted; empty if it holds numbers.
-    numbers: how many numbers a row has, if the column holds lists of numbers.
-    """
-
-    name: str
-    categories: tuple[str, ...] = ()
-    numbers: int = 1
-
-    @property
-    def width(self) -> int:
-        """Number of columns of features that it becomes."""
-        return len(self.categories) or self.numbers
-
-    @property
-    def names(self) -> list[str]:
-        """The names of these columns of features."""
-        if self.categories:
-            return [f"{self.name}={category}" for category in self.categories]
-        if self.numbers == 1:
-            return [self.name]
-        return [f"{self.name}_{number}" for number in range(self.numbers)]
-
-
-def width_of(columns: Iterable[FeatureColumn]) -> int:
-    """Return the number of columns of features that some columns become."""
-    return sum(column.width for column in columns)
 
 
 def number_texts(texts: Sequence[str | None]) -> tuple[NDArray[np.int64], list[str]]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
-from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
+from hopper.graph.columns import FeatureColumn
+from hopper.graph.importers.feature_columns import MOST_CATEGORIES
 from hopper.graph.importers.label_columns import Read, kind_of
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.source_files import first_line, require_file

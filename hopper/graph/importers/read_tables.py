@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.encode_like import LikeTable
 from hopper.graph.importers.label_columns import all_columns, find_label_columns, join_read
 from hopper.graph.importers.node_ids import EdgeEnds, NodeIds
 from hopper.graph.importers.spool import Spool
@@ -75,16 +76,22 @@ class EdgeTable(TableContent):
     weights: NDArray[np.float32] | None
 
 
-def read_node_table(source: TableFile, space: Workspace) -> NodeTable:
+def read_node_table(
+    source: TableFile, space: Workspace, like: LikeTable | None = None
+) -> NodeTable:
     """Read a node table.
 
     What is wrong with a column becomes a problem of the table, and the column is left out.
+
+    Parameters
+    ----------
+    like: the table whose encodings of features and classes are used; None = make new ones.
 
     Raises
     ------
     GraphError: the file is damaged, or the kind of its labels is not clear. The text names it.
     """
-    columns, ids = _Columns(source, space, "id"), NodeIds(source, space)
+    columns, ids = _Columns(source, space, like, "id"), NodeIds(source, space)
     attempt, rows = source.problems.attempt, 0
     names = _find_columns(source, "id", *columns.names)
     with space.phases.phase(source.file.name, source.estimate_rows()) as progress:
@@ -101,7 +108,11 @@ def read_node_table(source: TableFile, space: Workspace) -> NodeTable:
 
 
 def read_edge_table(
-    source: TableFile, sources: NodeTable | None, targets: NodeTable | None, space: Workspace
+    source: TableFile,
+    sources: NodeTable | None,
+    targets: NodeTable | None,
+    space: Workspace,
+    like: LikeTable | None = None,
 ) -> EdgeTable:
     """Read an edge table.
 
@@ -112,12 +123,13 @@ def read_edge_table(
     ----------
     sources, targets: node tables of the source and the destination type; None = there is something
         wrong with the table, so ids are not looked for.
+    like: as of :func:`read_node_table`.
 
     Raises
     ------
     GraphError: the file is damaged, or the kind of its labels is not clear. The text names it.
     """
-    columns, ends = _Columns(source, space, "src", "dst", "weight"), None
+    columns, ends = _Columns(source, space, like, "src", "dst", "weight"), None
     if sources is not None and targets is not None and sources.has_ids and targets.has_ids:
         ends = EdgeEnds(source, sources.ids, targets.ids, space)
     weights = Spool(space.folder, np.float32) if "weight" in source.names else None
@@ -143,21 +155,31 @@ def read_edge_table(
 class _Columns:
     """Reads the columns that both node and edge tables may have."""
 
-    def __init__(self, source: TableFile, space: Workspace, *taken: str) -> None:
+    def __init__(
+        self, source: TableFile, space: Workspace, like: LikeTable | None, *taken: str
+    ) -> None:
         self._source, self._attempt = source, source.problems.attempt
         self._label_columns = find_label_columns(source.names, source.where)
         labels = all_columns(self._label_columns)
         self._labels: dict[str, LabelReader] = {}
         for task, columns in self._label_columns.items():
-            reader = self._attempt(
-                source.file, columns[0], source.label_reader, columns, space.folder
+            field = (source.file, columns[0])
+            reader = (
+                self._attempt(*field, source.label_reader, columns, space.folder)
+                if like is None
+                else self._attempt(*field, like.label_reader, source, task, columns, space.folder)
             )
             if reader is not None:
                 self._labels[task] = reader
         self._splits = Splits(space.folder) if "split" in source.names else None
         self._times = Spool(space.folder, np.int64) if "time" in source.names else None
         taken = (*taken, "time", "split", *labels)
-        self._features = source.feature_reader([n for n in source.names if n not in taken])
+        features = [name for name in source.names if name not in taken]
+        self._features = (
+            source.feature_reader(features)
+            if like is None
+            else like.feature_reader(source, features)
+        )
         present = [name for name in ("time", "split") if name in source.names]
         self.names = (*present, *labels, *self._features.columns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces
-from hopper.graph.importers.feature_columns import FeatureColumn, one_hot, width_of
+from hopper.graph.columns import FeatureColumn, width_of
+from hopper.graph.importers.feature_columns import one_hot
 from hopper.graph.importers.label_columns import Read
 from hopper.graph.importers.spool import Spool
 from hopper.graph.importers.table_file import TableFile
@@ -105,18 +106,13 @@ class ColumnFeatures:
     """The feature columns of a table, which is read again, in chunks, for them."""
 
     source: TableFile
-    columns: list[FeatureColumn]
+    columns: Sequence[FeatureColumn]
     rows: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.rows, width_of(self.columns)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return [name for column in self.columns for name in column.names]
 
     @property
     def dtype(self) -> np.dtype[Any]:

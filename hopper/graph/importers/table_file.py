@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.feature_columns import FeatureColumn
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.label_columns import Read
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.tables import FeatureTable
@@ -22,8 +22,8 @@ class NamedFeatures(FeatureTable, Protocol):
     """Features whose columns have names."""
 
     @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
+    def columns(self) -> Sequence[FeatureColumn]:
+        """The columns of the table."""
 
 
 class LabelReader(Protocol):

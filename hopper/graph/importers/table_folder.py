@@ -25,6 +25,7 @@ from hopper.errors import GraphError
 from hopper.graph.importers.check_tables import check_tables
 from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.csv_tables import CsvFile
+from hopper.graph.importers.encode_like import LikeGraph
 from hopper.graph.importers.estimate import estimate_import
 from hopper.graph.importers.feature_columns import describe_classes
 from hopper.graph.importers.parquet_tables import ParquetFile
@@ -55,6 +56,7 @@ def read_folder(
     problems: Problems | None = None,
     *,
     target_follows: bool = False,
+    like: LikeGraph | None = None,
 ) -> GraphTables:
     """Read a folder of tables.
 
@@ -68,6 +70,7 @@ def read_folder(
     problems: collects what is wrong with tables. Columns that are wrong are left out of the result.
         None = it is raised.
     target_follows: the caller will choose the target relations, so several tables may qualify.
+    like: the graph whose encodings are used, and whose target where no table has splits.
 
     Raises
     ------
@@ -77,29 +80,38 @@ def read_folder(
     """
     if space is None:
         with open_workspace(Path(tempfile.gettempdir()) / "hopper-tables") as workspace:
-            return read_folder(folder, suffix, workspace, target_follows=target_follows)
+            return read_folder(folder, suffix, workspace, target_follows=target_follows, like=like)
     found = Problems() if problems is None else problems
     node_files, edge_files = find_tables(folder, suffix, found)
     tables = GraphTables(
         folder.name, f"{_KINDS[suffix]} tables {folder.name}", "", {}, {}, problems=found
     )
+    owners: list[Labelled] = [*node_files, *edge_files]
+    likes = {} if like is None else {owner: like.table(owner) for owner in owners}
     nodes: dict[str, NodeTable] = {}
     by_owner: dict[Labelled, TableContent] = {}
     for name, file in node_files.items():
-        node_table = found.attempt(file.file, "table", read_node_table, file, space)
+        node_table = found.attempt(
+            file.file, "table", read_node_table, file, space, likes.get(name)
+        )
         if node_table is not None:
             nodes[name] = by_owner[name] = node_table
             tables.counts[name] = node_table.count
     edges: dict[Relation, EdgeTable] = {}
     for relation, file in edge_files.items():
         ends = (nodes.get(relation.src), nodes.get(relation.dst))
-        edge_table = found.attempt(file.file, "table", read_edge_table, file, *ends, space)
+        edge_table = found.attempt(
+            file.file, "table", read_edge_table, file, *ends, space, likes.get(relation)
+        )
         if edge_table is not None and None not in ends:
             edges[relation] = by_owner[relation] = edge_table
+    tables.notes += [note for like_table in likes.values() for note in like_table.notes]
     _fill(tables, nodes, edges)
     # Where a table or a column is left out, the target may seem to be unclear.
     for_target = Problems() if found else found
-    for_target.attempt(folder, "target", _choose_target, tables, by_owner, folder, target_follows)
+    for_target.attempt(
+        folder, "target", _choose_target, tables, by_owner, folder, target_follows, like
+    )
     if problems is None:
         found.raise_all()
     return tables
@@ -118,6 +130,7 @@ def import_folder(
     refuse_occupied(out)
     problems = Problems()
     nodes, edges = find_tables(folder, suffix, problems)
+    like = LikeGraph.open(options.encode_like, options.unknown_category)
     with open_workspace(out, options.memory_limit, Phases(watcher.progress)) as space:
         both_ways = bool(options.symmetrize or options.add_reverse)
         estimate = problems.attempt(
@@ -125,7 +138,11 @@ def import_folder(
         )
         if estimate is not None:
             watcher.tell(estimate.tell(out, space))
-        tables = read_folder(folder, suffix, space, problems, target_follows=bool(options.targets))
+        tables = read_folder(
+            *(folder, suffix, space, problems),
+            target_follows=bool(options.targets),
+            like=like,
+        )
         if name is not None:
             tables.name = name
         check_tables(tables)
@@ -187,7 +204,7 @@ def _fill(
     for name, table in nodes.items():
         if table.features is not None:
             tables.features[name] = table.features
-            tables.column_names[name] = table.features.names
+            tables.columns[name] = table.features.columns
         if table.labels is not None:
             tables.labels[name] = table.labels
             _add_label_names(tables, name, table.label_names, table.task_names)
@@ -199,7 +216,7 @@ def _fill(
         tables.edges[relation] = (edge_table.src, edge_table.dst)
         if edge_table.features is not None:
             tables.edge_features[relation] = edge_table.features
-            tables.column_names[relation] = edge_table.features.names
+            tables.columns[relation] = edge_table.features.columns
         if edge_table.weights is not None:
             tables.weights[relation] = edge_table.weights
         if edge_table.times is not None:
@@ -214,11 +231,15 @@ def _choose_target(
     by_owner: Mapping[Labelled, TableContent],
     folder: Path,
     target_follows: bool,
+    like: LikeGraph | None,
 ) -> None:
     """Choose the target and its splits, of those that tables have."""
     splits: dict[str | Relation, Mapping[str, Any]] = {
         owner: table.splits for owner, table in by_owner.items() if table.splits is not None
     }
+    if like is not None and not splits:
+        tables.target, tables.also = like.schema.target, like.schema.also
+        return
     candidates: list[str | Relation] = list(splits or find_labelled(tables) or tables.counts)
     relations = [candidate for candidate in candidates if isinstance(candidate, Relation)]
     if len(relations) == len(candidates) > 1:

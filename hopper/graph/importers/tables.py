@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.problems import Problems
 from hopper.graph.layout import check_name, safe_name
 from hopper.graph.schema import Labelled, Labels, Relation
@@ -91,8 +92,8 @@ class GraphTables:
     """the source's names of classes, unless it numbers them"""
     task_names: dict[Labelled, dict[str, list[str]]] = field(default_factory=dict)
     """the source's names of classes by task, where there are several tasks"""
-    column_names: dict[Labelled, list[str]] = field(default_factory=dict)
-    """the source's names of the features' columns"""
+    columns: dict[Labelled, Sequence[FeatureColumn]] = field(default_factory=dict)
+    """the source's columns of the features, if they have names"""
     also: tuple[Relation, ...] = ()
     """relations that are predicted together with a target relation"""
     notes: list[str] = field(default_factory=list)

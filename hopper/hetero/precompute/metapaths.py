@@ -56,7 +56,10 @@ class MetapathTables:
                     f"{metapath_name(path)} ends in, has no features; expected the width of random "
                     "rows"
                 )
-        tables = [Table(metapath_name(path), RELATION, widths[path[-1].src]) for path in paths]
+        tables = [
+            Table(metapath_name(path), RELATION, widths[path[-1].src], path[-1].src)
+            for path in paths
+        ]
         if len({table.name for table in tables}) < len(tables):
             names = ", ".join(table.name for table in tables)
             raise RequestError(f"metapaths: expected different names, found {names}")

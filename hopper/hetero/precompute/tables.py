@@ -18,11 +18,13 @@ class Table(NamedTuple):
     name: the name of the table's node type in the new graph.
     relation: the name of the relation from the table to the target.
     dim: the width of a row.
+    source: the node type whose rows are averaged; "" = several.
     """
 
     name: str
     relation: str
     dim: int
+    source: str = ""
 
 
 class Recipe(Protocol):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hopper.errors import RequestError
+from hopper.graph.columns import FeatureColumn
 from hopper.graph.row_form import RoundingError
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology
@@ -99,7 +100,12 @@ def _schema(schema: GraphSchema, tables: Sequence[Table], own_dim: int) -> Graph
     count = schema.node_types[target].count
     error = _error_of_averages(schema)
     types = {
-        table.name: NodeType(count, table.dim, "float32", feature_error=error) for table in tables
+        table.name: NodeType(
+            *(count, table.dim, "float32"),
+            feature_error=error,
+            columns=_columns(schema, table.source, table.dim),
+        )
+        for table in tables
     }
     if target in types:
         raise RequestError(f"metapaths: one has the name of the target type {target!r}")
@@ -109,7 +115,9 @@ def _schema(schema: GraphSchema, tables: Sequence[Table], own_dim: int) -> Graph
         source=schema.source,
         node_types={
             target: NodeType(
-                *(count, own_dim, "float32"), feature_error=schema.node_types[target].feature_error
+                *(count, own_dim, "float32"),
+                feature_error=schema.node_types[target].feature_error,
+                columns=_columns(schema, target, own_dim),
             ),
             **types,
         },
@@ -118,6 +126,12 @@ def _schema(schema: GraphSchema, tables: Sequence[Table], own_dim: int) -> Graph
         labels={target: schema.labels[target]} if target in schema.labels else {},
         splits=schema.splits,
     )
+
+
+def _columns(schema: GraphSchema, source: str, dim: int) -> tuple[FeatureColumn, ...]:
+    """Return the columns of a node type's rows; none where these are no features of that width."""
+    kind = schema.node_types.get(source)
+    return kind.columns if kind is not None and kind.feature_dim == dim else ()
 
 
 def _error_of_averages(schema: GraphSchema) -> RoundingError | None:

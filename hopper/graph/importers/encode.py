@@ -1,0 +1,214 @@
+"""Fill, scale and measure the columns of features while a graph is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph.columns import ColumnRange, FeatureColumn, ScaleName, width_of
+from hopper.graph.importers.tables import FeatureTable
+
+_PIECE: Final = 1 << 17
+"""Numbers that are computed with at once."""
+_SAMPLE: Final = 1 << 14
+"""Rows of a matrix that are measured."""
+
+
+class Moments:
+    """The numbers of some columns so far, without those that are missing: [columns] each."""
+
+    def __init__(self, places: NDArray[np.int64]) -> None:
+        self._places, columns = places, places.size
+        self.count = np.zeros(columns, np.int64)
+        self.mean, self._squares = np.zeros(columns), np.zeros(columns)
+        self.min, self.max = np.full(columns, np.inf), np.full(columns, -np.inf)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """The standard deviations."""
+        deviations: NDArray[np.float64] = np.sqrt(self._squares / np.maximum(self.count, 1))
+        return deviations
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Count rows, [n, features], by the update of Chan, Golub and LeVeque (1979)."""
+        for _, all_columns in _pieces(rows):
+            piece = all_columns[:, self._places]
+            known = np.isfinite(piece)
+            count = known.sum(0)
+            mean = np.where(known, piece, 0).sum(0) / np.maximum(count, 1)
+            squares = np.square(np.where(known, piece - mean, 0)).sum(0)
+            total, shift = np.maximum(self.count + count, 1), mean - self.mean
+            self._squares += squares + shift**2 * self.count * count / total
+            self.mean += shift * count / total
+            self.count += count
+            self.min = np.minimum(self.min, np.where(known, piece, np.inf).min(0, initial=np.inf))
+            self.max = np.maximum(self.max, np.where(known, piece, -np.inf).max(0, initial=-np.inf))
+
+
+class Measure:
+    """Measures numbers of columns as they are written: of a matrix, a sample of its rows."""
+
+    def __init__(self, columns: Sequence[FeatureColumn], rows: int) -> None:
+        self._columns, self._moments = columns, Moments(_places_of_numbers(columns))
+        is_matrix = any(not column.name for column in columns)
+        self._step = max(1, rows // _SAMPLE) if is_matrix else 1
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Measure rows, [n, features], as they are written."""
+        self._moments.add(rows[:: self._step])
+
+    def finish(self) -> list[FeatureColumn]:
+        """Return the columns with their ranges; none where nothing is to be said of a matrix."""
+        found, taken, measured = self._moments, 0, list[FeatureColumn]()
+        statistics = (found.min, found.max, found.mean, found.std)
+        for column in self._columns:
+            if column.categories:
+                measured.append(column)
+                continue
+            ranges = [
+                ColumnRange(at - taken, *(float(f"{values[at]:.6g}") for values in statistics))
+                for at in range(taken, taken + column.numbers)
+                if found.count[at]
+            ]
+            if column.numbers > 1 or not column.name:
+                ranges = [one for one in ranges if one.is_wide]
+            measured.append(replace(column, ranges=tuple(ranges)))
+            taken += column.numbers
+        trivial = [FeatureColumn("", numbers=column.numbers) for column in measured]
+        return [] if measured == trivial else measured
+
+
+@dataclass(frozen=True)
+class EncodedTable:
+    """A table whose numbers are filled and scaled as its columns say."""
+
+    table: FeatureTable
+    columns: Sequence[FeatureColumn]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.table.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the chunks."""
+        return self.table.dtype if self.table.dtype.kind == "f" else np.dtype(np.float32)
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Iterate over the table's chunks, with numbers filled and scaled."""
+        columns, width = self.columns, self.shape[1]
+        fill = _vector(columns, width, [column.fill for column in columns], np.nan)
+        offset = _vector(columns, width, [column.offset for column in columns], 0.0)
+        divisor = _vector(columns, width, [column.divisor for column in columns], 1.0)
+        logs = [(float(column.scale == "log"),) * column.width for column in columns]
+        log = _vector(columns, width, logs, 0.0) > 0
+        for start, rows in self.table.chunks():
+            encoded = np.empty(rows.shape, self.dtype)
+            for first, piece in _pieces(rows):
+                values = np.where(np.isnan(piece), fill, piece)
+                values[:, log] = np.copysign(np.log1p(np.abs(values[:, log])), values[:, log])
+                encoded[first : first + len(piece)] = (values - offset) / divisor
+            yield start, encoded
+
+
+def encode(
+    table: FeatureTable,
+    columns: Sequence[FeatureColumn],
+    scale: ScaleName | str,
+    missing: str,
+    rows: NDArray[np.int64] | None,
+) -> tuple[EncodedTable | FeatureTable, list[FeatureColumn], int]:
+    """Fill and scale the numbers of a table's columns; columns that have a rule keep it.
+
+    Parameters
+    ----------
+    scale, missing: rules as in :class:`FeatureColumn`; "" = none.
+    rows: rows that scales are fitted on, ascending; None = all.
+
+    Returns
+    -------
+    The table, its columns with what was fitted, and how many missing numbers were filled.
+    """
+    encoded, filled = list(columns), 0
+    if table.dtype.kind == "f" and (missing or any(column.missing for column in columns)):
+        found = _measure(table, encoded, None)
+        filled = table.shape[0] * found.count.size - int(found.count.sum())
+        means = found.mean if missing == "mean" else np.zeros(found.count.size)
+        encoded = _fit(encoded, [means], lambda column, fitted: replace(
+            column, missing=column.missing or missing, fill=column.fill or fitted[0] * bool(missing)
+        ))  # fmt: skip
+    if scale in ("standard", "minmax"):
+        found = _measure(EncodedTable(table, encoded), encoded, rows)
+        known = found.count > 0
+        low = np.where(known, found.min, 0)
+        offset = found.mean if scale == "standard" else low
+        span = found.std if scale == "standard" else np.where(known, found.max, 0) - low
+        divisor = np.where(span > 0, span, 1)
+        encoded = _fit(encoded, [offset, divisor], lambda column, fitted: replace(
+            column, scale=scale, offset=fitted[0], divisor=fitted[1]
+        ))  # fmt: skip
+    elif scale:
+        encoded = _fit(encoded, [], lambda column, _: replace(column, scale=scale))
+    is_changed = filled or any(column.scale not in ("", "row") for column in encoded)
+    return EncodedTable(table, encoded) if is_changed else table, encoded, filled
+
+
+def _fit(
+    columns: Sequence[FeatureColumn],
+    fitted: Sequence[NDArray[np.float64]],
+    change: Any,
+) -> list[FeatureColumn]:
+    """Change each column of numbers with its part of what was fitted, [numbers] each."""
+    changed, taken = list[FeatureColumn](), 0
+    for column in columns:
+        if column.categories:
+            changed.append(column)
+            continue
+        parts = [tuple(values[taken : taken + column.numbers].tolist()) for values in fitted]
+        changed.append(change(column, parts))
+        taken += column.numbers
+    return changed
+
+
+def _measure(
+    table: FeatureTable, columns: Sequence[FeatureColumn], rows: NDArray[np.int64] | None
+) -> Moments:
+    """Read a table once, and measure the numbers of some rows."""
+    found = Moments(_places_of_numbers(columns))
+    for start, chunk in table.chunks():
+        part: slice | NDArray[np.int64] = slice(None)
+        if rows is not None:
+            first, stop = np.searchsorted(rows, (start, start + len(chunk)))
+            part = rows[first:stop] - start
+        found.add(chunk[part])
+    return found
+
+
+def _places_of_numbers(columns: Sequence[FeatureColumn]) -> NDArray[np.int64]:
+    """Return the columns of features that hold numbers, not categories."""
+    is_number = [not column.categories for column in columns for _ in range(column.width)]
+    return np.flatnonzero(is_number)
+
+
+def _vector(
+    columns: Sequence[FeatureColumn], width: int, parts: Sequence[Sequence[float]], default: float
+) -> NDArray[np.float64]:
+    """Join what columns say of their numbers; [width] float64, a default where they say nothing."""
+    numbers = [
+        part or [default] * column.width for column, part in zip(columns, parts, strict=True)
+    ]
+    vector = np.array([value for part in numbers for value in part], np.float64)
+    assert vector.size == width == width_of(columns)
+    return vector
+
+
+def _pieces(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Iterate over rows in pieces of float64."""
+    step = max(1, _PIECE // max(1, rows.shape[1]))
+    for first in range(0, len(rows), step):
+        yield first, rows[first : first + step].astype(np.float64)
