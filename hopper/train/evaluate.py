@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -97,7 +98,9 @@ class Evaluator:
         if counts is not None:
             self._scene.cluster.all_reduce(counts, "control", f"counting {split} claims by class")
             by_class = class_scores(counts, self._inference.graph.label_names())
-        return Scored(self._scores(logits, labels, split), by_class)
+        scores = self._scores(logits, labels, split)
+        # Logits that are NaN claim no class.
+        return Scored(scores, {} if math.isnan(scores[self.objective.metric]) else by_class)
 
     def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """Return logits and labels of this rank's part of a split; every rank must call it."""

@@ -32,6 +32,7 @@ from hopper.train.results import (
 from hopper.train.run_description import read_run_schema
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.tensor_file import read_tensors
+from hopper.whole_files import read_non_finite
 
 _Record = TypeVar("_Record", EpochRecord, TrialRecord)
 
@@ -132,7 +133,7 @@ class _Trained:
         try:
             return [
                 record_class(**{name: value for name, value in record.items() if name in names})
-                for record in self.summary["epochs"]
+                for record in read_non_finite(self.summary["epochs"])
             ]
         except TypeError as error:
             raise RequestError(
