@@ -129,7 +129,7 @@ class LinkEvaluator(Evaluator):
                 ranks_by_moment.append(self._rank_links(decoder, moment, owned, split))
         ranks = torch.cat(ranks_by_moment)
         sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
-        return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
+        return self._combine(sums, (ranks, torch.ones_like(ranks)))
 
     def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
         """Compute the scores without any by class, since a link is of no class."""

@@ -215,9 +215,9 @@ class Trainer:
         if good is not None:
             saved = f"the last checkpoint from before is {good}"
         raise NonFiniteError(
-            f"train.on_nonfinite: {'; '.join(reasons)}: the update was not made, and the run ends; "
-            f"{saved}; try a lower train.learning_rate, or train.clip_norm; or leave such updates "
-            'out (train.on_nonfinite = "skip")'
+            f"train.on_nonfinite: {'; '.join(reasons)}: the run ends, and {saved}; try a lower "
+            "train.learning_rate or train.clip_norm, or leave such updates out "
+            '(train.on_nonfinite = "skip"); see docs/howto/divergence.md'
         )
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
@@ -229,7 +229,7 @@ class Trainer:
         """
         scores: dict[int, float] = {}
         training = {n: model for n, model in training.items() if not model.progress.diverged}
-        if not next(iter(training.values())).is_due(record.epoch):
+        if not training or not next(iter(training.values())).is_due(record.epoch):
             return scores
         with self._meter.evaluation(record):
             by_metric = {}
@@ -258,6 +258,7 @@ class Trainer:
         }
         self._files.add_epoch(record, records)
         self.on_epoch(record)
+        self._end_if_diverged()
         if self._callbacks.epoch(record):
             console.say(f"a callback ended the training after epoch {record.epoch}")
             for model in training.values():

@@ -122,6 +122,8 @@ class TrainedModel:
                 table.keep()
         else:
             progress.epochs_without_gain += self._config.evaluate_every
+        if self._evaluator.met_nan and self._config.on_nonfinite == "stop":
+            progress.diverged = f"predictions of the validation split are nan (after epoch {epoch})"
         return scores
 
     def test(self) -> Scored:
