@@ -148,7 +148,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         numbers = torch.zeros(len(self.training), 3, dtype=torch.float64)
         for row, trial in enumerate(self.training):
             if self._is_home(trial):
-                numbers[row] = torch.tensor(self._finish(trial))
+                numbers[row] = torch.tensor(self._finish(trial), dtype=torch.float64)
         cluster.all_reduce(numbers, "control", f"losses of trials, {where}")
         losses, norms, faults = dict[int, float](), dict[int, float](), list[int]()
         for trial, (loss, squares, fault) in zip(self.training, numbers.tolist(), strict=True):

@@ -44,7 +44,7 @@ class LossScale:
             factor, count = factor * 2, 0.0
         else:
             count += 1
-        self._state.copy_(torch.tensor([factor, count]))
+        self._state.copy_(torch.tensor([factor, count], dtype=torch.float64))
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensor on which the next factors depend, by name; nothing if it is off."""

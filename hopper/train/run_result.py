@@ -79,7 +79,7 @@ class _Trained:
                 f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: "
                 "no 'baselines'"
             )
-        return self._by_metric(self.summary["baselines"])
+        return self._by_metric(read_non_finite(self.summary["baselines"]))
 
     @property
     def by_class(self) -> dict[str, list[Any]]:
