@@ -7,16 +7,17 @@ from typing import Final
 import torch
 from torch import Tensor
 
-_FIRST: Final = 65536.0
+_FIRST: Final = 1024.0
 _GROWS_AFTER: Final = 2000
 
 
 class LossScale:
     """The factor of the loss in backward passes, by the rule of ``torch.amp.GradScaler``.
 
-    It begins at 65,536. After a gradient that is not finite it is halved, and after 2,000 finite
-    ones in a row it is doubled. Powers of two round nothing. The class of torch itself looks at one
-    process's gradients and skips the step of an optimiser of torch's, so only its rule is used.
+    It begins at 1,024, where few first gradients overflow. After a gradient that is not finite it
+    is halved, but not below 1. After 2,000 finite ones in a row it is doubled. Powers of two round
+    nothing. The class of torch itself looks at one process's gradients and skips the step of an
+    optimiser of torch's, so only its rule is used.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class LossScale:
             return
         factor, count = self._state.tolist()
         if not is_finite:
-            factor, count = factor / 2, 0.0
+            factor, count = max(1.0, factor / 2), 0.0
         elif count + 1 == _GROWS_AFTER:
             factor, count = factor * 2, 0.0
         else:
