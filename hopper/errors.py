@@ -6,6 +6,7 @@ HopperError
 ├── RequestError       a request is impossible (too little memory, more servers than nodes, an
 │                      engine that cannot train the model)
 ├── StorageError       this machine's disk lacks the room that is needed
+├── NonFiniteError     a loss, a gradient or a parameter is not a finite number
 ├── ExactnessError     a model or sampler would make engines compute different gradients
 └── ClusterError       something between processes went wrong
     ├── DeadlineExceeded   a wait passed its deadline (who, what, limit)
@@ -56,6 +57,10 @@ class StorageError(HopperError):
     """This machine's disk lacks room. The text names the key, the folder and the size."""
 
 
+class NonFiniteError(HopperError):
+    """A loss, a gradient or a parameter is not a finite number. The text says where and when."""
+
+
 class ExactnessError(HopperError):
     """A model or sampler would make engines compute different gradients."""
 
@@ -104,7 +109,7 @@ class RankFailed(ClusterError):
     @property
     def is_of_the_request(self) -> bool:
         """Return whether the request itself is wrong, so that another try would fail too."""
-        kinds = (ConfigError, GraphError, RequestError, ExactnessError)
+        kinds = (ConfigError, GraphError, RequestError, NonFiniteError, ExactnessError)
         return self.kind in {error.__name__ for error in kinds}
 
 

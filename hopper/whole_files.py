@@ -1,14 +1,47 @@
-"""Writing files so that they are complete or absent, even after a crash."""
+"""Writing files so that they are complete or absent, even after a crash, and JSON in them."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _UNFINISHED: Final = ".unfinished"
+_NON_FINITE: Final = ("nan", "inf", "-inf")
+
+
+def to_json(value: Any, **options: Any) -> str:
+    """Write a value as JSON, in which numbers that are not finite are words.
+
+    Parameters
+    ----------
+    options: keyword arguments of ``json.dumps``.
+    """
+    return json.dumps(spell_non_finite(value), allow_nan=False, **options)
+
+
+def spell_non_finite(value: Any) -> Any:
+    """Replace the numbers that JSON cannot represent by the words "nan", "inf" and "-inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: spell_non_finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [spell_non_finite(entry) for entry in value]
+    return value
+
+
+def read_non_finite(value: Any) -> Any:
+    """Replace the words of :func:`spell_non_finite` by numbers again."""
+    if isinstance(value, str) and value in _NON_FINITE:
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: read_non_finite(entry) for key, entry in value.items()}
+    return [read_non_finite(entry) for entry in value] if isinstance(value, list) else value
 
 
 def write_text(path: Path, text: str) -> None:

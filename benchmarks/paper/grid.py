@@ -25,13 +25,12 @@ from hopper.bench.guest import Guest
 from hopper.bench.layer_work import read_layer_work
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.placement import place_plan
-from hopper.bench.results import spell_non_finite
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.micrograph.merge_number import MERGE
 from hopper.train.auto_engine import ENGINE_FILE
-from hopper.whole_files import write_text
+from hopper.whole_files import to_json, write_text
 
 CELL_SCHEMA: Final = 1
 CELLS_FOLDER: Final = "cells"
@@ -156,7 +155,7 @@ class Job:
             "cell": describe_cell(cell),
             **record,
         }
-        write_text(path, json.dumps(spell_non_finite(entry), indent=1, allow_nan=False) + "\n")
+        write_text(path, to_json(entry, indent=1) + "\n")
         return dict(json.loads(path.read_text()))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,7 @@ from hopper.partition import PartitionedGraph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
 from hopper.train.results import ROW_KINDS, split_scores
-from hopper.whole_files import write_text
+from hopper.whole_files import spell_non_finite, write_text
 
 RESULTS_SCHEMA: Final = 1
 RESULTS_FILE: Final = "results.json"
@@ -195,14 +194,3 @@ def _sum_by_server(epochs: Sequence[Sequence[int] | None]) -> list[int] | None:
     if not counted_epochs or len(counted_epochs) < len(epochs):
         return None
     return [sum(servers) for servers in zip(*counted_epochs, strict=True)]
-
-
-def spell_non_finite(value: Any) -> Any:
-    """Replace the numbers that JSON cannot represent by the words "nan", "inf" and "-inf"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: spell_non_finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [spell_non_finite(entry) for entry in value]
-    return value

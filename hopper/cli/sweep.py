@@ -65,7 +65,7 @@ def ranking_table(summary: Mapping[str, Any]) -> Table:
             str(trial["trial"]),
             *_cells(trial["overrides"], keys),
             str(trial["parameters"]),
-            _score(main_score(trial, "val")),
+            "diverged" if trial.get("diverged") else _score(main_score(trial, "val")),
             "-" if trial["best_epoch"] is None else str(trial["best_epoch"]),
             _score(main_score(trial, "test")),
         )

@@ -84,6 +84,12 @@ class Train(Section):
     gradient_norms: bool = False
     """Whether epochs and loggers report the norm of each iteration's gradient before clipping. If
     ``clip_norm`` is set, they always do."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What to do if a loss or a gradient is not finite (nan or infinity). "stop" ends the run
+    before the update, and names epoch, iteration, ranks and the last checkpoint from before. Of
+    several trials it ends only the one, which then ranks last. "skip" leaves out the update on
+    every rank and goes on; epochs and the summary count such updates. See
+    docs/howto/divergence.md."""
     patience: NonNegative = 0
     """How many epochs may pass without a better validation score before the run ends. 0 = no early
     end."""
@@ -99,7 +105,8 @@ class Train(Section):
     autocast: Literal["off", "bfloat16", "float16"] = "off"
     """The format of matrix products in training. "off" = that of ``dtype``. The others are
     approximations. Sums over edges, losses, gradients and updates stay in float32. "float16" is for
-    GPUs without bfloat16. Its backward passes start from 1,024 times the loss."""
+    GPUs without bfloat16. Its backward passes start from a multiple of the loss, which is halved
+    where a gradient overflows (by the rule of torch.amp.GradScaler). That update is left out."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model is trained. "auto" = "cuda" if there is a GPU, else "cpu"."""
     evaluate_every: NonNegative = 1
@@ -173,6 +180,11 @@ class Train(Section):
             raise ValueError("score_training: needs scores, so evaluate_every must not be 0")
         check_form("engine", self.engine, ("auto", *ENGINES))
         return self
+
+    @property
+    def reports_norms(self) -> bool:
+        """Whether the norms of gradients are computed."""
+        return self.gradient_norms or self.clip_norm > 0.0
 
     @property
     def own_seed(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from hopper.device_copies import to_device
 from hopper.engines.model_reads import ModelReads
-from hopper.errors import RequestError
 from hopper.features import (
     DeviceRows,
     InputRows,
@@ -37,10 +35,6 @@ from hopper.models.run import run_root_rows
 from hopper.ops import StoredRows, products_in, to_floats
 from hopper.run_log import RunLog
 from hopper.tasks import LinkBatches, pair_scores
-
-_HALF_SCALE: Final = 1024.0
-"""The factor of the loss under float16, which could not represent many small gradients otherwise.
-It is a power of two, so that dividing by it rounds nothing."""
 
 
 @dataclass
@@ -75,14 +69,6 @@ class Pass:
         if dropout is None:
             return self._blocks
         return [blocks.with_dropout_key(dropout) for blocks in self._blocks]
-
-
-def overflow_error(where: str) -> RequestError:
-    """Return the error that ends a run whose gradients left the range of float16."""
-    return RequestError(
-        f"train.autocast: gradients left what float16 can hold ({where}); expected bfloat16 or "
-        "off, or a smaller train.learning_rate"
-    )
 
 
 def join_rows(
@@ -171,7 +157,6 @@ class GroupTrainer:
     Attributes
     ----------
     on_device: features that are cached on the device, and are looked up there first.
-    scale: the factor of the gradients that backward passes make; :meth:`unscale` removes it.
     """
 
     def __init__(
@@ -197,7 +182,6 @@ class GroupTrainer:
         self.dtype = dtype
         self._device = device
         self._products_in = products_in
-        self.scale = _HALF_SCALE if products_in == torch.float16 else 1.0
         self.on_device: DeviceRows | None = None
 
     def products(self) -> AbstractContextManager[None]:
@@ -310,22 +294,16 @@ class GroupTrainer:
     def backward(
         self, packed: PackedModel, loss: torch.Tensor, tie: torch.Tensor | None = None
     ) -> None:
-        """Add a loss, and :attr:`scale` times its gradient, to the packed model.
+        """Add a loss, and the model's loss scale times its gradient, to the packed model.
 
         Parameters
         ----------
         tie: a zero whose backward pass must also run.
         """
-        start = loss if self.scale == 1.0 else loss * self.scale
+        factor = packed.scale.factor
+        start = loss if factor == 1.0 else loss * factor
         (start if tie is None else start + tie).backward()
-        packed.loss += loss.detach()
-
-    def unscale(self, packed: PackedModel) -> bool:
-        """Divide gradients by :attr:`scale`, and return whether all of them are finite."""
-        if self.scale == 1.0:
-            return True
-        packed.gradients.div_(self.scale)
-        return bool(packed.gradients.isfinite().all())
+        packed.add_loss(loss)
 
     def _passes(self, roots: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         for start in range(0, roots.size, self._micro_batch):

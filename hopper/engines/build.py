@@ -21,6 +21,7 @@ from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
+from hopper.migrate.loss_scale import LossScale
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
@@ -77,7 +78,8 @@ def _make_state(
     iterations: int,
     trainer: GroupTrainer | None = None,
 ) -> TrainState:
-    packed = PackedModel(make_model(request).to(cluster.device))
+    scale = LossScale(is_on=request.config.train.autocast == "float16")
+    packed = PackedModel(make_model(request).to(cluster.device), scale)
     return TrainState(
         request=request,
         cluster=cluster,

@@ -12,10 +12,12 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer, overflow_error
+from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.non_finite import leave_out
 from hopper.engines.optimizer import Optimizer
 from hopper.engines.parameter_homes import ParameterHomes
 from hopper.engines.request import Request
@@ -66,13 +68,15 @@ class StepReport:
     Attributes
     ----------
     losses: by number of a model, the sum of root losses divided by the size of the global batch.
-        It holds the models whose loss this rank knows.
-    gradient_norm: the norm over all parameters and learnable rows, before clipping. None if the
-        configuration does not ask for it.
+    gradient_norms: by number of a model, the norm over all its parameters and learnable rows,
+        before clipping. Empty if the configuration does not ask for it.
+    left_out: by number of a model whose update was left out, since not all numbers were finite,
+        what was not finite, and on which ranks. It is empty if a smaller loss scale may help.
     """
 
     losses: Mapping[int, float]
-    gradient_norm: float | None = None
+    gradient_norms: Mapping[int, float] = field(default_factory=dict)
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     @classmethod
     def rounds(cls, config: Config) -> bool:
         """Return whether the engine rounds values on purpose, which makes gradients approximate."""
-        return config.train.autocast != "off" or config.cluster.feature_wire != "stored"
+        rounds_rows = cls.reads_remote_rows and config.cluster.feature_wire != "stored"
+        return config.train.autocast != "off" or rounds_rows
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """Plan, read and train one global batch, one step after the other."""
@@ -374,30 +379,41 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         Every rank must call it. Most engines keep all parameters everywhere.
         """
 
-    def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
-        """Return losses by number of a model and iteration, completed with those that only other
-        ranks know.
+    def _synchronise(self, where: str) -> tuple[float, Tensor]:
+        """Sum gradients and loss over ranks.
 
-        Every rank must call it. Most engines know all losses everywhere.
+        Returns
+        -------
+        The loss, and the total of this rank's own part of the sums, which is finite if all are.
         """
-        return losses
+        state, packed = self.state, self.state.packed
+        with state.log.stage("sync"):
+            own = packed.accumulated.sum()
+            self.sum_gradients(f"summing gradients, {where}")
+            loss = float(packed.loss)
+            with self._learnable_stage("sync"):
+                self.fetched.push(packed.scale.factor)
+        packed.unscale()
+        if self.records:
+            self.complete_recorded(where)
+        return loss, own
 
-    def _unscale(self, where: str) -> None:
-        """Take the loss scale out of the gradients, and raise if any rank's gradients overflowed.
-
-        Raises
-        ------
-        RequestError: gradients of some rank are not finite; raised on every rank.
-        """
-        state = self.state
-        is_finite = state.trainer.unscale(state.packed) and self.fetched.is_finite()
-        overflows = torch.tensor([int(not is_finite)])
-        state.cluster.all_reduce(overflows, "control", f"looking for overflows, {where}")
-        if int(overflows):
-            raise overflow_error(where)
+    def _is_finite(self, where: str) -> bool:
+        """Return whether loss and gradients, summed over ranks, are finite; the same everywhere."""
+        packed, cluster = self.state.packed, self.state.cluster
+        is_finite = packed.is_finite() and self.fetched.is_finite()
+        if self.homes.numbers_apart or self.state.learnable:
+            # Not every rank has all sums.
+            faults = torch.tensor([int(not is_finite)])
+            cluster.all_reduce(faults, "control", f"looking for what is not finite, {where}")
+            is_finite = not int(faults)
+        return is_finite
 
     def update(self, batch: GlobalBatch) -> StepReport:
-        """Sum gradients and loss over ranks, then update parameters and learnable rows."""
+        """Sum gradients and loss over ranks, then update parameters and learnable rows.
+
+        Nothing is updated if the sums are not finite.
+        """
         state, where = self.state, batch.where
         if state.cluster.device.type == "cuda":
             # Kernels that still run count as computing, not as waiting for other ranks.
@@ -408,29 +424,26 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             self.fetched.start_push()
         with state.log.stage("wait", operation="sync"):
             state.cluster.arrive(f"waiting for all ranks to finish their roots, {where}")
-        with state.log.stage("sync"):
-            self.sum_gradients(f"summing gradients, {where}")
-            loss = float(state.packed.loss)
-            with self._learnable_stage("sync"):
-                self.fetched.push(state.trainer.scale)
-        if state.trainer.scale != 1.0:
-            self._unscale(where)
-        if self.records:
-            self.complete_recorded(where)
+        loss, own = self._synchronise(where)
+        packed, train = state.packed, state.config.train
         for callback in self.on_gradient:
-            callback(batch, state.packed)
-        clip = state.config.train.clip_norm
+            callback(batch, packed)
+        if not self._is_finite(where):
+            own_is_finite = bool(own.isfinite()) and self.fetched.own_is_finite()
+            reason = leave_out(state.cluster, packed, loss, own_is_finite, where)
+            return StepReport({0: loss}, {0: math.nan} if train.reports_norms else {}, {0: reason})
+        packed.scale.update(is_finite=True)
         squares: float | None = None
-        if clip or state.config.train.gradient_norms:
+        if train.reports_norms:
             with state.log.stage("sync", operation="gradient norm"):
                 squares = self.parameter_squares(f"the norm of gradients, {where}")
                 squares += self.fetched.squares(f"the norm of learnable rows, {where}")
         factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
         with state.log.stage("compute", operation="update", rate_factor=factor):
-            scale = state.optimizer.step(clip, squares, factor)
+            scale = state.optimizer.step(train.clip_norm, squares, factor)
             with self._learnable_stage("compute"):
                 self.fetched.step(scale, factor)
-        return StepReport({0: loss}, None if squares is None else math.sqrt(squares))
+        return StepReport({0: loss}, {} if squares is None else {0: math.sqrt(squares)})
 
 
 def _sum(first: Mapping[Cause, int], second: Mapping[Cause, int]) -> dict[Cause, int]:

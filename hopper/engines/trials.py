@@ -7,6 +7,7 @@ updates it (HopGNN's migration). The features that a rank reads serve every visi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.accumulate import Pass, overflow_error
+from hopper.engines.accumulate import Pass
 from hopper.engines.engine import Engine, Plan, StepReport, TrainState
+from hopper.engines.non_finite import explain
 from hopper.engines.request import Request
 from hopper.engines.sampled_groups import list_reads
 from hopper.engines.zero_hop import HOMED
@@ -120,8 +122,9 @@ class Trials(Engine[TrialsPlan, Passes]):
         state = self.state
         ranks = round_trips(len(self.models), state.cluster.world, self.training)
         *timeline, homecoming = visits(ranks, state.cluster.rank)
-        for trial in timeline[0].models:
+        for trial in self.training:
             self.models[trial].packed.clear()
+        for trial in timeline[0].models:
             self._docks[trial].start([trial])
         for visit in timeline:
             if visit.step > 0:
@@ -136,9 +139,28 @@ class Trials(Engine[TrialsPlan, Passes]):
         return not any(trial.config.train.patience for trial in self.models)
 
     def update(self, batch: GlobalBatch) -> StepReport:
-        """Update the trials whose home is this rank, and report their losses."""
-        at_home = [trial for trial in self.training if self._is_home(trial)]
-        return StepReport({trial: self._update(trial, batch) for trial in at_home})
+        """Update the trials whose home is this rank, and report the losses of all.
+
+        A trial is not updated if its loss or gradient is not finite.
+        """
+        cluster, where = self.state.cluster, batch.where
+        # By trial: the loss, the square of the gradient's norm, and whether it is not finite.
+        numbers = torch.zeros(len(self.training), 3, dtype=torch.float64)
+        for row, trial in enumerate(self.training):
+            if self._is_home(trial):
+                numbers[row] = torch.tensor(self._finish(trial), dtype=torch.float64)
+        cluster.all_reduce(numbers, "control", f"losses of trials, {where}")
+        losses, norms, faults = dict[int, float](), dict[int, float](), list[int]()
+        for trial, (loss, squares, fault) in zip(self.training, numbers.tolist(), strict=True):
+            losses[trial] = loss
+            if self.models[trial].config.train.reports_norms:
+                norms[trial] = math.sqrt(squares)
+            if fault:
+                faults.append(trial)
+            else:
+                self._update(trial, batch, squares)
+        left_out = self._leave_out(faults, losses, where) if faults else {}
+        return StepReport(losses, norms, left_out)
 
     def hand_out(self, model: int) -> None:
         """Send a trial's parameters from its home to all ranks."""
@@ -152,13 +174,6 @@ class Trials(Engine[TrialsPlan, Passes]):
         if moments:
             for trial, state in enumerate(self.models):
                 self._hand_out(trial, state.packed.parameters, *state.optimizer.state().values())
-
-    def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
-        """Replace each trial's losses with those that its home knows."""
-        known_losses = torch.tensor(list(losses.values()), dtype=torch.float64)
-        known_losses[[not self._is_home(trial) for trial in losses]] = 0.0
-        self.state.cluster.all_reduce(known_losses, "control", "adding up losses")
-        return dict(zip(losses, known_losses.tolist(), strict=True))
 
     @property
     def _shares(self) -> bool:
@@ -199,12 +214,36 @@ class Trials(Engine[TrialsPlan, Passes]):
         with self.state.log.note_fields(step=now.step):
             move_models(self._transport, self._docks, moment, before, now, homeward=homeward)
 
-    def _update(self, trial: int, batch: GlobalBatch) -> float:
+    def _finish(self, trial: int) -> tuple[float, float, float]:
+        """Take a trial in at home, and return its row of numbers (:meth:`update`)."""
+        packed = self.models[trial].packed
+        self._docks[trial].unload()
+        packed.unscale()
+        has_norm = self.models[trial].config.train.reports_norms
+        squares = float(packed.gradients.square().sum()) if has_norm else 0.0
+        return float(packed.loss), squares, float(not packed.is_finite())
+
+    def _update(self, trial: int, batch: GlobalBatch, squares: float) -> None:
         state = self.models[trial]
-        with state.log.stage("compute", operation="update", model=trial):
-            self._docks[trial].unload()
-            if not state.trainer.unscale(state.packed):
-                raise overflow_error(f"trial {trial}")
-            factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
-            state.optimizer.step(state.config.train.clip_norm, factor=factor)
-        return float(state.packed.loss)
+        state.packed.scale.update(is_finite=True)
+        if self._is_home(trial):
+            with state.log.stage("compute", operation="update", model=trial):
+                factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
+                state.optimizer.step(state.config.train.clip_norm, squares, factor)
+
+    def _leave_out(
+        self, trials: Sequence[int], losses: Mapping[int, float], where: str
+    ) -> dict[int, str]:
+        """Return by trial why it was not updated, the same on every rank."""
+        own = torch.tensor([int(self.models[trial].packed.own_loss.isfinite()) for trial in trials])
+        operation = f"finding what is not finite, {where}"
+        by_rank = self.state.cluster.all_gather(own, "control", operation)
+        return {
+            trial: explain(
+                self.models[trial].packed,
+                losses[trial],
+                (by_rank[:, column] == 0).nonzero()[:, 0].tolist(),
+                where,
+            )
+            for column, trial in enumerate(trials)
+        }

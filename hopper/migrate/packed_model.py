@@ -8,6 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from hopper.migrate.loss_scale import LossScale
+from hopper.ops import is_finite
+
 
 class PackedModel:
     """Stores a module's trainable parameters and their gradients in one flat tensor.
@@ -17,13 +20,22 @@ class PackedModel:
     ``[parameters | gradients | loss]``, in the parameters' dtype. The last element is the loss
     accumulated so far, so that loss and gradients are summed over ranks in one message.
 
+    Parameters
+    ----------
+    scale: the factor of gradients until :meth:`unscale`; None = 1.
+
+    Attributes
+    ----------
+    own_loss: [1], the loss that this rank has added since :meth:`clear`, wherever the model was.
+
     Raises
     ------
     ValueError: trainable parameters differ in dtype or device, or there are none.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, scale: LossScale | None = None) -> None:
         self.module = module
+        self.scale = scale or LossScale()
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         kinds = {(p.dtype, p.device) for p in self._parameters}
         if len(kinds) != 1:
@@ -31,6 +43,7 @@ class PackedModel:
         dtype, device = kinds.pop()
         count = sum(p.numel() for p in self._parameters)
         self.buffer = torch.zeros(2 * count + 1, dtype=dtype, device=device)
+        self.own_loss = torch.zeros(1, dtype=dtype, device=device)
         offset = 0
         for parameter in self._parameters:
             part = self.buffer[offset : offset + parameter.numel()]
@@ -70,6 +83,21 @@ class PackedModel:
     def clear(self) -> None:
         """Set gradients and loss to zero."""
         self.accumulated.zero_()
+        self.own_loss.zero_()
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Add the value of a loss to the loss so far."""
+        self.loss += loss.detach()
+        self.own_loss += loss.detach()
+
+    def is_finite(self) -> bool:
+        """Return whether loss and gradients are finite."""
+        return is_finite(self.accumulated)
+
+    def unscale(self) -> None:
+        """Divide gradients by :attr:`scale`'s factor."""
+        if self.scale.factor != 1.0:
+            self.gradients.div_(self.scale.factor)
 
     def named_gradients(self) -> dict[str, Tensor]:
         """Return views of every trainable parameter's gradient, by name."""

@@ -221,7 +221,12 @@ class MacroF1(_ByClass):
 
 
 class BalancedAccuracy(_ByClass):
-    """The mean over classes of the share of their roots that are predicted correctly."""
+    """The mean of recall over the classes that any root has or is predicted to have.
+
+    It is ``multiclass_accuracy`` of torchmetrics with ``average="macro"``. A class that is
+    predicted but that no root has counts as 0. ``balanced_accuracy_score`` of scikit-learn leaves
+    such a class out, and is then higher.
+    """
 
     name: ClassVar[str] = "balanced_accuracy"
     label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)

@@ -104,7 +104,8 @@ class Objective:
         """Return the sums [k], float64, of all metrics that are computed from sums.
 
         Sums are added over batches and ranks, and then given to :meth:`scores`. Unlabelled roots
-        are left out. Parameters and errors are those of :meth:`loss_sum`.
+        are left out. If a logit is NaN, all sums are. Parameters and errors are those of
+        :meth:`loss_sum`.
         """
         logits, labels = self._drop_unlabelled(logits, labels)
         sums = [
@@ -113,13 +114,14 @@ class Objective:
             if not isinstance(metric, WholeMetric)
         ]
         self._sizes = [metric_sums.numel() for metric_sums in sums]
-        return torch.cat(sums) if sums else torch.empty(0, dtype=torch.float64)
+        joined = torch.cat(sums) if sums else torch.empty(0, dtype=torch.float64)
+        return joined.fill_(math.nan) if logits.isnan().any() else joined
 
     @torch.no_grad()
     def scores(
         self, sums: Tensor, all_roots: tuple[Tensor, Tensor] | None = None
     ) -> dict[str, float]:
-        """Return every metric by name, in order; NaN if no root is labelled.
+        """Return every metric by name, in order; NaN if no root is labelled, or a logit is NaN.
 
         Parameters
         ----------
@@ -131,9 +133,12 @@ class Objective:
             if isinstance(metric, WholeMetric):
                 assert all_roots is not None
                 logits, labels = self._drop_unlabelled(*all_roots)
-                scores[metric.name] = metric.score_all(logits, labels) if len(logits) else math.nan
+                has_score = len(logits) > 0 and not logits.isnan().any()
+                scores[metric.name] = metric.score_all(logits, labels) if has_score else math.nan
             else:
-                scores[metric.name] = metric.value(next(sums_by_metric))
+                own_sums = next(sums_by_metric)
+                is_nan = bool(own_sums.isnan().any())
+                scores[metric.name] = math.nan if is_nan else metric.value(own_sums)
         return scores
 
     @torch.no_grad()

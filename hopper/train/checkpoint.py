@@ -24,6 +24,7 @@ from hopper.graph.column_differences import find_class_difference, find_column_d
 from hopper.graph.columns import columns_from_json, columns_to_json
 from hopper.graph.schema_json import schema_fingerprint
 from hopper.hetero.row_records import PickedRows
+from hopper.migrate.packed_model import PackedModel
 from hopper.ops import backend
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
@@ -53,6 +54,10 @@ class Progress:
     epochs_without_gain: int = 0
     decisions: dict[str, Any] = field(default_factory=dict)
     """The state that the engine's next decisions depend on."""
+    left_out: int = 0
+    """Iterations of the epoch so far whose update was left out."""
+    diverged: str = ""
+    """Why the model is trained no further: what was not finite, and where."""
 
 
 def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
@@ -72,11 +77,12 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
     return facts
 
 
-def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+def training_state(packed: PackedModel, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return all tensors that a model's training depends on, by name. Filling them restores
     training."""
-    state = {f"model.{name}": value.detach() for name, value in _state(module).items()}
-    return state | {f"optimizer.{name}": value for name, value in optimizer.state().items()}
+    state = {f"model.{name}": value.detach() for name, value in _state(packed.module).items()}
+    state |= {f"optimizer.{name}": value for name, value in optimizer.state().items()}
+    return state | packed.scale.state()
 
 
 def training_states(models: Sequence[TrainState]) -> dict[str, Tensor]:
@@ -84,7 +90,7 @@ def training_states(models: Sequence[TrainState]) -> dict[str, Tensor]:
     return {
         f"{model.name}.{name}" if model.name else name: tensor
         for model in models
-        for name, tensor in training_state(model.packed.module, model.optimizer).items()
+        for name, tensor in training_state(model.packed, model.optimizer).items()
     }
 
 
@@ -222,6 +228,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
         *("keep_checkpoints", "checkpoint_copy"),
         *("init_from", "loggers", "loggers_options", "score_training", "gradient_norms"),
+        "on_nonfinite",
     )
     # The actual device and number of threads are compared, not the configured ones.
     free = {("train", key) for key in (*not_compared, "device", "threads")}

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from hopper.train.rank_output import output
-from hopper.train.results import EpochRecord
+from hopper.train.results import EpochRecord, finite_mean
 
 
 class _EpochBar(Progress):
@@ -34,7 +34,7 @@ class _EpochBar(Progress):
 
 
 def _score(task: Task) -> str:
-    """Return the last loss that this rank knows, and the last epoch's score."""
+    """Return the last loss that is a number, and the last epoch's score."""
     loss = task.fields["loss"]
     loss_text = "" if math.isnan(loss) else f"loss {loss:.4f}"
     return f"{loss_text}{task.fields['score']}".strip()
@@ -126,7 +126,7 @@ class RunConsole:
 
         Parameters
         ----------
-        loss: NaN where this rank does not know it.
+        loss: the iteration's loss.
         sent: bytes that this rank has sent since it started.
         """
         if self._bar is not None:
@@ -143,10 +143,11 @@ class RunConsole:
         score = "" if record.val is None else f"  val {self._metric} {record.val:.4f}"
         self._score = score
         norms = record.gradient_norms
-        norm = f"  gradient {sum(norms) / len(norms):.3g}" if norms else ""
+        norm = f"  gradient {finite_mean(norms):.3g}" if norms else ""
+        left_out = f"  {record.left_out} updates left out" if record.left_out else ""
         rate = record.roots / record.seconds if record.seconds else 0.0
         self.say(
             f"epoch {record.epoch:3d}  loss {record.loss:.4f}{score}{norm}  "
             f"{record.seconds:.2f} s  {rate:,.0f} roots/s  "
-            f"sent {nbytes / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f})"
+            f"sent {nbytes / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f}){left_out}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ class Evaluator:
     Attributes
     ----------
     baseline_text: says in words what :meth:`baselines` are.
+    met_nan: whether a prediction of the last scores was NaN, so that the scores are.
     """
 
     baseline_text = "what one answer for all nodes reaches"
@@ -58,6 +60,7 @@ class Evaluator:
         self._inference = inference
         self._scene = inference.scene
         self.objective = objective
+        self.met_nan = False
 
     @property
     def learnable(self) -> LearnableRows:
@@ -97,7 +100,9 @@ class Evaluator:
         if counts is not None:
             self._scene.cluster.all_reduce(counts, "control", f"counting {split} claims by class")
             by_class = class_scores(counts, self._inference.graph.label_names())
-        return Scored(self._scores(logits, labels, split), by_class)
+        scores = self._scores(logits, labels, split)
+        # Logits that are NaN claim no class.
+        return Scored(scores, {} if math.isnan(scores[self.objective.metric]) else by_class)
 
     def _predict(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """Return logits and labels of this rank's part of a split; every rank must call it."""
@@ -125,6 +130,13 @@ class Evaluator:
         all_roots = None
         if self.objective.needs_all_roots:
             all_roots = self._gather_roots(logits, labels, split)
+        return self._combine(sums, all_roots)
+
+    def _combine(self, sums: Tensor, all_roots: tuple[Tensor, Tensor] | None) -> dict[str, float]:
+        """Return the scores of sums over all ranks."""
+        self.met_nan = bool(sums.isnan().any())
+        if all_roots is not None:
+            self.met_nan = self.met_nan or bool(all_roots[0].isnan().any())
         return self.objective.scores(sums, all_roots)
 
     def _training_sums(self) -> Tensor:

@@ -129,7 +129,7 @@ class LinkEvaluator(Evaluator):
                 ranks_by_moment.append(self._rank_links(decoder, moment, owned, split))
         ranks = torch.cat(ranks_by_moment)
         sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
-        return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
+        return self._combine(sums, (ranks, torch.ones_like(ranks)))
 
     def score_classes(self, model: torch.nn.Module, split: str) -> Scored:
         """Compute the scores without any by class, since a link is of no class."""
@@ -241,7 +241,7 @@ class LinkEvaluator(Evaluator):
         """Rank a block of links among all candidates, each rank comparing its own.
 
         A link's rank is one, plus the number of candidates with a higher score, plus half the
-        number of those with an equal score.
+        number of those with an equal score. It is NaN if one of these scores is.
 
         Parameters
         ----------
@@ -275,14 +275,9 @@ class LinkEvaluator(Evaluator):
         if known_links is not None:
             own_versions = partial(moment.versions, own_type)
             _leave_out_known(scores, known, known_links, here, own_versions)
-        counts = torch.stack(
-            [
-                (scores > true_scores.unsqueeze(1)).sum(1),
-                (scores == true_scores.unsqueeze(1)).sum(1),
-            ]
-        ).double()
-        cluster.all_reduce(counts, "control", where)
-        return 1.0 + counts[0] + counts[1] / 2
+        ranks = _count_better(scores, true_scores.unsqueeze(1))
+        cluster.all_reduce(ranks, "control", where)
+        return 1.0 + ranks
 
     def _rank_among(
         self,
@@ -325,9 +320,20 @@ class LinkEvaluator(Evaluator):
         # The link itself does not count, even if it is among its negatives.
         scores[chosen_places == chosen_places[:, :1]] = -torch.inf
         ranks = torch.zeros(block.size, dtype=torch.float64)
-        ranks[block_part] = 1.0 + (scores > true_scores).sum(1) + (scores == true_scores).sum(1) / 2
+        ranks[block_part] = 1.0 + _count_better(scores, true_scores)
         cluster.all_reduce(ranks, "control", where)
         return ranks
+
+
+def _count_better(scores: Tensor, true_scores: Tensor) -> Tensor:
+    """Count the scores [k, n] above each true score [k, 1], and half of those that equal it.
+
+    Returns
+    -------
+    [k] float64, NaN where a score is, since comparisons with NaN are false.
+    """
+    counts = (scores > true_scores).sum(1) + (scores == true_scores).sum(1).double() / 2
+    return counts.masked_fill(scores.isnan().any(1) | true_scores.isnan()[:, 0], torch.nan)
 
 
 def _leave_out_known(

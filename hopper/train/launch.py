@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
@@ -43,6 +43,16 @@ from hopper.train.run_result import RunResult
 from hopper.train.security import absolute_files
 from hopper.train.warm_cache import check_profile, profile_key
 from hopper.whole_files import remove_unfinished, write_text
+
+_FOLDERS: Final = (
+    ("data", "partitioned"),
+    ("learnable", "folder"),
+    ("learnable", "initial"),
+    ("train", "checkpoint_copy"),
+    ("train", "init_from"),
+    ("train", "replay"),
+)
+"""The keys of folders that ranks read or write, which may run in another directory."""
 
 
 def train(
@@ -188,9 +198,10 @@ def _resolve(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     values = config.model_dump()
     values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config, lambda _: None)}
     values["cluster"] |= absolute_files(config) | {"servers": addresses}
-    if config.train.init_from:
-        values["train"]["init_from"] = str(Path(config.train.init_from).absolute())
-    values["data"]["partitioned"] = str(Path(config.data.partitioned).absolute())
+    for section, key in _FOLDERS:
+        folder = values[section][key]
+        if folder and "://" not in folder:
+            values[section][key] = str(Path(folder).absolute())
     if config.data.verify == "full":
         # The launcher has just verified all files.
         values["data"]["verify"] = "off"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from hopper.engines import Engine
 from hopper.engines.unused import describe_unused
+from hopper.errors import NonFiniteError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
@@ -24,7 +24,7 @@ from hopper.train.meet_again import KeptState
 from hopper.train.meter import EpochMeter
 from hopper.train.recorded_gradients import GradientRecorder
 from hopper.train.replay import decisions_of, read_decisions
-from hopper.train.results import EpochRecord, peak_rss_mib
+from hopper.train.results import EpochRecord, finite_mean, peak_rss_mib
 from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_progress import RunProgress
@@ -95,7 +95,7 @@ class Trainer:
             state.learnable,
             self.progress,
         )
-        self._gradient_norms: list[float] = []
+        self._gradient_norms: dict[int, list[float]] = {}
         self._replay = read_decisions(state.config, state.cluster.world)
 
     def run(self) -> None:
@@ -118,7 +118,7 @@ class Trainer:
             self._callbacks.start(progress.epoch, progress.iteration)
             if not self._unfinished_models():
                 # A resumed run may have nothing left to train: say why.
-                self._say_out_of_patience(dict(enumerate(self.models)), console)
+                self._say_ended(dict(enumerate(self.models)), console)
             with self._make_pipeline() as pipeline:
                 while training := self._unfinished_models():
                     self.engine.training = list(training)
@@ -143,7 +143,7 @@ class Trainer:
         self, training: Models, pipeline: Pipeline, console: RunConsole
     ) -> EpochRecord:
         engine, state, progress = self.engine, self.engine.state, _progress_of(training)
-        schedule, self._gradient_norms = self.schedule, list[float]()
+        schedule, self._gradient_norms = self.schedule, {}
         batch = schedule.count(0, 1)
         console.start_epoch(progress.epoch, progress.iteration, schedule.iterations, batch)
         state.cluster.arrive(f"starting epoch {progress.epoch}")
@@ -158,17 +158,17 @@ class Trainer:
         while progress.iteration < self.schedule.iterations:
             self._train_iteration(training, pipeline, progress)
             console.step(progress.losses[-1], state.cluster.traffic.total)
-            if self._checkpoint_if_due(training, progress):
+            if self._checkpoint_if_due(progress):
                 after_checkpoint.add(progress.iteration)
-        self._spread_losses(training)
-        losses = zip(*(model.progress.losses for model in training.values()), strict=True)
         # The loss of an iteration is the mean over models.
-        record = self._meter.finish([sum(of_models) / len(of_models) for of_models in losses])
+        losses = _mean_of_models([model.progress.losses for model in training.values()])
+        record = self._meter.finish(losses)
         record.engine, record.ranks = engine.name, state.cluster.world
         record.decisions = engine.decisions(record.epoch)
         first = record.iterations - record.measured_iterations
         record.roots = schedule.count(first, record.iterations)
-        record.gradient_norms = self._gradient_norms
+        record.gradient_norms = _mean_of_models(list(self._gradient_norms.values()))
+        record.left_out = sum(model.progress.left_out for model in training.values())
         seconds = dict(enumerate(record.iteration_seconds, first))
         comparable = {number: seconds[number] for number in seconds.keys() - after_checkpoint}
         engine.end_epoch(record.epoch, comparable)
@@ -180,14 +180,17 @@ class Trainer:
         self._recorder.start(place.step)
         with self._meter.iteration():
             report = pipeline.train_next()
+        for number, reason in report.left_out.items():
+            training[number].leave_out(reason)
+        self._end_if_diverged()
         progress = self.progress
         progress.iteration = place.iteration + 1
         progress.roots += self.schedule.count(place.iteration, place.iteration + 1)
         progress.losses = report.losses
-        if report.gradient_norm is not None:
-            self._gradient_norms.append(report.gradient_norm)
+        for number, norm in report.gradient_norms.items():
+            self._gradient_norms.setdefault(number, []).append(norm)
         for number, model in training.items():
-            model.end_iteration(report.losses.get(number, math.nan))
+            model.end_iteration(report.losses[number])
         # After the last iteration of an epoch, its scores are part of the state to keep.
         if place.iteration < self.schedule.iterations:
             self._keep()
@@ -199,11 +202,29 @@ class Trainer:
             with state.log.stage("sync", operation=KEEPING):
                 self.last.keep()
 
-    def _spread_losses(self, training: Models) -> None:
-        """Give every rank the losses of the epoch so far."""
-        known = {number: model.progress.losses for number, model in training.items()}
-        for number, losses in self.engine.spread_losses(known).items():
-            training[number].progress.losses = losses
+    def _end_if_diverged(self) -> None:
+        """End the run if no model of it can be trained further.
+
+        Raises
+        ------
+        NonFiniteError: says what was not finite, names the last checkpoint, and says what to do.
+        """
+        if not all(model.progress.diverged for model in self.models):
+            return
+        self._checkpoints.finish()
+        reasons = [
+            f"{model.state.name}: {model.progress.diverged}".removeprefix(": ")
+            for model in self.models
+        ]
+        good = self._checkpoints.good
+        saved = "there is no checkpoint from before"
+        if good is not None:
+            saved = f"the last checkpoint from before is {good}"
+        raise NonFiniteError(
+            f"train.on_nonfinite: {'; '.join(reasons)}: the run ends, and {saved}; try a lower "
+            "train.learning_rate or train.clip_norm, or leave such updates out "
+            '(train.on_nonfinite = "skip"); see docs/howto/divergence.md'
+        )
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
         """Score the trained models if it is time, and put the best scores into the record.
@@ -213,7 +234,8 @@ class Trainer:
         By model, its score; empty if it is not time.
         """
         scores: dict[int, float] = {}
-        if not next(iter(training.values())).is_due(record.epoch):
+        training = {n: model for n, model in training.items() if not model.progress.diverged}
+        if not training or not next(iter(training.values())).is_due(record.epoch):
             return scores
         with self._meter.evaluation(record):
             by_metric = {}
@@ -237,32 +259,36 @@ class Trainer:
     ) -> None:
         console.end_epoch(record)
         records = {
-            number: model.end_epoch(scores.get(number)) for number, model in training.items()
+            number: model.end_epoch(scores.get(number), self._gradient_norms.get(number, []))
+            for number, model in training.items()
         }
         self._files.add_epoch(record, records)
         self.on_epoch(record)
+        self._end_if_diverged()
         if self._callbacks.epoch(record):
             console.say(f"a callback ended the training after epoch {record.epoch}")
             for model in training.values():
                 model.is_stopped = True
-        self._say_out_of_patience(training, console)
+        self._say_ended(training, console)
         self._keep()
         if self._config.checkpoint_every:
             self._checkpoints.save()
 
-    def _say_out_of_patience(self, models: Models, console: RunConsole) -> None:
+    def _say_ended(self, models: Models, console: RunConsole) -> None:
+        """Say which models ended early, and why."""
         for number, model in models.items():
-            if model.out_of_patience:
-                prefix = f"trial {number}: " if model.state.name else ""
+            prefix = f"trial {number}: " if model.state.name else ""
+            if model.progress.diverged:
+                console.say(f"{prefix}{model.progress.diverged}: stopped; it ranks last")
+            elif model.out_of_patience:
                 patience = self._config.patience
                 console.say(f"{prefix}no better score in {patience} epochs: stopped")
 
-    def _checkpoint_if_due(self, training: Models, progress: Progress) -> bool:
+    def _checkpoint_if_due(self, progress: Progress) -> bool:
         every = self._config.checkpoint_every
         has_more = progress.iteration < self.schedule.iterations
         is_due = every > 0 and has_more and progress.step % every == 0
         if is_due:
-            self._spread_losses(training)
             self._checkpoints.save()
         return is_due
 
@@ -300,12 +326,18 @@ class Trainer:
                     f"test {scores}, best epoch {model.progress.best_epoch}; in brackets "
                     f"{self._baseline_text}"
                 )
+        self._end_if_diverged()
         self._callbacks.finish()
         self.on_trained(console.say)
         state = self.engine.state
         memory = peak_rss_mib(state.cluster)
         save_learned_rows(self._run_dir, state.cluster, state.learnable)
         self._files.conclude(tests, baselines, memory)
+        if self._files.left_out:
+            console.say(
+                f"{self._files.left_out} updates were left out, since a loss or a gradient was not "
+                "finite (docs/howto/divergence.md)"
+            )
         console.say(f"results in {self._run_dir}")
 
     def _introduce(self, console: RunConsole) -> None:
@@ -326,6 +358,11 @@ class Trainer:
         wide = tell_wide_columns(state.request.columns)
         for line in [*rounded, *describe_unused(state.request), *([wide] if wide else [])]:
             console.say(line)
+
+
+def _mean_of_models(values: Sequence[Sequence[float]]) -> list[float]:
+    """Return the mean over models of each iteration's value, of those that are finite."""
+    return [finite_mean(of_models) for of_models in zip(*values, strict=True)]
 
 
 def _progress_of(training: Models) -> Progress:

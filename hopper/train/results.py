@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from hopper.features import RowCounts
 from hopper.features.cached import Lookups
 from hopper.run_log import STAGES, Stage
 from hopper.traffic import CAUSES, Cause
-from hopper.whole_files import write_text
+from hopper.whole_files import read_non_finite, to_json, write_text
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"
@@ -32,7 +33,7 @@ class EpochRecord:
     ----------
     epoch: number of the epoch, from 0.
     seconds: training time of the slowest rank, without evaluation.
-    loss: mean loss over the epoch's iterations.
+    loss: mean loss over the epoch's iterations whose loss is finite.
     iterations: number of iterations of the epoch.
     measured_iterations: number of iterations that the measurements cover; fewer than all if the run
         was resumed within the epoch.
@@ -55,7 +56,8 @@ class EpochRecord:
     iteration_seconds: time of every measured iteration on its slowest rank. Decisions use it.
     roots: number of roots that the measured iterations trained.
     gradient_norms: norm of every measured iteration's gradient before clipping; empty unless
-        ``train.gradient_norms`` is set.
+        ``train.gradient_norms`` or ``train.clip_norm`` is set. Of several models, the mean.
+    left_out: number of updates that were left out, since a loss or gradient was not finite.
     """
 
     epoch: int
@@ -82,6 +84,7 @@ class EpochRecord:
     iteration_seconds: list[float] = field(default_factory=list)
     roots: int = 0
     gradient_norms: list[float] = field(default_factory=list)
+    left_out: int = 0
 
 
 def agree_on_epoch(
@@ -128,7 +131,7 @@ def agree_on_epoch(
     return EpochRecord(
         epoch=epoch,
         seconds=float(everyone[:, 0].max()),
-        loss=sum(losses) / len(losses),
+        loss=finite_mean(losses),
         iterations=len(losses),
         measured_iterations=measured,
         iteration_losses=losses,
@@ -158,8 +161,8 @@ class TrialRecord:
 
     Attributes
     ----------
-    epoch, loss, iterations, iteration_losses, val: the fields of :class:`EpochRecord`, for this
-        trial.
+    epoch, loss, iterations, iteration_losses, val, left_out, gradient_norms: the fields of
+        :class:`EpochRecord`, for this trial.
     """
 
     epoch: int
@@ -167,6 +170,14 @@ class TrialRecord:
     iterations: int
     iteration_losses: list[float]
     val: float | None = None
+    left_out: int = 0
+    gradient_norms: list[float] = field(default_factory=list)
+
+
+def finite_mean(values: Sequence[float]) -> float:
+    """Return the mean of the values that are finite; NaN if none is."""
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
 
 
 def spans_file(run_dir: Path, rank: int) -> Path:
@@ -182,7 +193,7 @@ def learned_rows_file(run_dir: Path, rank: int) -> Path:
 def append_epoch(run_dir: Path, record: EpochRecord | TrialRecord) -> None:
     """Append an epoch's line to the run's file of epochs."""
     with (run_dir / EPOCHS_FILE).open("a") as file:
-        file.write(json.dumps(asdict(record)) + "\n")
+        file.write(to_json(asdict(record)) + "\n")
 
 
 def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
@@ -203,7 +214,7 @@ def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
             break
         if record["epoch"] < epoch:
             records.append(record)
-    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+    write_text(path, "".join(to_json(record) + "\n" for record in records))
     return records
 
 
@@ -224,7 +235,7 @@ def split_scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     that was not scored has no metric.
     """
     if "scores" in summary:
-        return {split: dict(scores) for split, scores in summary["scores"].items()}
+        return {split: read_non_finite(scores) for split, scores in summary["scores"].items()}
     metric, old = str(summary.get("metric", "accuracy")), summary.get("accuracy", {})
     return {split: {} if score is None else {metric: score} for split, score in old.items()}
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hopper.engines import Engine
 from hopper.errors import RequestError
+from hopper.ops import is_finite
 from hopper.train.background_writer import BackgroundWriter
 from hopper.train.checkpoint import (
     RANKS,
@@ -40,6 +41,10 @@ class RunCheckpoints:
     ----------
     models: the engine's models, whose progress is saved and restored.
     identity: the facts that a checkpoint must agree with to be resumed (``run_identity``).
+
+    Attributes
+    ----------
+    good: the newest checkpoint whose numbers are all finite; None if there is none.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class RunCheckpoints:
         self._models = models
         self._identity = identity
         self._files = CheckpointFiles(run_dir)
+        self.good: Path | None = None
         self._writer = BackgroundWriter()
         state = engine.state
         train = state.config.train
@@ -79,6 +85,7 @@ class RunCheckpoints:
         saved_identity = read_facts(file)["identity"]
         moves = find_moves(file, saved_identity, self._identity)
         saved = load_training(file, self._identity, self._tensors())
+        self.good = file
         saved_progress = [saved] if isinstance(saved, dict) else saved
         for model, progress in zip(self._models, saved_progress, strict=True):
             model.progress = Progress(**progress)
@@ -109,6 +116,8 @@ class RunCheckpoints:
             step = self._step
             write_learnable = self._learnable.collect(step, self._has_best)
             write_models = self._collect(step)
+            if all(is_finite(tensor) for tensor in self._tensors().values()):
+                self.good = self._files.model(step)
 
             def write() -> None:
                 self._files.folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from hopper.train.results import (
     refuse_finished,
 )
 from hopper.train.trained_model import TrainedModel
-from hopper.whole_files import write_text
+from hopper.whole_files import to_json, write_text
 
 CONFIG_FILE = "config.json"
 
@@ -54,6 +53,11 @@ class RunFiles:
         self._epochs: dict[Path, list[dict[str, Any]]] = {}
         self.wire_error: Mapping[str, RoundingError] = {}
         """of rows that are rounded between servers, by table"""
+
+    @property
+    def left_out(self) -> int:
+        """How many updates of the run were left out; 0 on ranks that write nothing."""
+        return _left_out(self._epochs.get(self._run_dir, []))
 
     def start(self) -> None:
         """Make the folders of a new run.
@@ -125,10 +129,14 @@ class RunFiles:
                 "trial": number,
                 "overrides": dict(trial.state.overrides),
                 "parameters": trial.state.packed.parameters.numel(),
+                "diverged": trial.progress.diverged or None,
             }
             trials.append(description | scores[number])
             self._summarise(trial.folder, facts | trials[-1] | by_class[number])
-        validated = {number: model.progress.best_score for number, model in enumerate(self._models)}
+        validated = {
+            number: None if model.progress.diverged else model.progress.best_score
+            for number, model in enumerate(self._models)
+        }
         ranking = best_first(validated, self._objective.higher_is_better)
         of_all = {"ranking": ranking, "trials": trials} if trials else {}
         self._summarise(self._run_dir, facts | scores[ranking[0]] | of_all | by_class[ranking[0]])
@@ -152,13 +160,18 @@ class RunFiles:
 
     def _summarise(self, folder: Path, summary: dict[str, Any]) -> None:
         summary["epochs"] = self._epochs[folder]
-        write_text(folder / SUMMARY_FILE, json.dumps(summary, indent=1))
+        summary["left_out"] = _left_out(self._epochs[folder])
+        write_text(folder / SUMMARY_FILE, to_json(summary, indent=1))
+
+
+def _left_out(epochs: Sequence[Mapping[str, Any]]) -> int:
+    return sum(epoch.get("left_out", 0) for epoch in epochs)
 
 
 def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
     """Return the numbers of models by score, the best first.
 
-    Models with equal scores are in order of number. Models without a score come last.
+    Models with equal scores are in order of number. Models without a score, or with NaN, come last.
     """
 
     def key(model: int) -> float:

@@ -32,6 +32,7 @@ from hopper.train.results import (
 from hopper.train.run_description import read_run_schema
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.tensor_file import read_tensors
+from hopper.whole_files import read_non_finite
 
 _Record = TypeVar("_Record", EpochRecord, TrialRecord)
 
@@ -78,7 +79,7 @@ class _Trained:
                 f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: "
                 "no 'baselines'"
             )
-        return self._by_metric(self.summary["baselines"])
+        return self._by_metric(read_non_finite(self.summary["baselines"]))
 
     @property
     def by_class(self) -> dict[str, list[Any]]:
@@ -132,7 +133,7 @@ class _Trained:
         try:
             return [
                 record_class(**{name: value for name, value in record.items() if name in names})
-                for record in self.summary["epochs"]
+                for record in read_non_finite(self.summary["epochs"])
             ]
         except TypeError as error:
             raise RequestError(

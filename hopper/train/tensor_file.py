@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hopper.errors import RequestError
 from hopper.hetero.row_records import PickedRows
-from hopper.whole_files import replacing
+from hopper.whole_files import read_non_finite, replacing, to_json
 
 PLACES: Final = ".places"
 _VALUES_AT_ONCE: Final = 1 << 22
@@ -73,7 +73,7 @@ def write_tensors(
     The safetensors library copies all tensors before it writes any. This function copies a piece at
     a time, so that tables may be larger than memory.
     """
-    metadata = {"facts": json.dumps(dict(facts)), "checksum": _NO_CHECKSUM}
+    metadata = {"facts": to_json(facts), "checksum": _NO_CHECKSUM}
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     written = dict(tensors)
@@ -238,8 +238,8 @@ def read_facts(path: Path) -> dict[str, Any]:
     RequestError: the file is missing or altered.
     """
     with _open(path) as file:
-        facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
-        return facts
+        facts = json.loads((file.metadata() or {})["facts"])
+        return dict(read_non_finite(facts))
 
 
 @contextmanager

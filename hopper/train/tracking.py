@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from hopper.errors import ConfigError
+from hopper.train.results import finite_mean
 
 _NUMBERS: Final = ("loss", "train", "seconds", "evaluation_seconds", "sent_bytes")
 
@@ -34,7 +35,7 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
         numbers["roots_per_second"] = record["roots"] / record["seconds"]
         numbers["sent_bytes_per_second"] = record["sent_bytes"] / record["seconds"]
     if record["gradient_norms"]:
-        numbers["gradient_norm"] = sum(record["gradient_norms"]) / len(record["gradient_norms"])
+        numbers["gradient_norm"] = finite_mean(record["gradient_norms"])
     return numbers
 
 

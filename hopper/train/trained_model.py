@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 from hopper.engines import TrainState
 from hopper.migrate.transport import hand_out
+from hopper.ops import is_finite
 from hopper.train.checkpoint import BEST_MODEL_FILE, Progress, load_model, save_model
 from hopper.train.evaluate import Evaluator, Scored
-from hopper.train.results import TrialRecord
+from hopper.train.results import TrialRecord, finite_mean
 
 
 class TrainedModel:
@@ -45,8 +47,9 @@ class TrainedModel:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether training is over: after the last epoch, out of patience, or stopped."""
-        is_over = self.progress.epoch >= self._config.epochs
+        """Return whether training is over: after the last epoch, out of patience, stopped by a
+        callback, or diverged."""
+        is_over = self.progress.epoch >= self._config.epochs or bool(self.progress.diverged)
         return is_over or self.out_of_patience or self.is_stopped
 
     @property
@@ -60,25 +63,38 @@ class TrainedModel:
         every = self._config.evaluate_every
         return every > 0 and (epoch + 1) % every == 0 and self._evaluator.has_split("val")
 
+    def leave_out(self, reason: str) -> None:
+        """Count an iteration whose update was left out, and end the training if that was asked for.
+
+        Parameters
+        ----------
+        reason: what was not finite; "" if a smaller loss scale may help.
+        """
+        progress = self.progress
+        progress.left_out += 1
+        if reason and self._config.on_nonfinite == "stop":
+            progress.diverged = progress.diverged or reason
+
     def end_iteration(self, loss: float) -> None:
-        """Record an iteration's loss, which is NaN if another rank knows it."""
+        """Record an iteration's loss."""
         self.progress.losses.append(loss)
         self.progress.iteration += 1
         self.progress.step += 1
 
-    def end_epoch(self, score: float | None) -> TrialRecord:
+    def end_epoch(self, score: float | None, norms: list[float]) -> TrialRecord:
         """Go on to the next epoch, and return the record of this one.
 
         Parameters
         ----------
         score: the validation score, if the model was scored.
+        norms: the norm of every measured iteration's gradient, if they are computed.
         """
         progress = self.progress
-        losses = progress.losses
-        mean = sum(losses) / len(losses)
-        record = TrialRecord(progress.epoch, mean, len(losses), losses, score)
+        losses, left_out = progress.losses, progress.left_out
+        mean = finite_mean(losses)
+        record = TrialRecord(progress.epoch, mean, len(losses), losses, score, left_out, norms)
         progress.epoch += 1
-        progress.iteration, progress.losses = 0, []
+        progress.iteration, progress.losses, progress.left_out = 0, [], 0
         return record
 
     def scores(self, split: str) -> dict[str, float]:
@@ -106,12 +122,15 @@ class TrainedModel:
                 table.keep()
         else:
             progress.epochs_without_gain += self._config.evaluate_every
+        if self._evaluator.met_nan and self._config.on_nonfinite == "stop":
+            progress.diverged = f"predictions of the validation split are nan (after epoch {epoch})"
         return scores
 
     def test(self) -> Scored:
         """Go back to the best model, and score it on the test split; nothing if it is not scored.
 
-        If no epoch was scored, the present model counts as the best, and is saved.
+        If no epoch had a score, the present model counts as the best, and is saved, unless it
+        diverged.
 
         Returns
         -------
@@ -119,6 +138,10 @@ class TrainedModel:
         """
         if self.progress.best_epoch is None:
             self._complete("after the last epoch")
+            if not is_finite(self.state.packed.parameters):
+                self.progress.diverged = "parameters are not finite after the last update"
+            if self.progress.diverged:
+                return Scored({}, {})
             if self.state.cluster.rank == 0:
                 last = self.progress.epoch - 1
                 save_model(self._file, self.state.packed.module, epoch=last, val=None)
@@ -141,6 +164,8 @@ class TrainedModel:
 
     def _is_better(self, score: float) -> bool:
         best = self.progress.best_score
-        if best is None:
+        if math.isnan(score):
+            return False
+        if best is None or math.isnan(best):
             return True
         return score > best if self._evaluator.objective.higher_is_better else score < best

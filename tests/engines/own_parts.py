@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from hopper.train.callbacks import Callback, Running
 
 
 class Angles:
@@ -70,6 +74,32 @@ class CutLoss(MeanLoss):
 
     def root_losses(self, logits: Any, labels: Any) -> Any:
         return torch.zeros(len(logits), requires_grad=True)
+
+
+class NanOnce:
+    """Cross-entropy that is NaN at one call on one of the ranks."""
+
+    label_kinds = ("class",)
+
+    def __init__(self, *, classes: int, rank: int, call: int) -> None:
+        self._calls_left = call if os.environ.get("RANK") == str(rank) else -1
+
+    def root_losses(self, logits: Any, labels: Any) -> Any:
+        self._calls_left -= 1
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        return losses * (math.nan if self._calls_left == 0 else 1.0)
+
+
+class InfiniteOnce(Callback):
+    """Makes the gradient infinite in one iteration, after it was summed over ranks."""
+
+    def __init__(self, *, run_dir: Path) -> None:
+        pass
+
+    def gradient(self, run: Running) -> None:
+        gradient = next(run.model.parameters()).grad
+        if (run.epoch, run.iteration) == (0, 2) and gradient is not None:
+            gradient.fill_(math.inf)
 
 
 class Share:

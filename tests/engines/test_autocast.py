@@ -18,6 +18,7 @@ from hopper.engines.reference import Reference
 from hopper.errors import ConfigError
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
+from hopper.migrate.loss_scale import LossScale
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
 from hopper.ops import in_full, products_in
@@ -149,16 +150,17 @@ def test_float16_keeps_small_gradients_and_notices_infinite_ones(
     device = torch.device("cpu")
     request = Request(config, graph)
     trainer = make_group_trainer(request, RunLog(None), 10**6, device)
-    packed = PackedModel(make_model(request))
+    packed = PackedModel(make_model(request), LossScale(is_on=True))
     packed.clear()
     weight = next(packed.module.parameters())
     trainer.backward(packed, 1e-9 * weight.sum())
     assert float(packed.loss) == pytest.approx(float(1e-9 * weight.detach().sum()))
-    assert trainer.unscale(packed)
+    packed.unscale()
+    assert packed.is_finite()
     assert weight.grad is not None
     assert weight.grad.flatten()[0] == pytest.approx(1e-9)
     packed.gradients[3] = float("inf")
-    assert not trainer.unscale(packed)
+    assert not packed.is_finite()
 
 
 def test_products_are_in_half_precision_and_the_rest_in_full() -> None:

@@ -83,6 +83,15 @@ def test_float_loss_and_rmse():
 
 
 @pytest.mark.parametrize(("kind", "logits", "labels"), cases())
+def test_a_score_of_a_nan_is_nan(kind, logits, labels):
+    """Otherwise NaN claims the first class, and nothing of several labels."""
+    objective = Objective(kind, classes=3)
+    logits = logits.clone()
+    logits[0, 0] = torch.nan
+    assert math.isnan(objective.scores(objective.metric_sums(logits, labels))[objective.metric])
+
+
+@pytest.mark.parametrize(("kind", "logits", "labels"), cases())
 def test_nothing_labelled_is_nan(kind, logits, labels):
     objective = Objective(kind, classes=3)
     sums = objective.metric_sums(logits[:0], labels[:0])

@@ -62,10 +62,10 @@ def test_what_was_saved_is_restored(
     packed, optimizer = train_one_step()
     file, saved_identity = tmp_path / "checkpoint.safetensors", identity(partitions["one"])
     progress = Progress(epoch=2, iteration=3, step=11, losses=[0.1 + 0.2], best_score=0.5)
-    save_training(file, saved_identity, training_state(packed.module, optimizer), asdict(progress))
+    save_training(file, saved_identity, training_state(packed, optimizer), asdict(progress))
     restored = PackedModel(torch.nn.Linear(3, 2))
     restored_optimizer = Optimizer(restored, Adam(restored.parameters), learning_rate=0.1)
-    facts = load_training(file, saved_identity, training_state(restored.module, restored_optimizer))
+    facts = load_training(file, saved_identity, training_state(restored, restored_optimizer))
     assert Progress(**facts) == progress
     for model in (packed, restored):
         model.gradients.fill_(0.3)
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     tmp_path: Path,
 ) -> None:
     packed, optimizer = train_one_step()
-    file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
+    file, state = tmp_path / "checkpoint.safetensors", training_state(packed, optimizer)
     save_training(file, identity(partitions["one"]), state, asdict(Progress()))
     with pytest.raises(RequestError, match=f"cannot resume: {key} was"):
         load_training(file, identity(partitions["one"], **change), state)
@@ -101,7 +101,7 @@ def test_a_run_of_an_inexact_engine_resumes_on_the_same_division_only(
     partitions: dict[str, PartitionedGraph], tmp_path: Path
 ) -> None:
     packed, optimizer = train_one_step()
-    file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
+    file, state = tmp_path / "checkpoint.safetensors", training_state(packed, optimizer)
     for engine in ("locality", "hop"):
         options = {"engine": engine}
         save_training(file, identity(partitions["one"], **options), state, asdict(Progress(step=4)))
@@ -122,7 +122,7 @@ def test_keys_that_an_old_checkpoint_lacks_have_their_defaults(
     partitions: dict[str, PartitionedGraph], tmp_path: Path
 ) -> None:
     packed, optimizer = train_one_step()
-    file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
+    file, state = tmp_path / "checkpoint.safetensors", training_state(packed, optimizer)
     older_identity = identity(partitions["one"])
     del older_identity["train.clip_norm"]
     save_training(file, older_identity, state, asdict(Progress(step=4)))

@@ -14,6 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from hopper.cli import main
+from hopper.config import load_config, make_config
+from hopper.train.launch import write_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT = 120.0
@@ -27,6 +29,22 @@ def run_command(*words: str) -> subprocess.CompletedProcess[str]:
 
 def run_hopper(*words: str) -> subprocess.CompletedProcess[str]:
     return run_command(sys.executable, "-m", "hopper.cli", *words)
+
+
+def test_ranks_get_absolute_folders(tmp_path: Path) -> None:
+    """Ray starts ranks in another directory."""
+    values = {
+        "data": {"partitioned": "parts"},
+        "train": dict.fromkeys(("init_from", "checkpoint_copy", "replay"), "folder"),
+        "learnable": dict.fromkeys(("folder", "initial"), "folder"),
+    }
+    config = load_config(write_config(make_config(values), tmp_path, []))
+    folder = str(Path("folder").absolute())
+    assert {config.train.init_from, config.train.checkpoint_copy, config.train.replay} == {folder}
+    assert {config.learnable.folder, config.learnable.initial} == {folder}
+    values["train"] = {"checkpoint_copy": "s3://bucket/folder"}
+    config = load_config(write_config(make_config(values), tmp_path, []))
+    assert config.train.checkpoint_copy == "s3://bucket/folder"
 
 
 def test_a_run_writes_its_results(reference: Any) -> None:

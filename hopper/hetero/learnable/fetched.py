@@ -19,6 +19,7 @@ from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import IDS
 from hopper.hetero.row_kernels import add_rows, merge_places
 from hopper.hetero.sparse_optimizers import Factors
+from hopper.ops import is_finite
 
 PREFIX: Final = "learnable."
 """The prefix of a table's name among the names of parameters."""
@@ -199,8 +200,12 @@ class FetchedRows(LeafRows):
             leaf.reach_through(reached)
 
     def is_finite(self) -> bool:
-        """Return whether all gradients that were sent to this rank are finite."""
-        return all(bool(table.total.isfinite().all()) for table in self._learned)
+        """Return whether all sums of gradients that this rank owns are finite."""
+        return all(is_finite(table.total) for table in self._learned)
+
+    def own_is_finite(self) -> bool:
+        """Return whether all gradients that this rank has made are finite."""
+        return all(leaf.is_finite() for leaf in self._leaves.values() if leaf.learns)
 
     def squares(self, operation: str) -> float:
         """Return the sum of squares of all rows' summed gradients. Every rank must call it.

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.hetero.row_kernels import add_rows, gather_rows, put_rows, zero_rows
+from hopper.ops import is_finite
 from hopper.partition.id_index import Index
 
 Ids = NDArray[np.int64]
@@ -68,6 +69,10 @@ class Leaf:
             self._is_begun = True
             zero_rows(self._places, gradient)
         return gradient
+
+    def is_finite(self) -> bool:
+        """Return whether the summed gradients of these rows are finite."""
+        return is_finite(self.gradient()[torch.from_numpy(self._places)])
 
     def gather(self, places: Ids) -> Tensor:
         """Copy the tensor's rows [k, dim] in some places."""
