@@ -177,9 +177,9 @@ class Cluster:
         use_interface(interface)
         operation = "learning the other ranks' network interfaces"
         places = self.store.tell_all("interface", str(interface), limit, operation)
-        others = [f"rank {r}: {place}" for r, place in enumerate(places) if r != self.rank]
+        others = [f"rank {r} uses {place}" for r, place in enumerate(places) if r != self.rank]
         more = ", ..." if len(others) > _SHOWN else ""
-        advice = f"the others use {', '.join(others[:_SHOWN])}{more}; set {ADVICE} on each machine"
+        advice = f"{', '.join(others[:_SHOWN])}{more}; set {ADVICE} on each machine"
         return f"through {interface}", advice
 
     def second_channel(self) -> Cluster:

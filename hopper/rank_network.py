@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,6 +87,25 @@ def find_way(host: str) -> Way:
     return min(ways, key=lambda way: way.is_loopback)
 
 
+def given_interface() -> Interface | None:
+    """Return the interface that ``GLOO_SOCKET_IFNAME`` names; None if it names none.
+
+    Raises
+    ------
+    ConfigError: this machine does not have it; lists the interfaces that it has.
+    """
+    given, interfaces = os.environ.get(VARIABLE), _interfaces()
+    if not given:
+        return None
+    for interface in interfaces:
+        # gloo takes several, separated by commas.
+        if interface.name == given.partition(",")[0]:
+            return interface
+    raise ConfigError(
+        f"{VARIABLE}: expected an interface of this machine ({_names(interfaces)}), got {given!r}"
+    )
+
+
 def choose_interface(way: Way, seen: Sequence[str] = ()) -> Interface:
     """Choose the interface on which this rank meets the others.
 
@@ -97,28 +116,23 @@ def choose_interface(way: Way, seen: Sequence[str] = ()) -> Interface:
 
     Raises
     ------
-    ConfigError: this machine does not have the interface that ``GLOO_SOCKET_IFNAME`` names, or the
-        address at which others see it; lists the interfaces that it has.
+    ConfigError: no interface of this machine has the address at which others see it, or
+        ``GLOO_SOCKET_IFNAME`` names none that it has; lists the interfaces that it has.
     """
-    interfaces = _interfaces()
-    names = ", ".join(str(interface) for interface in interfaces)
-    if given := os.environ.get(VARIABLE):
-        # gloo takes several, separated by commas.
-        for interface in interfaces:
-            if interface.name == given.partition(",")[0]:
-                return interface
-        raise ConfigError(f"{VARIABLE}: expected an interface of this machine ({names}), "
-                          f"got {given!r}")  # fmt: skip
+    given = given_interface()
+    if given is not None:
+        return given
     outside = [address for address in seen if not is_loopback(address)]
     wanted = outside if way.is_loopback and outside else [way.own]
+    interfaces = _interfaces()
     for address in wanted:
         for interface, addresses in interfaces.items():
-            has_loopback = is_loopback(address) and is_loopback(interface.address)
-            if address in addresses or has_loopback:
+            is_own = is_loopback(address) and is_loopback(interface.address)
+            if address in addresses or is_own:
                 return interface
     raise ConfigError(
-        f"{VARIABLE}: other ranks reach this machine at {wanted[0]}, which none of its interfaces "
-        f"has ({names}); expected the name of one that all machines of the run can reach"
+        f"{VARIABLE}: other ranks see this machine at {wanted[0]}, which no interface of it has "
+        f"({_names(interfaces)}); expected one that all machines of the run can reach, got none"
     )
 
 
@@ -142,6 +156,11 @@ def _interfaces() -> dict[Interface, list[str]]:
         if addresses:
             interfaces[Interface(name, addresses[0])] = addresses
     return interfaces
+
+
+def _names(interfaces: Iterable[Interface]) -> str:
+    """Return all interfaces in words."""
+    return ", ".join(str(interface) for interface in interfaces)
 
 
 def _plain(address: str) -> str:

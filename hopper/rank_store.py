@@ -81,7 +81,7 @@ class RankStore:
         except dist.DistError as error:
             if "timed out" not in str(error):
                 raise ClusterError(f"{who}: {operation}: {error}") from error
-            advice = f"MASTER_ADDR{_where_it_leads(host)} has to lead to the machine of rank 0"
+            advice = f"{_where_it_leads(host)}; MASTER_ADDR has to lead to the machine of rank 0"
             raise DeadlineExceeded(who, operation, limit, advice) from error
         return cls(store, rank, world, attempt)
 
@@ -223,11 +223,11 @@ def _agent_holds_store() -> bool:
 
 
 def _where_it_leads(host: str) -> str:
-    """Say in brackets to which address a name leads; "" if to none."""
+    """Say to which address a name leads on this machine."""
     try:
-        return f" ({host} is {find_way(host).host} here)"
+        return f"on this machine {host} leads to {find_way(host).host}"
     except OSError:
-        return f" ({host} leads nowhere here)"
+        return f"on this machine {host} leads nowhere"
 
 
 def _is_alive(pid: int) -> bool:

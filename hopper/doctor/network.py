@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, wrong
 from hopper.errors import ConfigError
-from hopper.rank_network import ADVICE, VARIABLE, Way, choose_interface, find_way, is_loopback
+from hopper.rank_network import (
+    ADVICE,
+    VARIABLE,
+    Way,
+    choose_interface,
+    find_way,
+    given_interface,
+    is_loopback,
+)
 from hopper.time_limit import finish_within
 
 _SUBJECT = "network of ranks"
@@ -22,8 +30,10 @@ def check_network(case: Case) -> Iterator[Finding]:
         yield fine(_SUBJECT, "all ranks are on this machine, and meet on its loopback interface")
         return
     try:
-        host, way = finish_within(case.limit, lambda: _find_way_out(case))
-        interface = choose_interface(way)
+        interface, reason = given_interface(), f"as {VARIABLE} says"
+        if interface is None:
+            host, way = finish_within(case.limit, lambda: _find_way_out(case))
+            interface, reason = choose_interface(way), f"where they reach {host}{_about_name()}"
         if not case.config.cluster.insecure:
             interface.refuse_public()
     except (ConfigError, OSError) as error:
@@ -32,8 +42,7 @@ def check_network(case: Case) -> Iterator[Finding]:
     if is_loopback(interface.address):
         yield wrong(_SUBJECT, f"{VARIABLE}: no other machine reaches {interface}", _ADVICE)
         return
-    reason = f"as {VARIABLE} says" if os.environ.get(VARIABLE) else f"where they reach {host}"
-    yield fine(_SUBJECT, f"ranks here will use {interface}, {reason}{_about_name()}")
+    yield fine(_SUBJECT, f"ranks here will use {interface}, {reason}")
 
 
 def _find_way_out(case: Case) -> tuple[str, Way]:
