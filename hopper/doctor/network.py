@@ -33,7 +33,7 @@ def check_network(case: Case) -> Iterator[Finding]:
         interface, reason = given_interface(), f"as {VARIABLE} says"
         if interface is None:
             host, way = finish_within(case.limit, lambda: _find_way_out(case))
-            interface, reason = choose_interface(way), f"where they reach {host}{_about_name()}"
+            interface, reason = choose_interface(way), f"on which they reach {host}{_about_name()}"
         if not case.config.cluster.insecure:
             interface.refuse_public()
     except (ConfigError, OSError) as error:
@@ -74,4 +74,4 @@ def _about_name() -> str:
         way = find_way(name)
     except OSError:
         return ""
-    return f"; its name, {name}, leads to {way.host}" if way.is_loopback else ""
+    return f"; this machine's name, {name}, leads to {way.host}" if way.is_loopback else ""

@@ -173,10 +173,8 @@ def test_hosts_whose_names_lead_to_loopback_train(
         hosts.start(i, "-m", "cache_server", *words)
     doctor = hosts.start(0, "-m", "hopper.cli", "doctor", config, COLUMNS="400")
     printed, _ = doctor.communicate(timeout=LIMIT)
-    expected = (
-        f"ranks here will use eth0 ({hosts.addresses[0]}), where they reach node1; its name, "
-    )
-    assert f"{expected}{socket.gethostname()}, leads to 127.0.1.1" in printed
+    way = f"ranks here will use eth0 ({hosts.addresses[0]}), on which they reach node1"
+    assert f"{way}; this machine's name, {socket.gethostname()}, leads to 127.0.1.1" in printed
     machines = [
         hosts.start(
             *(i, "-m", "torch.distributed.run", "--nnodes", HOSTS, "--node-rank", i),
