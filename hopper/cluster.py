@@ -20,10 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
-from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RankLost
+from hopper.errors import ConfigError, RankLost
+from hopper.rank_network import ADVICE, choose_interface, find_way, use_interface
 from hopper.rank_store import RankStore, machine_key, name_ranks, silence_of
+from hopper.time_limit import finish_within
 from hopper.traffic import Cause, Traffic
 
 RECONNECTS: Final = "HOPPER_RECONNECTS"
@@ -32,6 +33,8 @@ _LOOK_SECONDS: Final = 1.0
 """How long a rank waits before it looks whether another rank's wait has failed."""
 _MOMENT: Final = 1e-3
 """The shortest wait, in seconds."""
+_SHOWN: Final = 8
+"""How many ranks an error names as neighbours at most."""
 
 
 class Cluster:
@@ -96,56 +99,88 @@ class Cluster:
         start_timeout: float,
         *,
         through_host: bool = False,
+        insecure: bool = False,
     ) -> Cluster:
         """Join the ranks that torchrun started. A process without torchrun is a cluster of one.
+
+        After an error the caller must end the process with ``os._exit``: a thread may still wait.
 
         Parameters
         ----------
         timeout: deadline of every wait, seconds.
-        start_timeout: deadline of the meeting of all ranks, seconds.
+        start_timeout: deadline of each step in which all ranks meet, seconds.
         through_host: whether tensors are copied to host memory to be sent. Ranks that share a GPU
             need it.
+        insecure: whether ranks may talk to each other through public addresses.
 
         Raises
         ------
+        ConfigError: the interface to other ranks is public, or is not there.
         DeadlineExceeded: other ranks did not come within ``start_timeout`` seconds; names them if
             the store can be asked.
+        ClusterError: ranks cannot connect; says which step failed.
         """
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         cluster = cls(rank, world, ranks_per_server, device, timeout, through_host=through_host)
         if world == 1:
             return cluster
+        # torchrun keeps one store for all attempts (--max-restarts).
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        attempt = f"attempt-{restarts}-{os.environ.get(RECONNECTS, '0')}"
+        cluster.store = RankStore.open(rank, world, attempt, start_timeout)
+        place, advice = cluster._choose_interface(start_timeout, insecure)
+
+        def step(operation: str, connect: Callable[[], object]) -> None:
+            with cluster.explain_failures(f"{operation} {place}", start_timeout, advice):
+                finish_within(start_timeout, connect)
+
         is_direct = device.type == "cuda" and not through_host
-        backend = "cpu:gloo,cuda:nccl" if is_direct else "gloo"
-        limit = timedelta(seconds=start_timeout)
-        try:
-            store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
-            # torchrun keeps one store for all attempts (--max-restarts).
-            restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            attempt = f"attempt-{restarts}-{os.environ.get(RECONNECTS, '0')}"
-            cluster.store = RankStore(store, rank, world, attempt)
-            cluster.store.await_all(start_timeout)
-            # The group's limit is an upper bound for the limit of every single wait.
-            dist.init_process_group(
-                backend,
-                store=PrefixStore("group", cluster.store.store),
+        # The group's limit is an upper bound for the limit of every single wait. Neither gloo nor
+        # NCCL keeps a limit while it connects.
+        step(
+            "connecting to the other ranks",
+            lambda: dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if is_direct else "gloo",
+                store=PrefixStore("group", cluster.store.store),  # type: ignore[union-attr]
                 rank=rank,
                 world_size=world,
                 timeout=timedelta(seconds=max(start_timeout, timeout)),
+            ),
+        )
+        cluster._learn_pids()
+        if 1 < ranks_per_server < world:
+            step("connecting the ranks of each server", cluster._make_levels)
+        if is_direct:
+            # NCCL connects all ranks in the first message on a device. A first message between
+            # only some ranks would wait for the others.
+            # The current device is another one in another thread.
+            zero = torch.zeros(1, device=device)
+            step(
+                "connecting to the other ranks by NCCL",
+                lambda: cluster._wait(dist.all_reduce(zero, async_op=True)),
             )
-            cluster._learn_pids()
-            if 1 < ranks_per_server < world:
-                cluster._levels = cluster._make_levels()
-            if is_direct:
-                # NCCL connects all ranks in the first message on a device. A first message between
-                # only some ranks would wait for the others.
-                cluster._wait(dist.all_reduce(torch.zeros(1, device=device), async_op=True))
-        except (RuntimeError, dist.DistError) as error:
-            operation = f"meeting the other {world - 1} ranks"
-            if _is_timeout(error):
-                raise DeadlineExceeded(f"rank {rank}", operation, start_timeout) from error
-            raise ClusterError(f"rank {rank}: {operation}: {error}") from error
         return cluster
+
+    def _choose_interface(self, limit: float, insecure: bool) -> tuple[str, str]:
+        """Choose the interface for gloo and NCCL.
+
+        Returns
+        -------
+        It in words, and what to do if ranks cannot connect through it.
+        """
+        assert self.store is not None
+        way = find_way(os.environ["MASTER_ADDR"])
+        seen = self.store.tell_all("here", way.host, limit, "meeting the other ranks")
+        interface = choose_interface(way, seen)
+        if not insecure:
+            interface.refuse_public()
+        use_interface(interface)
+        operation = "learning the other ranks' network interfaces"
+        places = self.store.tell_all("interface", str(interface), limit, operation)
+        others = [f"rank {r} uses {place}" for r, place in enumerate(places) if r != self.rank]
+        more = ", ..." if len(others) > _SHOWN else ""
+        advice = f"{', '.join(others[:_SHOWN])}{more}; set {ADVICE} on each machine"
+        return f"through {interface}", advice
 
     def second_channel(self) -> Cluster:
         """Open connections between the same ranks for another thread; every rank must call it.
@@ -161,7 +196,9 @@ class Cluster:
         if self.world > 1:
             limit = timedelta(seconds=self.timeout)
             with self.explain_failures("opening a second channel"):
-                channel._group = self.messages.new_group(backend="gloo", timeout=limit)
+                channel._group = finish_within(
+                    self.timeout, lambda: self.messages.new_group(backend="gloo", timeout=limit)
+                )
         return channel
 
     def close(self) -> None:
@@ -213,16 +250,15 @@ class Cluster:
             self.traffic.count(cause, 2 * (self.servers - 1) * shared.nbytes // self.servers)
         self._wait(self.messages.broadcast(tensor, first, group=server, async_op=True))
 
-    def _make_levels(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    def _make_levels(self) -> None:
         """Make the two groups of ``_levels``; every rank must take part in making all groups."""
         size, limit = self.ranks_per_server, timedelta(seconds=self.timeout)
-        with self.explain_failures("meeting the ranks of a server"):
-            servers = [
-                self.messages.new_group(list(range(first, first + size)), timeout=limit)
-                for first in range(0, self.world, size)
-            ]
-            firsts = self.messages.new_group(list(range(0, self.world, size)), timeout=limit)
-        return servers[self.server], firsts
+        servers = [
+            self.messages.new_group(list(range(first, first + size)), timeout=limit)
+            for first in range(0, self.world, size)
+        ]
+        firsts = self.messages.new_group(list(range(0, self.world, size)), timeout=limit)
+        self._levels = servers[self.server], firsts
 
     def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
         """Return [N, ...]: every rank's tensor, in rank order. All have equal shapes and dtypes."""
@@ -299,23 +335,31 @@ class Cluster:
         return tensor.to("cpu", copy=True) if self.through_host else tensor
 
     @contextmanager
-    def explain_failures(self, operation: str) -> Iterator[None]:
-        """Turn the process group's failures into errors that name rank, operation and limit."""
+    def explain_failures(
+        self, operation: str, limit: float | None = None, advice: str = ""
+    ) -> Iterator[None]:
+        """Turn the process group's failures into errors that name rank, operation and limit.
+
+        Parameters
+        ----------
+        limit: the deadline of the operation, seconds; None = that of every wait.
+        advice: what to do about it.
+        """
+        limit = self.timeout if limit is None else limit
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, TimeoutError) as error:
             assert self.store is not None
             timed_out = _is_timeout(error)
-            ended, silent = self.store.find_missing(timed_out=timed_out, timeout=self.timeout)
+            ended, silent = self.store.find_missing(timed_out=timed_out, timeout=limit)
             if ended:
                 raise RankLost(
                     f"rank {self.rank}: {operation}: {', '.join(ended)} ended"
                 ) from error
             if timed_out:
-                raise silence_of(self.rank, silent, operation, self.timeout) from error
-            raise RankLost(
-                f"rank {self.rank}: {operation}: lost {name_ranks(silent)}: {_reason(error)}"
-            ) from error
+                raise silence_of(self.rank, silent, operation, limit, advice) from error
+            text = f"rank {self.rank}: {operation}: lost {name_ranks(silent)}: {_reason(error)}"
+            raise RankLost(f"{text}; {advice}" if advice else text) from error
 
     def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:
         """Count a point-to-point message if it leaves the server."""
@@ -407,10 +451,13 @@ class Exchange:
 
 
 def _reason(error: BaseException) -> str:
-    """Return Gloo's reason without its source file, and without its advice."""
-    return re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". This is")[0]
+    """Return Gloo's reason in a line, without its source file, and without its advice."""
+    text = " ".join(str(error).split())
+    return re.sub(r"\[/[^]]*\] *", "", text).partition(". This is")[0]
 
 
 def _is_timeout(error: BaseException) -> bool:
+    """Return whether a wait passed its limit. Gloo calls a refused connection timed out too."""
     text = str(error).lower()
-    return "timed out" in text or "timeout" in text
+    says_so = "timed out" in text.replace("timed out connecting", "") or "timeout" in text
+    return isinstance(error, TimeoutError) or says_so

@@ -77,10 +77,15 @@ class DeadlineExceeded(ClusterError):
     who: the process that waited.
     operation: what it waited for.
     limit_seconds: the deadline.
+
+    Parameters
+    ----------
+    advice: what to do, for the end of the text.
     """
 
-    def __init__(self, who: str, operation: str, limit_seconds: float) -> None:
-        super().__init__(f"{who}: {operation} did not finish within {limit_seconds:g} s")
+    def __init__(self, who: str, operation: str, limit_seconds: float, advice: str = "") -> None:
+        text = f"{who}: {operation} did not finish within {limit_seconds:g} s"
+        super().__init__(f"{text}; {advice}" if advice else text)
         self.who = who
         self.operation = operation
         self.limit_seconds = limit_seconds

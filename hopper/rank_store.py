@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import psutil
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from hopper.errors import ClusterError, RankSilent
+from hopper.errors import ClusterError, DeadlineExceeded, RankSilent
+from hopper.rank_network import find_way
 
 # How long a rank whose wait failed looks for the rank that caused it: after a wait that passed its
 # deadline, and after a connection that broke, which other ranks may notice later.
@@ -26,7 +27,7 @@ _AFTER_TIMEOUT_SECONDS: Final = 2.0
 _AFTER_BREAK_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.2
 _REQUEST_LIMIT: Final = timedelta(seconds=2)
-_HERE, _FAILED, _READY, _LEAVING, _LEFT = "here", "failed", "ready", "leaving", "left"
+_FAILED, _READY, _LEAVING, _LEFT = "failed", "ready", "leaving", "left"
 
 
 class RankStore:
@@ -51,19 +52,52 @@ class RankStore:
         self.all_live = False
         self._pids: dict[int, int] = {}
 
-    def await_all(self, limit: float) -> None:
-        """Wait until every rank has connected to the store.
+    @classmethod
+    def open(cls, rank: int, world: int, attempt: str, limit: float) -> RankStore:
+        """Connect to the store at ``MASTER_ADDR`` and ``MASTER_PORT``, or open it as rank 0.
+
+        torchrun's agent holds the store for its ranks. Without it, rank 0 does.
 
         Raises
         ------
-        RankSilent: some ranks did not within ``limit`` seconds; names them.
+        DeadlineExceeded: nobody answers there within ``limit`` seconds.
+        ClusterError: the store cannot be opened, or the environment does not name it.
         """
-        operation = "meeting the other ranks"
+        host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+        if not host or not port.isdecimal():
+            raise ClusterError(
+                f"rank {rank}: MASTER_ADDR, MASTER_PORT: expected the host and port at which "
+                f"{world} ranks meet, which torchrun sets, got {host!r}, {port!r}"
+            )
+        who, operation = f"rank {rank}", f"reaching the store of rank 0 at {host}:{port}"
         try:
-            self._report_and_wait(_HERE, "", limit)
+            store = TCPStore(
+                *(host, int(port), world),
+                is_master=rank == 0 and not _agent_holds_store(),
+                timeout=timedelta(seconds=limit),
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        except dist.DistError as error:
+            if "timed out" not in str(error):
+                raise ClusterError(f"{who}: {operation}: {error}") from error
+            advice = f"{_where_it_leads(host)}; MASTER_ADDR has to lead to the machine of rank 0"
+            raise DeadlineExceeded(who, operation, limit, advice) from error
+        return cls(store, rank, world, attempt)
+
+    def tell_all(self, kind: str, value: str, limit: float, operation: str) -> list[str]:
+        """Tell every rank a value of a kind; return those of all ranks, in rank order.
+
+        Raises
+        ------
+        RankSilent: some ranks did not tell theirs within ``limit`` seconds; names them.
+        """
+        try:
+            names = self._report_and_wait(kind, value, limit)
         except dist.DistStoreError as error:
-            missing = [r for r in range(self.world) if not self.store.check([f"{_HERE}/{r}"])]
+            missing = [r for r in range(self.world) if not self.store.check([f"{kind}/{r}"])]
             raise silence_of(self.rank, missing, operation, limit) from error
+        return [value.decode() for value in self.store.multi_get(names)]
 
     def know_pids(self, pids: dict[int, int]) -> None:
         """Take over the process ids of the ranks of this machine, by rank."""
@@ -124,9 +158,8 @@ class RankStore:
         ClusterError: not every rank called it within ``limit`` seconds.
         """
         self._exchange(_LEAVING, "1", limit)
-        holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
-            if holds_store:
+            if self.rank == 0 and not _agent_holds_store():
                 names = [f"{_LEFT}/{rank}" for rank in range(1, self.world)]
                 self.store.wait(names, timedelta(seconds=limit))
             else:
@@ -164,9 +197,11 @@ class RankStore:
             return ranks
 
 
-def silence_of(rank: int, ranks: Sequence[int], operation: str, limit: float) -> RankSilent:
+def silence_of(
+    rank: int, ranks: Sequence[int], operation: str, limit: float, advice: str = ""
+) -> RankSilent:
     """Return the error of a rank's wait for other ranks."""
-    return RankSilent(f"rank {rank}, waiting for {name_ranks(ranks)}", operation, limit)
+    return RankSilent(f"rank {rank}, waiting for {name_ranks(ranks)}", operation, limit, advice)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -180,6 +215,19 @@ def machine_key() -> int:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     text = boot + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def _agent_holds_store() -> bool:
+    """Return whether the store is that of torchrun's agent."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _where_it_leads(host: str) -> str:
+    """Say to which address a name leads on this machine."""
+    try:
+        return f"on this machine {host} leads to {find_way(host).host}"
+    except OSError:
+        return f"on this machine {host} leads nowhere"
 
 
 def _is_alive(pid: int) -> bool:

@@ -106,13 +106,12 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
 if ((OMP_NUM_THREADS * ranks > cores)); then
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 fi
-# Nothing listens on another interface than this machine's own. torchrun's --standalone would: its
-# store is open to the network, and it unpickles what lies there.
-export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 # A rank that is stopped does not react to being told to end.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-2}
 list="[$(IFS=, && echo "${addresses[*]}")]"
 (
+  # Ranks that meet on loopback listen nowhere else. torchrun's --standalone would: its store is open
+  # to the network, and it unpickles what lies there.
   # If torchrun is killed, its ranks end too: they are told its process id, which is this one's.
   export HOPPER_DIE_WITH_PARENT=$BASHPID
   exec "$python" -m torch.distributed.run --rdzv-backend loopback --nproc-per-node "$ranks" \

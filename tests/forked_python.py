@@ -107,6 +107,8 @@ def main(address: str, parent: int) -> None:
     """Serve clients. It returns in every copy, which then runs what its client asked for."""
     end_with_parent(parent)
     server, kernels, copies = os.getpid(), KeptKernels(), list[Copy]()
+    # Clients that have not asked yet: one that waits for a core must not keep the others waiting.
+    silent = list[socket.socket]()
     kernels.load()
     prepare_forks()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -116,7 +118,8 @@ def main(address: str, parent: int) -> None:
         while True:
             clients = {copy.connection: copy for copy in copies if copy.connection is not None}
             ends = {copy.ended: copy for copy in copies}
-            ready = select.select([listener, *clients, *ends], [], [])[0]
+            awaited: list[Any] = [listener, *silent, *clients, *ends]
+            ready = select.select(awaited, [], [])[0]
             for copy in [ends[file] for file in ready if file in ends]:
                 copy.end()
                 copies.remove(copy)
@@ -124,9 +127,12 @@ def main(address: str, parent: int) -> None:
                 # A copy that has just ended has closed its connection.
                 if connection in clients and clients[connection] in copies:
                     clients[connection].hand_on()
-            if listener not in ready:
+            if listener in ready:
+                silent.append(listener.accept()[0])
+            connection = next((connection for connection in silent if connection in ready), None)
+            if connection is None:
                 continue
-            connection, _ = listener.accept()
+            silent.remove(connection)
             if kernels.load():
                 prepare_forks()
             if (received := receive(connection)) is None:
@@ -135,7 +141,8 @@ def main(address: str, parent: int) -> None:
             asked, files = received
             process = os.fork()
             if not process:
-                connection.close()
+                for other in (connection, *silent):
+                    other.close()
                 for copy in copies:
                     copy.close()
                 break

@@ -44,9 +44,13 @@ class KeptKernels:
             changed_at = index.stat().st_mtime_ns
             if self._changed.get(index) == changed_at:
                 continue
+            codegen, stored = kernel.targetctx.codegen(), files._load_index()
+            # numba writes the index first. Without its file a kernel would be compiled here, and
+            # everybody who asks for a copy would wait.
+            if not all(Path(files._data_path(name)).exists() for name in stored.values()):
+                continue
             self._changed[index] = changed_at
-            codegen = kernel.targetctx.codegen()
-            for signature, *stored_key in files._load_index():
+            for signature, *stored_key in stored:
                 index_key = list(kernel._cache._index_key(signature, codegen)[1:])
                 if stored_key == index_key and signature not in kernel.overloads:
                     kernel.compile(signature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -52,6 +53,23 @@ def test_arguments_streams_folder_and_exit_code_are_those_of_python(
         assert (
             process.stderr == f"{[word]} {tmp_path} from outside from stdin {tmp_path}\n{message}"
         )
+
+
+def test_a_client_that_asks_for_nothing_keeps_nobody_waiting(
+    forked_python: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print('torch' in sys.modules)")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(forked_python.with_name("socket")))
+        process = subprocess.run(
+            [forked_python, str(script)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            timeout=60,
+        )
+    assert process.stdout == "True\n"
 
 
 @pytest.mark.parametrize("words", [("-c", "%s"), ("-P", "-c", "%s")])

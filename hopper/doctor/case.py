@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from cache_server.security import is_loopback
 from hopper.config import Config
-from hopper.doctor.finding import look_within
 from hopper.engines import Request
 from hopper.partition import PartitionedGraph
 from hopper.partition.file_names import server_folder
+from hopper.time_limit import finish_within
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def is_elsewhere(config: Config, limit: float) -> bool:
     """
     addresses = [address for entry in config.cluster.servers for address in entry.split(",")]
     try:
-        return not look_within(limit, lambda: all(map(is_loopback, addresses)))
+        return not finish_within(limit, lambda: all(map(is_loopback, addresses)))
     except TimeoutError:
         return True
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from hopper.config import Config
 from hopper.doctor.case import Case, folders_here
-from hopper.doctor.finding import Finding, find_refusal, fine, look_within, warning, wrong
+from hopper.doctor.finding import Finding, find_refusal, fine, warning, wrong
 from hopper.plug_ins import import_class
+from hopper.time_limit import finish_within
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import refuse_finished
 from hopper.train.resume import will_resume
@@ -70,7 +71,7 @@ def check_configuration(case: Case) -> Iterator[Finding]:
 def _limit_time(checks: Iterable[RunCheck]) -> Iterator[RunCheck]:
     """Add a time limit to checks that may wait for a name server."""
     for check in checks:
-        yield replace(check, run=partial(look_within, _NAMES_SECONDS, check.run))
+        yield replace(check, run=partial(finish_within, _NAMES_SECONDS, check.run))
 
 
 def _find_refusals(checks: Iterable[RunCheck]) -> Iterator[Finding]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from cache_server.errors import CacheServerError
 from hopper.errors import HopperError, explain_os_error
@@ -14,8 +12,6 @@ from hopper.errors import HopperError, explain_os_error
 State = Literal["fine", "warning", "wrong"]
 STATES: Final[tuple[State, ...]] = ("fine", "warning", "wrong")
 """All states, the worst last."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,31 +61,3 @@ def find_refusal(subject: str, look: Callable[[], object], advice: str = "") -> 
     except (HopperError, CacheServerError, OSError) as error:
         return wrong(subject, error, advice)
     return None
-
-
-def look_within(seconds: float, look: Callable[[], T]) -> T:
-    """Run a check within a time limit, and return its result or raise its error.
-
-    A check that takes longer goes on in its thread, and its result is ignored.
-
-    Raises
-    ------
-    TimeoutError: the check takes longer; names the limit.
-    """
-    results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            results.put((look(), None))
-        except BaseException as error:
-            results.put((None, error))
-
-    # A daemon thread, for which the process does not wait at its end.
-    threading.Thread(target=run, name="doctor", daemon=True).start()
-    try:
-        result, error = results.get(timeout=max(0.0, seconds))
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # what the look returned

@@ -23,8 +23,9 @@ from cache_server.retry import Deadline
 from cache_server.security import Security
 from cache_server.table import FEATURES, TableDescription
 from cache_server.wire import DTYPES, little_endian
-from hopper.doctor.finding import Finding, look_within, warning, wrong
+from hopper.doctor.finding import Finding, warning, wrong
 from hopper.doctor.versions import numbers
+from hopper.time_limit import finish_within
 
 _ROUND_TRIPS: Final = 5
 _FETCH_BYTES: Final = 8 << 20
@@ -143,7 +144,7 @@ def _split(address: str) -> tuple[str, int]:
 def _connect(host: str, port: int, deadline: Deadline) -> socket.socket:
     look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
-        places = look_within(deadline.remaining(), look_up)
+        places = finish_within(deadline.remaining(), look_up)
     except (TimeoutError, socket.gaierror, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         advice = "correct it in cluster.servers, or let /etc/hosts or a name server know it"

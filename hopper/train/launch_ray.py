@@ -252,13 +252,19 @@ class _RayRun:
     ) -> list[str]:
         """Call a method of all machines, with arguments for each.
 
+        Parameters
+        ----------
+        deadline: the end of the start, ``cluster.start_timeout_seconds`` after its beginning; None
+            = after the start, ``cluster.timeout_seconds`` from now.
+
         Raises
         ------
         ClusterError: a machine was lost.
         DeadlineExceeded: a machine does not answer.
         RunEnded: a signal told this process to end.
         """
-        limit = self._config.cluster.timeout_seconds
+        limits = self._config.cluster
+        limit = limits.timeout_seconds if deadline is None else limits.start_timeout_seconds
         if deadline is None:
             deadline = time.monotonic() + limit
         calls = [

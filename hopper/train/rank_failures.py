@@ -69,14 +69,15 @@ def record_failure(error: BaseException) -> bool:
     if not name:
         return False
     moment = time.time()
+    # Hopper's own errors have texts for users, which need no class name and no call stack.
+    is_own = isinstance(error, HopperError)
+    text = str(error) if is_own else f"{type(error).__name__}: {error}"
     extra = {
-        "py_callstack": "".join(traceback.format_exception(error)),
+        "py_callstack": text if is_own else "".join(traceback.format_exception(error)),
         "timestamp": str(int(moment)),
         _MOMENT: moment,
         _KIND: type(error).__name__,
     }
-    # Hopper's own errors have texts for users, which need no class name.
-    text = str(error) if isinstance(error, HopperError) else f"{type(error).__name__}: {error}"
     record = {"message": {"message": text, "extraInfo": extra}}
     unfinished = Path(f"{name}.unfinished")
     try:

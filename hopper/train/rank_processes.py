@@ -35,7 +35,6 @@ POLL_SECONDS: Final = 0.1
 _SHUTDOWN_SECONDS: Final = 1
 """How long a rank may take to end before it is killed. A suspended rank never reacts."""
 _LOOK_SECONDS: Final = 1.0
-_LOOPBACK: Final = "lo"
 # The agent must not pass Ctrl-C on to the ranks, which would each print a traceback. Older versions
 # of torch lack this setting.
 _SIGNALS: Final[dict[str, Any]] = (
@@ -104,16 +103,10 @@ def run_ranks(
     DeadlineExceeded: a rank did not end after the others, and was killed.
     SignalException: a signal told this process to end. Its ranks have ended.
     """
-    alone = machine.count == 1
     settings = thread_settings(ranks, threads) | {
         DIE_WITH_PARENT: str(os.getpid()),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_SECONDS),
     }
-    if alone:
-        settings |= {
-            name: os.environ.get(name, _LOOPBACK)
-            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-        }
     try:
         with (
             set_environment(settings),

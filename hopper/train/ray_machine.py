@@ -17,8 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 
-import psutil
-
 from hopper.config import load_config
 from hopper.errors import HopperError
 from hopper.scratch import scratch_folder
@@ -112,10 +110,7 @@ class RayMachine:
         ranks_on_node: number of ranks of all machines that share this node of Ray's.
         """
         config = load_config(config_file)
-        interface = _interface_of(self._address)
         environment = dict(os.environ) | thread_settings(ranks_on_node, config.train.threads)
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            environment.setdefault(name, interface)
         words = agent_words(
             *(Path(config_file), module, config.cluster.ranks_per_server),
             Machine(self._index, machines, endpoint),
@@ -185,11 +180,3 @@ def free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def _interface_of(address: str) -> str:
-    """Return the name of the network interface that has an address; "" if none has."""
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address == address for entry in entries):
-            return name
-    return ""

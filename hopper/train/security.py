@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import socket
 from collections.abc import Iterator
 from typing import Final
-
-import psutil
 
 from cache_server.errors import SecurityError
 from cache_server.security import Security
@@ -55,52 +51,3 @@ def check_security(config: Config) -> None:
         security.check_client(config.cluster.servers)
     except SecurityError as error:
         raise ConfigError(f"cluster.{error}") from error
-
-
-def check_network_of_ranks(config: Config, ranks: int | None = None) -> None:
-    """Refuse that this rank talks to other ranks through a public address.
-
-    Messages between ranks are neither encrypted nor authenticated.
-
-    Parameters
-    ----------
-    ranks: number of ranks; None = the value in torchrun's environment.
-
-    Raises
-    ------
-    ConfigError: names the address.
-    """
-    world = int(os.environ.get("WORLD_SIZE", 1)) if ranks is None else ranks
-    if config.cluster.insecure or world == 1:
-        return
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    for address in _addresses(interface):
-        if ipaddress.ip_address(address).is_global:
-            where = f"interface {interface}" if interface else "this machine's name"
-            raise ConfigError(
-                f"cluster.insecure: ranks would talk to each other through {address} ({where}), "
-                "which the whole world may reach; expected GLOO_SOCKET_IFNAME to name the "
-                "interface of a private network, or true"
-            )
-
-
-def _addresses(interface: str) -> list[str]:
-    """Return the addresses of an interface. For "", those of this machine's name, which gloo
-    uses."""
-    if interface:
-        texts = [entry.address for entry in psutil.net_if_addrs().get(interface, [])]
-    else:
-        try:
-            texts = [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)]
-        except OSError:
-            texts = []
-    addresses = [text.partition("%")[0] for text in texts]
-    return [address for address in addresses if _is_address(address)]
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -457,7 +457,7 @@ def test_broken_links_and_connections_cost_time_only(
 
 
 def test_ranks_with_other_threads_have_another_environment() -> None:
-    one_thread, two_threads = (environment_of_ranks("eth0", threads) for threads in (1, 2))
+    one_thread, two_threads = (environment_of_ranks(threads) for threads in (1, 2))
     assert {name for name in two_threads if one_thread[name] != two_threads[name]} == {
         "OMP_NUM_THREADS"
     }

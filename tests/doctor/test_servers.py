@@ -197,3 +197,13 @@ def test_servers_with_tls_and_tokens(
     assert "its certificate is refused: " in find(findings, "server 0").found
     findings = look(*secured, *token, limit=1.0)
     assert find(findings, "server 0").state == "wrong"
+
+
+def test_ranks_on_loopback_reach_no_other_machine(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    finding = find(look(*servers_option("192.0.2.1:9", "192.0.2.2:9"), limit=0.5), "network of")
+    assert finding.state == "wrong"
+    assert finding.found == "GLOO_SOCKET_IFNAME: no other machine reaches lo (127.0.0.1)"
+    assert finding.advice.startswith("GLOO_SOCKET_IFNAME=<interface")

@@ -64,6 +64,13 @@ def test_a_lost_rank_is_named_and_the_restarted_run_has_the_same_losses(
     assert "1 node(s) for 2 servers; some share one" in run.stderr
 
 
+def test_a_start_that_takes_too_long_names_its_own_limit(runs: Any) -> None:
+    run = launch(runs, "late", "--cluster.start_timeout_seconds", "0.5")
+    assert run.finish() == 1
+    assert "did not finish within 0.5 s" in run.stderr
+    assert_nothing_remains(run)
+
+
 def test_ranks_meet_at_a_port_that_nobody_else_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     with socket.create_server(("127.0.0.1", free_port("127.0.0.1"))) as server:

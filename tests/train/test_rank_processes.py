@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing import api
 
 from hopper.errors import DeadlineExceeded
+from hopper.train.rank_failures import record_failure
 from hopper.train.rank_processes import Machine, ToldToEnd, run_ranks, signals_as_exceptions
 
 REAL_STARTS = True
@@ -63,3 +65,15 @@ def test_a_signal_while_ranks_start_leaves_none(monkeypatch: pytest.MonkeyPatch)
     assert not any(psutil.pid_exists(process.pid) for process in started)
     for process in started:
         process.wait(0)
+
+
+def test_what_torchrun_prints_of_an_own_error_is_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun prints the call stack that it finds in the record."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    error = DeadlineExceeded("rank 1", "connecting to the other ranks", 5.0, "set a variable")
+    assert record_failure(error)
+    recorded = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert recorded["message"] == recorded["extraInfo"]["py_callstack"] == str(error)
+    assert str(error).endswith("within 5 s; set a variable")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hopper.config import make_config
 from hopper.errors import ConfigError
-from hopper.train.security import check_network_of_ranks, check_security
+from hopper.train.security import check_security
 from tests.cache_server.test_security import issue
 
 TOKEN = "nobody-else-knows-this-0123456789"
@@ -62,30 +61,3 @@ def test_servers_on_other_machines_need_certificates() -> None:
     with pytest.raises(ConfigError, match=r"^cluster\.insecure: talking to 192\.0\.2\.7:1"):
         check_security(make_config(values | {"cluster": cluster}))
     check_security(make_config(values | {"cluster": {**cluster, "insecure": True}}))
-
-
-@pytest.mark.parametrize(("address", "is_open"), [("8.8.8.8", True), ("10.0.0.8", False)])
-def test_ranks_on_a_public_address_are_refused(
-    monkeypatch: pytest.MonkeyPatch, address: str, is_open: bool
-) -> None:
-    class InterfaceAddress:
-        def __init__(self, address: str) -> None:
-            self.address = address
-
-    interfaces = {
-        "eth0": [
-            InterfaceAddress(address),
-            InterfaceAddress("fe80::1%eth0"),
-            InterfaceAddress("02:42:ac:11:00:02"),
-        ]
-    }
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    values: dict[str, Any] = {"data": {"partitioned": "parts"}}
-    if is_open:
-        with pytest.raises(ConfigError, match=r"^cluster\.insecure: .* 8\.8\.8\.8 \(interface"):
-            check_network_of_ranks(make_config(values))
-    else:
-        check_network_of_ranks(make_config(values))
-    check_network_of_ranks(make_config(values | {"cluster": {"insecure": True}}))

@@ -137,12 +137,11 @@ class StandingRanks:
         return self._folder / f"failures-{host}.json"
 
 
-def environment_of_ranks(interface: str, threads: int, memory: int | None = None) -> dict[str, str]:
+def environment_of_ranks(threads: int, memory: int | None = None) -> dict[str, str]:
     """Return the environment of ranks on hosts: that of this process, with some variables set.
 
     Parameters
     ----------
-    interface: name of a host's interface.
     threads: threads of a rank.
     memory: bytes that a host may use; None = no bound.
     """
@@ -151,8 +150,6 @@ def environment_of_ranks(interface: str, threads: int, memory: int | None = None
         os.environ
         | bound
         | {
-            "GLOO_SOCKET_IFNAME": interface,
-            "NCCL_SOCKET_IFNAME": interface,
             "OMP_NUM_THREADS": str(threads),
             # Hosts share this machine's cores, so waiting threads must not spin.
             "OMP_WAIT_POLICY": "PASSIVE",

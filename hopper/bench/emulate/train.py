@@ -82,7 +82,7 @@ def train_on_hosts(
             order = Order(write_config(config, run_dir, servers.addresses), run_dir / HOSTS_FOLDER)
             start = Start(
                 *(places, config.cluster.ranks_per_server, config.cluster.timeout_seconds),
-                environment_of_ranks(INTERFACE, threads, cluster.request.host_memory),
+                environment_of_ranks(threads, cluster.request.host_memory),
             )
             with cluster.ranks.training(start, order):
                 if not _await(cluster, order, servers, ranks, deadline, start.end_limit):
