@@ -209,9 +209,7 @@ def _end_on_signal() -> Iterator[None]:
         with signals_as_exceptions():
             yield
     except SignalException as error:
-        raise RunEnded(
-            f"ended by {ending_signal(error).name}; ranks and servers were ended"
-        ) from error
+        raise RunEnded(ending_signal(error)) from error
 
 
 def _run_ranks(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +73,28 @@ def test_metis_can_be_repeated(
     )
     np.testing.assert_array_equal(first, repeated)
     assert all((homes != first).any() for homes in other_seeds)
+
+
+def test_metis_does_not_outlive_its_parent(tmp_path: Path, real_starts: None) -> None:
+    """The parent has ended before METIS could ask the kernel to be ended with it."""
+    words = [sys.executable, "-P", "-m", "hopper.partition.metis", str(tmp_path), "pymetis"]
+    words += ["2", "0", "--die-with-parent", str(os.getppid())]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(", which started this one, has ended\n")
+
+
+def test_a_disk_too_full_for_the_result_of_metis_is_told_before_metis_runs(
+    planted: GraphDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_file: int, _first: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("METIS runs"))
+    adjacency = Adjacency(np.array([0, 1, 2]), np.array([1, 0]))
+    with pytest.raises(OSError, match=r"No space left on device: '.*homes.npy'"):
+        assign_metis(adjacency, np.ones((2, 1), np.int64), 2, 0, "pymetis", planted.path.parent)
 
 
 def test_a_failing_metis_is_an_error_that_quotes_its_output(planted: GraphDirectory) -> None:
