@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from hopper.errors import RequestError
+from hopper.local_path import refuse_address
 from hopper.scratch import remove_abandoned, scratch_folder
 
 _FLUSHED_AT_ONCE: Final = 16
@@ -98,12 +99,13 @@ def require_space(directory: Path, nbytes: int) -> None:
 
 
 def refuse_occupied(out: Path) -> None:
-    """Refuse a destination that is a file or a directory with content.
+    """Refuse a destination that is a file, a directory with content, or an address.
 
     Raises
     ------
     RequestError: it is one of these. The text names it.
     """
+    refuse_address(out)
     if out.is_dir():
         if any(out.iterdir()):
             raise RequestError(f"{out}: already exists and is not empty; choose another --out")
