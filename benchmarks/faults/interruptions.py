@@ -40,9 +40,9 @@ from hopper.whole_files import write_text
 
 HOPPER: Final = [sys.executable, "-m", "hopper.cli"]
 KINDS: Final = ("kill", "term", "hup", "stop, go on", "stop, kill", "full disk")
-CODES: Final = {"kill": {-9}, "term": {143}, "hup": {129}, "stop, go on": set(),
+CODES: Final = {"kill": {-9}, "term": {143, -15}, "hup": {129, -1}, "stop, go on": set(),
                 "stop, kill": {-9}, "full disk": {1}}  # fmt: skip
-"""The exit codes of an interrupted command, beside 0."""
+"""The exit codes of an interrupted command, beside 0; -15 and -1 while Python itself starts."""
 _STOPPED_SECONDS: Final = 1.0
 _END_SECONDS: Final = 90.0
 _GONE_SECONDS: Final = 20.0
