@@ -14,8 +14,8 @@ EXPECTED: Final = "expected a path on this machine, not an address"
 
 
 def is_address(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path begins with a scheme. A folder of such a name is reached as ``./a:/b``,
-    or by its whole path."""
+    """Return whether a path begins with a scheme. A folder of such a name is reached by its whole
+    path."""
     return _SCHEME.match(os.fspath(path)) is not None
 
 

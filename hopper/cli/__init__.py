@@ -35,12 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _is_output_closed():
             raise
         return _UNREAD
-    except EndedBySignal as error:
+    except KeyboardInterrupt as error:
+        # Another handler of Ctrl-C raises it as it is.
+        ended = error if isinstance(error, EndedBySignal) else EndedBySignal(signal.SIGINT)
         # A second signal ends the process without waiting for threads that still work.
         with contextlib.suppress(ValueError):
-            signal.signal(error.number, signal.SIG_DFL)
-        print(error, file=sys.stderr, flush=True)
-        return error.code
+            signal.signal(ended.number, signal.SIG_DFL)
+        print(ended, file=sys.stderr, flush=True)
+        return ended.code
 
 
 def _is_output_closed() -> bool:
