@@ -34,8 +34,8 @@ from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.span_lines import log_files, log_lines
-from hopper.bench.train_process import end_on_signals
 from hopper.partition import PartitionedGraph
+from hopper.signal_handlers import end_on_signals
 from hopper.whole_files import write_text
 
 RESULT_FILE = "iteration_profile.json"

@@ -35,7 +35,6 @@ from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs
-from hopper.bench.train_process import end_on_signals
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.features import open_graph
@@ -44,6 +43,7 @@ from hopper.graph.synthesise import make
 from hopper.partition import partition_graph
 from hopper.rehearsal.cluster_plan import AskedCluster, on_cluster, plan_cluster
 from hopper.rehearsal.estimate import Estimate
+from hopper.signal_handlers import end_on_signals
 from hopper.traffic import CAUSES
 from hopper.train.rank import make_deterministic
 from hopper.whole_files import write_text

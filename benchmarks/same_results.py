@@ -32,9 +32,10 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from hopper.bench.machine import commit, machine, tell_machine, versions
-from hopper.bench.train_process import end_on_signals, train_in_process
+from hopper.bench.train_process import train_in_process
 from hopper.config import make_config
 from hopper.hetero.learnable import IDS
+from hopper.signal_handlers import end_on_signals
 from hopper.train.checkpoint import BEST_MODEL_FILE
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import EPOCHS_FILE, main_score

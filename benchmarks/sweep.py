@@ -37,11 +37,12 @@ from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs
-from hopper.bench.train_process import end_on_signals, train_in_process
+from hopper.bench.train_process import train_in_process
 from hopper.config import make_config
 from hopper.errors import ClusterError
 from hopper.paired_ratio import paired_ratio
 from hopper.partition import PartitionedGraph
+from hopper.signal_handlers import end_on_signals
 from hopper.traffic import CAUSES
 from hopper.train.results import EPOCHS_FILE
 from hopper.whole_files import write_text

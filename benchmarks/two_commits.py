@@ -50,7 +50,8 @@ def train(arguments: list[str]) -> None:
     from hopper.bench.emulate.request import make_request
     from hopper.bench.emulate.train import train_on_hosts
     from hopper.bench.statistics import measured_epochs
-    from hopper.bench.train_process import end_on_signals, train_in_process
+    from hopper.bench.train_process import train_in_process
+    from hopper.signal_handlers import end_on_signals
     from hopper.train.results import EPOCHS_FILE
 
     file, run_dir, emulate, link_rate = arguments

@@ -11,8 +11,8 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def end_with_parent(parent: int) -> None:
-    """Let the kernel send SIGTERM when the thread that started this process ends (Linux).
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """Let the kernel send a signal when the thread that started this process ends (Linux).
 
     If the parent has ended already, no signal would come, so this process exits at once with an
     error.
@@ -21,12 +21,13 @@ def end_with_parent(parent: int) -> None:
     ----------
     parent: process id of the parent. The parent passes it, since this process could be too late to
         ask for it.
+    number: the signal. Only SIGKILL ends a process that is stopped.
 
     Raises
     ------
     OSError: the kernel refuses.
     """
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
         sys.exit(f"error: process {parent}, which started this one, has ended")

@@ -20,6 +20,7 @@ HopperError
 from __future__ import annotations
 
 import errno
+import signal
 from collections.abc import Sequence
 from typing import Final
 
@@ -119,7 +120,16 @@ class RankFailed(ClusterError):
 
 
 class RunEnded(ClusterError):
-    """A signal told a run to end. Its ranks and servers have been ended."""
+    """A signal told a run to end. Its ranks and servers have been ended.
+
+    Attributes
+    ----------
+    code: the exit code of a command that ends therefore, 128 and the signal's number.
+    """
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"ended by {number.name}; ranks and servers were ended")
+        self.code = 128 + number
 
 
 class ServerLost(ClusterError):

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from hopper.signal_handlers import defer_signals
+
 _DRAWN: Final = re.compile(r"[a-z0-9_]{8}")
 """What mkdtemp appends to a prefix."""
 
@@ -38,16 +40,18 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     remove_abandoned(prefix, parent)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        descriptor = _take(folder)
-        # Another process may have removed the folder before it was locked.
-        if folder.exists():
-            break
-        _give_back(descriptor)
+        # Another process may remove the folder, or be about to, before it is locked.
+        with suppress(BlockingIOError):
+            descriptor = _take(folder)
+            if folder.exists():
+                break
+            _give_back(descriptor)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _give_back(descriptor)
+        with defer_signals():
+            shutil.rmtree(folder, ignore_errors=True)
+            _give_back(descriptor)
 
 
 def remove_abandoned(prefix: str, parent: Path) -> None:
@@ -56,18 +60,29 @@ def remove_abandoned(prefix: str, parent: Path) -> None:
         name = folder.name
         if not name.startswith(prefix) or not _DRAWN.fullmatch(name.removeprefix(prefix)):
             continue
-        descriptor = _take(folder)
+        try:
+            descriptor = _take(folder)
+        except BlockingIOError:
+            continue
         if descriptor is not None:
             shutil.rmtree(folder, ignore_errors=True)
             _give_back(descriptor)
 
 
 def _take(folder: Path) -> int | None:
-    """Lock a folder; None if another process holds it, it is gone, or locks are not supported."""
+    """Lock a folder; None if it is gone, or locks are not supported.
+
+    Raises
+    ------
+    BlockingIOError: another process holds it.
+    """
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _give_back(descriptor)
+        raise
     except OSError:
         _give_back(descriptor)
         return None

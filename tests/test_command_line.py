@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from hopper.cli import main
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.partition import partition_graph
 from tests.conftest import make_community_graph
 
 HUGE = "99999999999999999999999"
@@ -106,6 +109,54 @@ def test_output_paths_that_cannot_be_written_are_refused(
     assert not any("Traceback" in line for line in errors)
     assert (tmp_path / "file").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"file", "tables"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dataset make arxiv-like --scale 0.005 --out URL",
+        "dataset import csv URL --out out",
+        "dataset import csv . --out URL",
+        "dataset info URL",
+        "partition GRAPH --servers 2 --out URL",
+        "partition URL --servers 2 --out out",
+        "precompute metapaths GRAPH --out URL",
+        "predict run --out URL",
+        "train URL",
+        "train c.toml --data.partitioned URL",
+        "train c.toml --data.partitioned parts --train.run_dir URL",
+        "train c.toml --data.partitioned parts --train.init_from URL",
+        "cache plan c.toml --size 1M --data.partitioned URL",
+        "report URL",
+        "bench ab c.toml --engines hop --out URL",
+    ],
+)
+def test_an_address_is_no_path_on_this_machine(
+    graph: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text("")
+    command = words.replace("URL", "s3://bucket/x").replace("GRAPH", str(graph)).split()
+    code: int | str | None
+    try:
+        code = main(command)
+    except SystemExit as exit_error:
+        code = exit_error.code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert code in (1, 2)
+    assert "expected a path on this machine, not an address" in last
+    assert "s3:" in last
+    assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]
+
+
+def test_python_refuses_addresses_too(graph: Path) -> None:
+    for out in ("s3://bucket/x", "file:///tmp/x", "gs://bucket"):
+        with pytest.raises(RequestError, match="expected a path on this machine, not an address"):
+            partition_graph(GraphDirectory.open(graph), out, 2, "random")
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ LINES = (
         "phases",
         "scratch",
         "signal_handlers",
+        "local_path",
         "quick_imports",
         "ray_cluster",
         "array_exchange",

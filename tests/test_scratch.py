@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +54,25 @@ def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(
     assert (holder_folder / "file").exists(), "a killed process removes nothing"
     with scratch_folder("work-", tmp_path) as folder:
         assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_folder_that_another_process_is_about_to_remove_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, taken = tempfile.mkdtemp, list[tuple[str, int]]()
+
+    def make_and_take(**words: Any) -> str:
+        folder = make(**words)
+        if not taken:
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken.append((folder, descriptor))
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_take)
+    with scratch_folder("work-", tmp_path) as folder:
+        assert str(folder) != taken[0][0]
+    os.close(taken[0][1])
 
 
 def test_only_folders_with_names_of_scratch_folders_are_removed(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ from benchmarks.faults.page import write_all
 from benchmarks.faults.running import Limits, World, make_world, running
 from benchmarks.faults.summary import summarise
 from hopper.bench.machine import commit, machine, versions
-from hopper.bench.train_process import end_on_signals
 from hopper.cli import main as hopper
 from hopper.cli.numbers import seed, whole
 from hopper.errors import RequestError
 from hopper.scratch import scratch_folder
+from hopper.signal_handlers import end_on_signals
 
 _SCALE = "0.005"
 _PAGE_EVERY = 10

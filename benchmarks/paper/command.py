@@ -19,11 +19,11 @@ from benchmarks.paper.options import Options
 from benchmarks.paper.page import PAGE_FILE
 from benchmarks.paper.registry import EXPERIMENTS
 from benchmarks.peers.registry import PEERS
-from hopper.bench.train_process import end_on_signals
 from hopper.cli.bench import progress_bar
 from hopper.cli.numbers import whole
 from hopper.console_tables import print_table
 from hopper.errors import RequestError
+from hopper.signal_handlers import end_on_signals
 
 _WORK = Path("runs/paper")
 

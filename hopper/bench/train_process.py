@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hopper.errors import ClusterError, DeadlineExceeded
-from hopper.signal_handlers import handle_signals
 from hopper.train.results import SUMMARY_FILE
 
 OUTPUT_FILE = "output.log"
@@ -72,23 +70,6 @@ def run_dir_words(run_dir: Path) -> list[str]:
     # Quotes keep a path such as "12" a text.
     folder = json.dumps(str(run_dir.absolute()), ensure_ascii=False)
     return [f"--train.run_dir={folder}"]
-
-
-@contextmanager
-def end_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that processes are ended in order."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    # If SIGHUP is ignored (nohup), it stays so.
-    kinds = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    with handle_signals(kinds, interrupt):
-        yield
 
 
 def last_lines(*files: Path) -> str:

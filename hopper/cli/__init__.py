@@ -1,7 +1,7 @@
 """The ``hopper`` command. Its subcommands are in :mod:`hopper.cli.commands`.
 
-This module imports little, because importing torch takes a second. So Ctrl-C is answered in a line
-from the first moment.
+This module imports little, because importing torch takes a second. So signals are answered in a
+line from the first moment.
 """
 
 from __future__ import annotations
@@ -11,88 +11,38 @@ import os
 import select
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-_AGAIN_SECONDS: Final = 0.05
-_INTERRUPTED: Final = "interrupted"
-_CODE: Final = 128 + signal.SIGINT
+from hopper.signal_handlers import EndedBySignal, end_on_signals
+
 _UNREAD: Final = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    The code is 0 if the command succeeded, 1 if it failed with a text on stderr, 130 if it was
-    interrupted, and 141 if whoever read its output has gone, as ``head`` does.
+    The code is 0 if the command succeeded, 1 if it failed with a text on stderr, 128 and the
+    signal's number if a signal ended it (130 after Ctrl-C), and 141 if whoever read its output has
+    gone, as ``head`` does.
     """
     try:
-        with _answer_ctrl_c():
-            code = _run(argv)
+        with end_on_signals() as arrived:
+            code = _run(argv, arrived)
             sys.stdout.flush()
             return code
     except BrokenPipeError:
         if not _is_output_closed():
             raise
         return _UNREAD
-    except KeyboardInterrupt:
-        # A second Ctrl-C ends the process without waiting for threads that still work.
+    except KeyboardInterrupt as error:
+        # Another handler of Ctrl-C raises it as it is.
+        ended = error if isinstance(error, EndedBySignal) else EndedBySignal(signal.SIGINT)
+        # A second signal ends the process without waiting for threads that still work.
         with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-        print(_INTERRUPTED, file=sys.stderr, flush=True)
-        return _CODE
-
-
-@contextmanager
-def _answer_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end a command also where Python alone would not.
-
-    During an import of torch, Ctrl-C ends the process at once, because torch's code would abort it.
-    While an object is destroyed, Python may drop Ctrl-C. It is then sent again a moment later.
-    """
-    before = sys.unraisablehook
-
-    def interrupt(_number: int, frame: FrameType | None) -> None:
-        if _imports_torch(frame):
-            print(_INTERRUPTED, file=sys.stderr, flush=True)
-            os._exit(_CODE)
-        raise KeyboardInterrupt
-
-    def send_again(dropped: Any) -> None:
-        """Send SIGINT again if Python drops KeyboardInterrupt in a place that cannot raise."""
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            timer = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
-            timer.daemon = True
-            timer.start()
-        else:
-            before(dropped)
-
-    # Another handler stays. Only the main thread may set one.
-    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    is_ours = is_ours and threading.current_thread() is threading.main_thread()
-    sys.unraisablehook = send_again
-    try:
-        if is_ours:
-            signal.signal(signal.SIGINT, interrupt)
-        yield
-    finally:
-        sys.unraisablehook = before
-        if is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _imports_torch(frame: FrameType | None) -> bool:
-    """Return whether a module of torch is being imported in this frame or in one that called it."""
-    names = set()
-    while frame is not None:
-        names.add(str(frame.f_globals.get("__name__")).partition(".")[0])
-        if frame.f_globals.get("__name__") == "importlib._bootstrap":
-            names.add("import")
-        frame = frame.f_back
-    return {"import", "torch"} <= names
+            signal.signal(ended.number, signal.SIG_DFL)
+        print(ended, file=sys.stderr, flush=True)
+        return ended.code
 
 
 def _is_output_closed() -> bool:
@@ -105,22 +55,32 @@ def _is_output_closed() -> bool:
     return is_closed
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, arrived: Sequence[int]) -> int:
+    """Run a command, and print the error that ends it.
+
+    Parameters
+    ----------
+    arrived: the signals that have told this process to end.
+    """
     from cache_server.errors import CacheServerError
     from hopper.cli.commands import build_parser
-    from hopper.errors import HopperError, explain_os_error
+    from hopper.errors import HopperError, RunEnded, explain_os_error
 
     words = sys.argv[1:] if argv is None else list(argv)
     options = build_parser(words).parse_args(words)
     try:
         return int(options.run(options))
-    except (HopperError, CacheServerError) as error:
-        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
     except BrokenPipeError:
         raise
-    except OSError as error:
-        text = explain_os_error(error, "writing a file")
+    except Exception as error:
+        # Libraries turn the exception of a signal into errors of their own.
+        if arrived:
+            raise EndedBySignal(arrived[0]) from error
+        if isinstance(error, HopperError | CacheServerError):
+            text: str | None = str(error)
+        else:
+            text = explain_os_error(error, "writing a file") if isinstance(error, OSError) else None
         if text is None:
             raise
-        print(f"error: {text}", file=sys.stderr)
-    return 1
+        print("\n".join([f"error: {text}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return error.code if isinstance(error, RunEnded) else 1

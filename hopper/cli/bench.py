@@ -78,7 +78,6 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.bench.placement import place_plan
     from hopper.bench.results import write_results
     from hopper.bench.table import print_results
-    from hopper.bench.train_process import end_on_signals
     from hopper.config import load_config
     from hopper.partition import PartitionedGraph
 
@@ -91,7 +90,6 @@ def _run(options: argparse.Namespace) -> int:
     console = Console()
     with (
         progress_bar(console, plan.total_runs) as bar,
-        end_on_signals(),
         place_plan(plan, request, bar.say) as (plan, emulation),
     ):
         outcome = run_ab(plan, bar.say, bar.begin)

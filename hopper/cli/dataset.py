@@ -58,6 +58,7 @@ def _add_import(kinds: Any) -> None:
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
     parser.add_argument(
         "source",
+        type=Path,
         metavar="SOURCE",
         help="a folder (npy, csv, parquet), a file (dgl: by dgl.save_graphs; pyg: by torch.save; "
         "graphml), or a dataset's name (ogb)",
@@ -204,7 +205,7 @@ def run_import(arguments: argparse.Namespace) -> int:
     console, progress = show_progress()
     notes = import_graph(
         arguments.kind,
-        arguments.source,
+        str(arguments.source),
         arguments.out,
         options,
         name=arguments.name,

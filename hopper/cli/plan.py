@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 from hopper.cli.numbers import whole
 from hopper.console_tables import print_table
 from hopper.errors import RequestError
+from hopper.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from hopper.config import Config
@@ -85,8 +85,8 @@ def _run(options: argparse.Namespace) -> int:
     make_deterministic()
     config = load_config(options.config, options.overrides)
     console = Console(stderr=options.json)
-    with tempfile.TemporaryDirectory(prefix="hopper-plan-") as folder:
-        cluster_plan = _plan(options, config, Path(folder), console)
+    with scratch_folder("hopper-plan-") as folder:
+        cluster_plan = _plan(options, config, folder, console)
     if options.out is not None:
         from hopper.bench.plan_picture import draw_plan
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hopper.config.section import NonNegative, Positive, Section
+from hopper.config.section import LocalPath, NonNegative, Positive, Section
 
 _PORTS: Final = 1 << 16
 _SERVER: Final[dict[str, Any]] = {
@@ -39,15 +39,15 @@ class Cluster(Section):
     """How many times ranks meet again within a run after connections between them broke, if all of
     them still live. They continue from the last finished iteration, which every rank keeps in
     memory. 0 = a broken connection ends the run, and no iteration is kept."""
-    tls_ca: str = ""
+    tls_ca: LocalPath = ""
     """A PEM file of trusted certificates. One of them must have signed the certificate of each
     feature server, and ``tls_certificate``. If it is set, rows travel over TLS."""
-    tls_certificate: str = ""
+    tls_certificate: LocalPath = ""
     """A PEM file with the certificate of this machine. Its feature server uses it, and its ranks
     show it to other servers."""
-    tls_key: str = ""
+    tls_key: LocalPath = ""
     """A PEM file with the key of ``tls_certificate``."""
-    token_file: str = ""
+    token_file: LocalPath = ""
     """A file with the token that every request to a feature server must carry."""
     insecure: bool = False
     """Whether machines may talk without TLS. Use it only on a network that nobody else can

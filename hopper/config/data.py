@@ -6,14 +6,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hopper.config.section import Options, Section
+from hopper.config.section import LocalPath, Options, Section
 from hopper.plug_ins import check_form
 
 
 class Data(Section):
     """``[data]``: The graph to train on."""
 
-    partitioned: str
+    partitioned: LocalPath
     """The directory that ``hopper partition`` wrote."""
     verify: Literal["quick", "full", "off"] = "quick"
     """Which files are compared with their checksums. "quick" checks features during training, as

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hopper.config.section import NonNegative, Section
+from hopper.config.section import LocalPath, NonNegative, Section
 
 
 class Learnable(Section):
@@ -32,7 +32,7 @@ class Learnable(Section):
     l2: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
     """The factor of an L2 penalty. This number times the row is added to the gradient of each row
     that an iteration has read. Weight decay would change all other rows too."""
-    initial: str = ""
+    initial: LocalPath = ""
     """The folder of the first values of rows: files <type>.npy of shape [count, dim], by original
     id. Rows of types without a file begin with random values. Empty = all rows do."""
     frozen: list[str] = Field(default=[])
@@ -42,5 +42,5 @@ class Learnable(Section):
     "host" stores them in host memory, which may be larger than the memory of a device. "mmap"
     stores them in mapped files, which may be larger than host memory. For "host" and "mmap",
     ``[cache]`` can keep some of the rows where the model is."""
-    folder: str = ""
+    folder: LocalPath = ""
     """The folder of the mapped files, on a disk of the rank's machine. Empty = train.run_dir."""

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from hopper.config.sections import Config
 from hopper.errors import ConfigError
+from hopper.local_path import EXPECTED, is_address
 
 SHORT_NAMES: Final = {"--replay": "--train.replay"}
 
@@ -62,6 +63,8 @@ def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
     ConfigError: the file cannot be read.
     """
     is_json = os.fspath(path).endswith(".json")
+    if is_address(path):
+        raise ConfigError(f"{path}: cannot read the configuration: {EXPECTED}")
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise ConfigError(f"{path}: cannot read the configuration: expected a file")

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from hopper.config.bounds import COUNTS, SEEDS
+from hopper.local_path import EXPECTED, is_address
 
 Positive = Annotated[int, Field(gt=0, lt=COUNTS)]
 NonNegative = Annotated[int, Field(ge=0, lt=COUNTS)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 Options = dict[str, Any]
+
+
+def _check_local(path: str) -> str:
+    """Return a path, unless it is an address."""
+    if is_address(path):
+        raise PydanticCustomError("address", EXPECTED)
+    return path
+
+
+LocalPath = Annotated[str, AfterValidator(_check_local)]
 
 
 class Section(BaseModel):

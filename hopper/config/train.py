@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from hopper.config.engines import ENGINES
-from hopper.config.section import NonNegative, Options, Positive, Section, Seed
+from hopper.config.section import LocalPath, NonNegative, Options, Positive, Section, Seed
 from hopper.plug_ins import check_form
 
 BUILT_INS: Final = {
@@ -58,7 +58,7 @@ class Train(Section):
     """Keyword arguments of the metric's class."""
     more_metrics: list[str] = Field(default=[])
     """Other scores to report, named as in ``metric``."""
-    init_from: str = ""
+    init_from: LocalPath = ""
     """The folder of a finished run of the same model. The run begins with its parameters and
     learnable rows. Empty = begin with random ones."""
     optimizer: str = "adam"
@@ -117,7 +117,7 @@ class Train(Section):
     iterations_per_epoch: NonNegative = 0
     """How many iterations of each epoch are trained, beginning with the first. It is meant for
     benchmarks. 0 = all."""
-    run_dir: str = ""
+    run_dir: LocalPath = ""
     """The folder for spans, results and models. Empty = runs/<time>-<engine>."""
     threads: NonNegative = 0
     """CPU threads of a rank. 0 = the machine's cores divided by its ranks."""
@@ -129,7 +129,7 @@ class Train(Section):
     checkpoint_copy: str = ""
     """A folder or an fsspec address (s3://bucket/folder) to which checkpoints are copied. Empty =
     no copies."""
-    replay: str = ""
+    replay: LocalPath = ""
     """The folder of an earlier run. Its decisions, such as those of merging, are repeated epoch by
     epoch. Empty = none."""
     resume: bool | Literal["auto"] = False

@@ -5,46 +5,82 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from hopper.errors import RequestError
+from hopper.local_path import refuse_address
 from hopper.scratch import remove_abandoned, scratch_folder
+
+_FLUSHED_AT_ONCE: Final = 16
 
 
 @contextmanager
 def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
     """Yield a folder beside ``out`` to write into; rename it to ``out`` at the end.
 
-    An exception removes the folder. Folders that killed processes left of the same ``out`` are
-    removed first.
+    All files are on the disk before it is renamed, so a power loss leaves all of it or nothing. An
+    exception removes the folder.
 
     Raises
     ------
     RequestError: ``out`` has content, or its disk has too little space.
+    OSError: the disk cannot be written.
     """
     refuse_occupied(out)
-    parent = out.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(_unfinished_prefix(out), parent) as work:
-        require_space(parent, needed_bytes)
+    with folder_beside(out) as scratch:
+        require_space(scratch, needed_bytes)
         # The scratch folder is private; a published one obeys the umask.
-        umask = os.umask(0)
-        os.umask(umask)
-        work.chmod(0o777 & ~umask)
+        work = scratch / "published"
+        work.mkdir()
         yield work
         refuse_occupied(out)
+        flush_folder(work)
         try:
             work.rename(out)
         except OSError as error:
             raise RequestError(f"{out}: cannot be put in place: {error}") from error
+        _flush(out.absolute().parent)
+
+
+@contextmanager
+def folder_beside(out: Path) -> Iterator[Path]:
+    """Make a temporary folder beside ``out``, on its disk, and remove it afterwards.
+
+    Folders that killed processes have left of the same ``out`` are removed first.
+    """
+    parent = out.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(_unfinished_prefix(out), parent) as folder:
+        yield folder
 
 
 def remove_unfinished(out: Path) -> None:
-    """Remove the unfinished folders that ended processes have left of ``out``."""
+    """Remove the temporary folders that ended processes have left beside ``out``."""
     parent = out.absolute().parent
     if parent.is_dir():
         remove_abandoned(_unfinished_prefix(out), parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until all files of a folder and of the folders in it are on the disk.
+
+    Several threads wait, since a disk writes the records of many files at once.
+    """
+    paths = [folder, *folder.rglob("*")]
+    with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
+        for _ in pool.map(_flush, paths):
+            pass
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def require_space(directory: Path, nbytes: int) -> None:
@@ -63,12 +99,13 @@ def require_space(directory: Path, nbytes: int) -> None:
 
 
 def refuse_occupied(out: Path) -> None:
-    """Refuse a destination that is a file or a directory with content.
+    """Refuse a destination that is a file, a directory with content, or an address.
 
     Raises
     ------
     RequestError: it is one of these. The text names it.
     """
+    refuse_address(out)
     if out.is_dir():
         if any(out.iterdir()):
             raise RequestError(f"{out}: already exists and is not empty; choose another --out")

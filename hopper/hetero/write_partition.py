@@ -96,11 +96,11 @@ def partition_by_relation(
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, "meta")
-    reverses, parent, phases = find_reverses(graph), out.absolute().parent, Phases(progress)
+    reverses, phases = find_reverses(graph), Phases(progress)
     with (
         limit_pieces(size),
-        store_rows_as(graph, forms, parent, phases) as stored,
-        message_edges(stored, reverses, parent) as messages,
+        store_rows_as(graph, forms, out, phases) as stored,
+        message_edges(stored, reverses, out) as messages,
     ):
         metagraph = make_metagraph(messages.schema)
         target_type = graph.schema.target_type()

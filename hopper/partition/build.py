@@ -136,10 +136,10 @@ def _carry_out(
     phases: Phases,
 ) -> None:
     """Divide the graph and write the directory, phase by phase."""
-    reverses, parent = find_reverses(request.graph), request.out.absolute().parent
+    reverses = find_reverses(request.graph)
     with (
-        store_rows_as(request.graph, request.forms, parent, phases) as converted,
-        message_edges(converted, reverses, parent) as graph,
+        store_rows_as(request.graph, request.forms, request.out, phases) as converted,
+        message_edges(converted, reverses, request.out) as graph,
         unpublished_partitions(request.out, request.written_bytes(converted)) as work,
     ):
         balance = Balance.of(graph, request.balance, NodeArrays(work).full)

@@ -23,14 +23,13 @@ from hopper.graph import layout
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory, open_topology
 from hopper.graph.links import Links
+from hopper.graph.publish import folder_beside
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.training import SplitGraph
-from hopper.scratch import scratch_folder
 
 _EDGES_AT_ONCE: Final = 1 << 20
-_PREFIX: Final = ".hopper-message-edges-"
 
 Ids = NDArray[np.int64]
 
@@ -88,7 +87,7 @@ class MessageGraph(GraphDirectory):
 
 @contextmanager
 def message_edges(
-    graph: GraphDirectory, reverses: Mapping[Relation, Sequence[Relation]], parent: Path
+    graph: GraphDirectory, reverses: Mapping[Relation, Sequence[Relation]], out: Path
 ) -> Iterator[GraphDirectory]:
     """Yield the graph without the edges that reveal validation and test links.
 
@@ -98,14 +97,14 @@ def message_edges(
     Parameters
     ----------
     reverses: the reverse relations of every target relation (:func:`find_reverses`).
-    parent: a folder for temporary topologies.
+    out: temporary topologies lie beside it.
     """
     schema = graph.schema
     held_out = [name for name in schema.splits if name != "train"]
     if schema.predicted != "link" or not held_out:
         yield graph
         return
-    with scratch_folder(_PREFIX, parent) as folder:
+    with folder_beside(out) as folder:
         relations = dict(schema.relations)
         for relation, pairs in _find_revealing(graph, reverses, held_out).items():
             remaining = _write_without(graph, relation, pairs, folder)

@@ -6,21 +6,20 @@ It runs in a process of its own (hopper.partition.metis_process says why), on ar
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib
 import os
 import signal
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import key_of
+from cache_server.parent import end_with_parent
 from hopper.partition.symmetrise import Adjacency
 from hopper.quick_imports import quick_imports
-
-_PR_SET_PDEATHSIG: Final = 1  # of Linux's sys/prctl.h
 
 
 def divide_dgl(
@@ -71,30 +70,29 @@ def divide_pymetis(
 
 
 def main() -> None:
-    """Read indptr, indices and weights of a folder; write homes."""
+    """Read indptr, indices and weights of a folder; fill homes, which has its room on the disk."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("backend", choices=["dgl", "pymetis"])
     parser.add_argument("servers", type=int)
     parser.add_argument("seed", type=int)
+    parser.add_argument("--die-with-parent", type=int, required=True)
     arguments = parser.parse_args()
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        # End this process when its parent is killed.
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(arguments.die_with_parent, signal.SIGKILL)
 
-    def load(name: str) -> NDArray[np.int64]:
-        # Private writable maps: torch accepts no read-only arrays.
+    def load(name: str, mode: Literal["c", "r+"] = "c") -> NDArray[Any]:
+        # By default private writable maps: torch accepts no read-only arrays.
         file = arguments.folder / f"{name}.npy"
-        return np.asarray(np.load(file, mmap_mode="c", allow_pickle=False))
+        return np.asarray(np.load(file, mmap_mode=mode, allow_pickle=False))
 
     adjacency, weights = Adjacency(load("indptr"), load("indices")), load("weights")
     if arguments.backend == "dgl":
         homes = divide_dgl(adjacency, weights, arguments.servers)
     else:
         homes = divide_pymetis(adjacency, weights, arguments.servers, arguments.seed)
-    if homes is not None:
-        np.save(arguments.folder / "homes.npy", homes.astype(np.int32), allow_pickle=False)
+    if homes is None:
+        sys.exit("METIS found no division")
+    load("homes", "r+")[:] = homes
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
+from hopper.graph.array_file import create_array, save_array
 from hopper.partition.symmetrise import Adjacency
 from hopper.scratch import scratch_folder
 
@@ -71,27 +72,27 @@ def assign_metis(
     Raises
     ------
     RequestError: METIS failed; its last words are in the text.
+    OSError: the disk has too little space; names a file.
     """
     if servers == 1:
         return np.zeros(adjacency.nodes, np.int32)
     with scratch_folder(".metis.unfinished-", scratch) as folder:
-        np.save(folder / "indptr.npy", adjacency.indptr, allow_pickle=False)
-        np.save(folder / "indices.npy", adjacency.indices, allow_pickle=False)
-        np.save(folder / "weights.npy", weights, allow_pickle=False)
+        save_array(folder / "indptr.npy", adjacency.indptr)
+        save_array(folder / "indices.npy", adjacency.indices)
+        save_array(folder / "weights.npy", weights)
+        homes: NDArray[np.int32] = create_array(folder / "homes.npy", np.int32, (adjacency.nodes,))
         command = [sys.executable, "-P", "-m", "hopper.partition.metis", str(folder), backend]
         ended = subprocess.run(
-            [*command, str(servers), str(seed)],
+            [*command, str(servers), str(seed), "--die-with-parent", str(os.getpid())],
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
         )
-        result = folder / "homes.npy"
-        if ended.returncode != 0 or not result.exists():
+        if ended.returncode != 0:
             raise RequestError(_explain_failure(adjacency, servers, backend, ended))
-        homes: NDArray[np.int32] = np.load(result, allow_pickle=False)
-        return homes
+        return np.array(homes)
 
 
 def _environment() -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,10 @@ from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.piece_size import piece_size
-from hopper.graph.publish import require_space
+from hopper.graph.publish import folder_beside, require_space
 from hopper.graph.row_form import RoundingError, find_error, stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.phases import Phases, Progress
-from hopper.scratch import scratch_folder
-
-_PREFIX: Final = ".hopper-rows-"
 
 RowForms = Mapping[str, RowFormName]
 """The form that a feature table is stored in, by its name (a node type, or ``src/rel/dst``)."""
@@ -102,13 +99,13 @@ def _describe_rounding(kind: NodeType | EdgeType) -> str:
 
 @contextmanager
 def store_rows_as(
-    graph: GraphDirectory, forms: RowForms, parent: Path, phases: Phases
+    graph: GraphDirectory, forms: RowForms, out: Path, phases: Phases
 ) -> Iterator[GraphDirectory]:
     """Yield the graph with some tables converted to other forms; without any, the same graph.
 
     Parameters
     ----------
-    parent: a folder for the converted tables, which are temporary.
+    out: the converted tables are temporary and lie beside it.
 
     Raises
     ------
@@ -121,9 +118,9 @@ def store_rows_as(
     kinds = graph.schema.feature_tables
     converted = {table: _with_form(kinds[table], form) for table, form in forms.items()}
     nbytes = sum(map(_table_bytes, converted.values()))
-    require_space(parent, nbytes)
     node_types, relations = dict(graph.schema.node_types), dict(graph.schema.relations)
-    with scratch_folder(_PREFIX, parent) as folder:
+    with folder_beside(out) as folder:
+        require_space(folder, nbytes)
         with phases.phase("convert the rows (bytes)", nbytes) as counter:
             for table, kind in converted.items():
                 if isinstance(kind, NodeType):

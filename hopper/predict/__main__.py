@@ -1,11 +1,13 @@
 """``torchrun ... -m hopper.predict CONFIG.json`` runs one rank of a prediction."""
 
-from __future__ import annotations
-
-from hopper.predict.rank import predict_rank
+from hopper.quick_imports import quick_imports
 from hopper.train.parent import follow_parent
-from hopper.train.rank_main import run
 
 if __name__ == "__main__":
+    # Before anything else: importing torch takes seconds, in which the parent may end.
     follow_parent()
+    with quick_imports():
+        from hopper.predict.rank import predict_rank
+        from hopper.train.rank_main import run
+
     run(predict_rank, "hopper.predict")

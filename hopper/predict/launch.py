@@ -11,6 +11,7 @@ from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.features import open_graph
 from hopper.inference import check_output
+from hopper.local_path import refuse_address
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.predict.description import begin_description, count_predicted
@@ -103,6 +104,7 @@ def _prepare(
     -------
     The configuration to predict with, and the graph; None if the prediction is finished.
     """
+    refuse_address(out)
     trained, folder = TrainedRun(Path(run)), Path(out).absolute()
     nodes = prediction.nodes
     if nodes.endswith(".npy"):

@@ -39,10 +39,12 @@ class RehearsedCluster(Cluster):
         self._turns = hall.turns
         self.clock = hall.turns.clocks[rank].read
         if 1 < ranks_per_server < world:
-            self._levels = self._make_levels()
+            self._make_levels()
 
     @contextmanager
-    def explain_failures(self, operation: str) -> Iterator[None]:
+    def explain_failures(
+        self, operation: str, limit: float | None = None, advice: str = ""
+    ) -> Iterator[None]:
         """Do nothing: all ranks are in this process, and their errors already say what failed."""
         yield
 

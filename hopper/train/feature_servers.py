@@ -19,7 +19,7 @@ from typing import Final
 from hopper.config import Config
 from hopper.errors import DeadlineExceeded, ServerLost
 from hopper.partition import PartitionedGraph
-from hopper.signal_handlers import TO_END, defer_signals
+from hopper.signal_handlers import defer_signals
 from hopper.train.rank_failures import how_it_ended
 from hopper.train.rank_processes import POLL_SECONDS
 from hopper.train.run_metrics import server_metrics
@@ -112,7 +112,7 @@ def feature_servers(
     try:
         for index, place in enumerate(places):
             # A signal between start and append would leave the server behind.
-            with defer_signals(TO_END):
+            with defer_signals():
                 processes.append(start_server(config, folder, index, place))
         limit = config.cluster.start_timeout_seconds
         deadline = time.monotonic() + limit

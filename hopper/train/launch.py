@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,6 +133,8 @@ def profile(config: Config) -> list[CacheProfile]:
     """
     graph = open_graph(config)
     check_profile(Request(config, graph))
+    key = profile_key(Request(config, graph))
+    _require_writable(profile_file(graph.path, key, 0).parent)
     with scratch_folder("hopper-profile-") as folder:
         values = config.model_dump()
         values["train"] |= {"run_dir": str(folder), "resume": False}
@@ -141,9 +144,25 @@ def profile(config: Config) -> list[CacheProfile]:
         profile_config = Config.model_validate(values)
         graph, run_dir = prepare(profile_config)
         run_on_this_machine(profile_config, graph, run_dir, "hopper.train.profile")
-    key = profile_key(Request(config, graph))
     ranks = ranks_of(profile_config, graph)
     return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
+
+
+def _require_writable(folder: Path) -> None:
+    """Refuse a folder that profiles cannot be saved in.
+
+    Raises
+    ------
+    RequestError: names the folder and the reason.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RequestError(
+            f"{folder}: profiles cannot be written there: {error.strerror}"
+        ) from error
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
@@ -220,9 +239,7 @@ def _end_on_signal() -> Iterator[None]:
         with signals_as_exceptions():
             yield
     except SignalException as error:
-        raise RunEnded(
-            f"ended by {ending_signal(error).name}; ranks and servers were ended"
-        ) from error
+        raise RunEnded(ending_signal(error)) from error
 
 
 def _run_ranks(

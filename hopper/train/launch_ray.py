@@ -94,8 +94,7 @@ class _EndSignals:
     def check(self) -> None:
         """Raise RunEnded if a signal has arrived."""
         if self._numbers:
-            name = signal.Signals(self._numbers[0]).name
-            raise RunEnded(f"ended by {name}; ranks and servers were ended")
+            raise RunEnded(signal.Signals(self._numbers[0]))
 
 
 class _RayRun:

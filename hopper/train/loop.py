@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hopper.engines import Engine
 from hopper.engines.unused import describe_unused
-from hopper.errors import NonFiniteError
+from hopper.errors import NonFiniteError, RequestError
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
@@ -27,6 +27,7 @@ from hopper.train.replay import decisions_of, read_decisions
 from hopper.train.results import EpochRecord, finite_mean, peak_rss_mib
 from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
+from hopper.train.run_lock import identify
 from hopper.train.run_progress import RunProgress
 from hopper.train.trained_model import TrainedModel
 from hopper.whole_files import remove_unfinished
@@ -75,6 +76,7 @@ class Trainer:
         self.on_epoch: Callable[[EpochRecord], None] = lambda _record: None
         """Called with the record of every finished epoch."""
         self._run_dir = run_dir
+        self._folder: tuple[int, int] | None = None
         self._objective = evaluator.objective
         self._baseline_text = evaluator.baseline_text
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
@@ -104,6 +106,7 @@ class Trainer:
         It raises the same errors as :func:`hopper.train.rank.run_rank`.
         """
         self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._folder = identify(self._run_dir)
         self._resume_or_start()
         is_shown = self.engine.state.cluster.rank == 0
         with RunConsole(is_shown, self._objective.metric) as console:
@@ -160,6 +163,7 @@ class Trainer:
             console.step(progress.losses[-1], state.cluster.traffic.total)
             if self._checkpoint_if_due(progress):
                 after_checkpoint.add(progress.iteration)
+        self._require_folder()
         # The loss of an iteration is the mean over models.
         losses = _mean_of_models([model.progress.losses for model in training.values()])
         record = self._meter.finish(losses)
@@ -289,8 +293,22 @@ class Trainer:
         has_more = progress.iteration < self.schedule.iterations
         is_due = every > 0 and has_more and progress.step % every == 0
         if is_due:
+            self._require_folder()
             self._checkpoints.save()
         return is_due
+
+    def _require_folder(self) -> None:
+        """Refuse to go on without the run's folder: files would be made anew in its place.
+
+        Raises
+        ------
+        RequestError: names the folder.
+        """
+        if self.engine.state.cluster.rank == 0 and identify(self._run_dir) != self._folder:
+            raise RequestError(
+                f"train.run_dir: {self._run_dir}: was moved or removed during the run; to go on "
+                "from its newest checkpoint, put it back and set train.resume"
+            )
 
     def _resume_or_start(self) -> None:
         if self.engine.state.cluster.rank == 0:

@@ -58,6 +58,15 @@ def make_run_folder(run_dir: Path) -> None:
         ) from error
 
 
+def identify(run_dir: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from another one in its place; None if there is none."""
+    try:
+        found = run_dir.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _open(run_dir: Path, holder: Holder) -> IO[str]:
     make_run_folder(run_dir)
     path = run_dir / f".{holder}.lock"

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from hopper.bench.emulate import commands, hosts, network
-from hopper.bench.emulate.commands import NotAvailable, hold_signals
+from hopper.bench.emulate.commands import NotAvailable
 from hopper.bench.emulate.hosts import EmulatedCluster, emulate_hosts
 from hopper.bench.emulate.network import burst_bytes
 from hopper.bench.emulate.owner import is_leftover, is_ours, own_name
@@ -27,6 +27,7 @@ from hopper.bench.table import describe_setting
 from hopper.cli import bench
 from hopper.config import Config, make_config
 from hopper.errors import RequestError
+from hopper.signal_handlers import defer_signals
 
 from .conftest import make_results, make_run
 
@@ -157,7 +158,7 @@ def test_hosts_of_a_zombie_process_are_leftovers() -> None:
 def test_a_held_signal_arrives_after_the_block() -> None:
     through = False
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 (the block is what is tested)
-        with hold_signals():
+        with defer_signals():
             os.kill(os.getpid(), signal.SIGINT)
             through = True
         pytest.fail("the signal was lost")

@@ -28,12 +28,13 @@ from hopper.bench.emulate.request import Request, make_request
 from hopper.bench.emulate.standing_ranks import environment_of_ranks
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.results import RESULTS_FILE
-from hopper.bench.train_process import end_on_signals, train_in_process
+from hopper.bench.train_process import train_in_process
 from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
+from hopper.signal_handlers import end_on_signals
 from tests.conftest import own_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from hopper.bench.ab_plan import make_plan
-from hopper.bench.train_process import end_on_signals, train_in_process
+from hopper.bench.train_process import train_in_process
 from hopper.cli import bench
 from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError
+from hopper.signal_handlers import end_on_signals
 
 BOTH = ("model_centric", "hop")
 

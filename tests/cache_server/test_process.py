@@ -115,6 +115,26 @@ def test_a_server_ends_with_its_parent(partitioned, tmp_path, wait_for_end):
     assert wait_for_end(pid, 10)
 
 
+def test_a_stopped_process_ends_with_its_parent(wait_for_end):
+    child = (
+        "import os, signal, sys\n"
+        "from cache_server.parent import end_with_parent\n"
+        "end_with_parent(int(sys.argv[1]), signal.SIGKILL)\n"
+        "print(os.getpid(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    parent = (
+        "import os, subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, child], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as process:
+        pid = int(process.stdout.readline())
+        process.kill()
+        assert wait_for_end(pid, 10)
+
+
 @pytest.mark.parametrize(
     ("listen", "text"),
     [

@@ -1,7 +1,8 @@
-"""Ctrl-C is answered by one line, whatever a command is doing."""
+"""Signals are answered by one line, whatever a command is doing, and nothing is left of it."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.conftest import make_community_graph
 
-# The process gets SIGINT at the moment at which it begins to import a module.
+# The process gets a signal at the moment at which it begins to import a module.
 AT_IMPORT = """
 import os, signal, sys
 
@@ -20,12 +21,12 @@ class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == sys.argv[1]:
             sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), int(sys.argv[2]))
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupt())
 from hopper.cli import main
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[3:]))
 """
 # It gets one that Python drops, as it does with errors while an object is destroyed.
 DROPPED = """
@@ -36,7 +37,7 @@ class Dropped:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
-def run(argv):
+def run(argv, arrived):
     Dropped()
     time.sleep(30)
 
@@ -91,10 +92,47 @@ def test_an_interrupted_command_prints_one_line_and_writes_nothing(
     folder: Path, module: str, command: str
 ) -> None:
     before = sorted(folder.iterdir())
-    code, _, printed_errors = run_script(folder, AT_IMPORT, module, *command.split())
+    words = (module, str(int(signal.SIGINT)), *command.split())
+    code, _, printed_errors = run_script(folder, AT_IMPORT, *words)
     assert (code, printed_errors) == (130, "interrupted\n")
     assert sorted(folder.iterdir()) == before
 
 
 def test_an_interrupt_that_python_drops_is_sent_again(folder: Path) -> None:
     assert run_script(folder, DROPPED) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_while_files_are_written_leaves_none(folder: Path, kind: signal.Signals) -> None:
+    before = sorted(folder.iterdir())
+    command = "partition graph --servers 2 --method random --out o"
+    # It is imported to measure what has been written.
+    words = ("hopper.micrograph.locality", str(int(kind)), *command.split())
+    code, _, printed_errors = run_script(folder, AT_IMPORT, *words)
+    text = "interrupted" if kind == signal.SIGINT else f"ended by {kind.name}"
+    assert (code, printed_errors.splitlines()[-1]) == (128 + kind, text)
+    assert "Traceback" not in printed_errors
+    assert sorted(folder.iterdir()) == before
+
+
+# A library turns the exception of a signal into one of its own.
+TURNED = """
+import signal, sys
+from hopper import cli
+from hopper.errors import GraphError
+
+def run(options):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except BaseException as error:
+        raise GraphError(f"edges.csv: {error}")
+
+sys.argv[1:] = ["dataset", "info", "graph"]
+import hopper.cli.dataset
+hopper.cli.dataset.run_info = run
+sys.exit(cli.main())
+"""
+
+
+def test_a_signal_that_a_library_takes_for_an_error_is_told(folder: Path) -> None:
+    assert run_script(folder, TURNED) == (143, "", "ended by SIGTERM\n")

@@ -253,7 +253,7 @@ def test_the_command_prints_what_it_needs_and_its_progress(
     """Progress of the process that reads Parquet is shown, and files of a killed import go."""
     from pyarrow import parquet
 
-    tables, left_by_killed_import = tmp_path / "tables", tmp_path / ".graph.spilled-abcdefgh"
+    tables, left_by_killed_import = tmp_path / "tables", tmp_path / ".graph.unfinished-abcdefgh"
     tables.mkdir()
     left_by_killed_import.mkdir()
     parquet.write_table(pyarrow.table({"id": ["a", "b"]}), tables / "nodes.parquet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 import tracemalloc
@@ -29,6 +30,7 @@ from hopper.graph import (
 )
 from hopper.graph.layout import label_names_file
 from hopper.graph.names import Names
+from hopper.graph.publish import unpublished
 
 Parts = tuple[GraphSchema, Callable[[GraphWriter], None]]
 
@@ -105,6 +107,28 @@ def test_an_exception_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink())
+    )
+    before = os.umask(0o027)
+    try:
+        # Files that other threads make at any moment obey it too.
+        monkeypatch.setattr(os, "umask", lambda _: pytest.fail("the process's umask is changed"))
+        with unpublished(tmp_path / "out", 0) as work:
+            (work / "a").mkdir()
+            (work / "a" / "file").write_text("x")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert {path.relative_to(work).as_posix() for path in flushed[:-1]} == {".", "a", "a/file"}
+    assert flushed[-1] == tmp_path
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
 
 
 def test_missing_parts_are_listed(tmp_path: Path, library_parts: Parts) -> None:

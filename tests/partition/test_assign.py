@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from hopper.errors import RequestError
@@ -18,6 +25,7 @@ from hopper.partition.metis_process import Backend, assign_metis, choose_backend
 from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.random import assign_random
 from hopper.partition.symmetrise import Adjacency, symmetrise
+from hopper.scratch import scratch_folder
 
 # METIS is a copy of an interpreter that has imported.
 pytestmark = pytest.mark.usefixtures("forked_starts")
@@ -70,6 +78,73 @@ def test_metis_can_be_repeated(
     )
     np.testing.assert_array_equal(first, repeated)
     assert all((homes != first).any() for homes in other_seeds)
+
+
+def test_metis_does_not_outlive_its_parent(tmp_path: Path, real_starts: None) -> None:
+    """The parent has ended before METIS could ask the kernel to be ended with it."""
+    words = [sys.executable, "-P", "-m", "hopper.partition.metis", str(tmp_path), "pymetis"]
+    words += ["2", "0", "--die-with-parent", str(os.getppid())]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(", which started this one, has ended\n")
+
+
+# METIS takes seconds for it.
+DIVIDES = """
+import sys
+from pathlib import Path
+import numpy as np
+from hopper.partition.metis_process import assign_metis
+from hopper.partition.symmetrise import Adjacency
+from hopper.signal_handlers import EndedBySignal, end_on_signals
+
+nodes = 200_000
+ends = np.repeat(np.arange(nodes), 6), np.random.default_rng(0).integers(0, nodes, 6 * nodes)
+src, dst = np.concatenate(ends), np.concatenate(ends[::-1])
+order, indptr = np.argsort(dst), np.zeros(nodes + 1, np.int64)
+np.cumsum(np.bincount(dst, minlength=nodes), out=indptr[1:])
+weights = np.ones((nodes, 1), np.int64)
+try:
+    with end_on_signals():
+        adjacency = Adjacency(indptr, src[order])
+        assign_metis(adjacency, weights, 4, 0, "pymetis", Path(sys.argv[1]))
+except EndedBySignal as error:
+    sys.exit(error.code)
+"""
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_metis_ends_with_the_process_that_started_it(
+    tmp_path: Path, real_starts: None, kind: signal.Signals
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", DIVIDES, str(tmp_path)]) as process:
+        parent = psutil.Process(process.pid)
+        while not (children := parent.children()) and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(kind)
+        code = process.wait(60)
+    assert code == (-kind if kind == signal.SIGKILL else 128 + kind)
+    deadline = time.monotonic() + 30
+    with suppress(psutil.NoSuchProcess):
+        while children[0].status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline, "METIS goes on"
+            time.sleep(0.05)
+    # A killed process removes nothing; the next one does.
+    with scratch_folder(".metis.unfinished-", tmp_path) as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_disk_too_full_for_the_result_of_metis_is_told_before_metis_runs(
+    planted: GraphDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_file: int, _first: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("METIS runs"))
+    adjacency = Adjacency(np.array([0, 1, 2]), np.array([1, 0]))
+    with pytest.raises(OSError, match=r"No space left on device: '.*homes.npy'"):
+        assign_metis(adjacency, np.ones((2, 1), np.int64), 2, 0, "pymetis", planted.path.parent)
 
 
 def test_a_failing_metis_is_an_error_that_quotes_its_output(planted: GraphDirectory) -> None:

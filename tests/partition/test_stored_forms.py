@@ -50,7 +50,7 @@ def test_rows_are_stored_in_the_requested_form(
             rows = parts.features(node_type, server)
             assert rows is not None
             assert np.array_equal(rows, expected[original_ids])
-    assert not list(tmp_path.glob(".hopper-rows-*"))
+    assert not list(tmp_path.glob(".*"))
     # The graph itself is as it was.
     assert small.features("paper").dtype == np.float32
 

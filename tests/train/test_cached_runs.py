@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixtu
         engine="model_centric",
     )
     assert "to count visits" in sampling_run.stdout
+
+
+def test_a_folder_that_takes_no_profiles_is_told_before_profiling(
+    runs: Any, partitioned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "parts"
+    shutil.copytree(partitioned, copy)
+    shutil.rmtree(copy / FOLDER, ignore_errors=True)
+    (copy / FOLDER).write_text("not a folder")
+    config = runs.config("no-profiles", engine="model_centric")
+    assert main(["cache", "profile", str(config), f"--data.partitioned={copy}"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {copy / FOLDER}")
+    assert error.endswith(": profiles cannot be written there: Not a directory\n")
 
 
 def test_bad_settings_of_a_cache_are_refused_before_a_run(

@@ -68,9 +68,9 @@ def error_and_seconds(run: Any, start: float) -> tuple[str, float]:
     return error, time.monotonic() - start
 
 
-def wait_for_error(run: Any, limit: float = TIMEOUT + END) -> str:
+def wait_for_error(run: Any, limit: float = TIMEOUT + END, code: int = 1) -> str:
     """The error that ends a run within ``limit`` seconds; fails if anything is left of the run."""
-    assert run.finish(limit) == 1
+    assert run.finish(limit) == code
     run.assert_nothing_remains()
     (error,) = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
     return str(error)
@@ -96,8 +96,10 @@ def test_a_killed_server_is_named(training: Any) -> None:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_everything(training: Any, name: str) -> None:
-    training.process.send_signal(signal.Signals[name])
-    assert f"ended by {name}; ranks and servers were ended" in wait_for_error(training)
+    kind = signal.Signals[name]
+    training.process.send_signal(kind)
+    error = wait_for_error(training, code=128 + kind)
+    assert f"ended by {name}; ranks and servers were ended" in error
 
 
 def test_of_several_ended_ranks_the_first_is_named() -> None:

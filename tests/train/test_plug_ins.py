@@ -104,7 +104,7 @@ def test_an_interrupted_run_from_a_database_computes_the_same_bits(
         lambda: (run.run_dir / "witness.jsonl").exists() and len(read_calls(run)) == 3, "two epochs"
     )
     run.process.send_signal(signal.SIGTERM)
-    assert run.finish(60) == 1
+    assert run.finish(60) == 143
     run.assert_nothing_remains()
     assert read_calls(run)[-1] == ["0", "close"], "the logger is closed even if its rank is ended"
     assert "ended by SIGTERM" in run.stderr

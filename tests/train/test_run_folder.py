@@ -47,12 +47,25 @@ def test_a_folder_in_use_is_refused_to_a_second_run(
     )
     first.await_epochs(len(first.epochs()) + 2)
     first.process.terminate()
-    assert first.finish() == 1
+    assert first.finish() == 143
     # The second run wrote nothing, and the folder is free after the first one.
     epochs = first.epochs()
     assert [epoch["epoch"] for epoch in epochs] == list(range(len(epochs)))
     with lock_run_folder(first.run_dir, "launcher"):
         pass
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_a_run_whose_folder_is_moved_away_ends(runs: Any, checkpoint_every: int) -> None:
+    name = f"moved-{checkpoint_every}"
+    run = runs.train(name, epochs=1_000_000, checkpoint_every=checkpoint_every)
+    run.await_epochs(1)
+    run.run_dir.rename(run.run_dir.with_name(f"{name}-away"))
+    assert run.finish() == 1
+    run.assert_nothing_remains()
+    assert f"train.run_dir: {run.run_dir}: was moved or removed during" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("error: ")
 
 
 @pytest.mark.parametrize("holder", ["launcher", "rank-0"])

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import Final
-
-from hopper.signal_handlers import handle_signals
 
 _LIMIT_SECONDS: Final = 30.0
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/sbin")
-ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class NotAvailable(Exception):
@@ -66,22 +59,3 @@ def run(program: str, *words: str, batch: Sequence[str] = ()) -> str:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise NotAvailable(f"`{program} {' '.join(words)}` failed: {reason}")
     return done.stdout
-
-
-@contextmanager
-def hold_signals() -> Iterator[None]:
-    """Delay signals that end this process to the end of the context."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-
-    def hold(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
-    try:
-        with handle_signals(ENDING_SIGNALS, hold):
-            yield
-    finally:
-        for number in received[:1]:
-            os.kill(os.getpid(), number)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopper.bench.emulate.commands import NotAvailable, hold_signals
+from hopper.bench.emulate.commands import NotAvailable
 from hopper.bench.emulate.enter import enter_words
 from hopper.bench.emulate.limits import bound_hosts, remove_leftover_limits, remove_limits
 from hopper.bench.emulate.network import (
@@ -21,6 +21,7 @@ from hopper.bench.emulate.network import (
 from hopper.bench.emulate.request import Request
 from hopper.bench.emulate.standing_ranks import StandingRanks
 from hopper.errors import ClusterError
+from hopper.signal_handlers import defer_signals
 from hopper.train.feature_servers import Place
 
 
@@ -79,15 +80,15 @@ def emulate_hosts(request: Request) -> Iterator[EmulatedCluster]:
     ClusterError: the hosts cannot be removed.
     """
     try:
-        with hold_signals():
+        with defer_signals():
             cluster = _build(request)
         try:
             yield cluster
         finally:
-            with hold_signals():
+            with defer_signals():
                 cluster.ranks.stop()
     finally:
-        with hold_signals():
+        with defer_signals():
             _take_down()
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from cache_server.available_memory import LIMIT_VARIABLE
-from hopper.bench.emulate.commands import hold_signals
 from hopper.bench.emulate.waiting_rank import Order, done_file, order_file
 from hopper.scratch import scratch_folder
+from hopper.signal_handlers import defer_signals
 from hopper.train.feature_servers import Place, stop_processes
 from hopper.train.machine_agent import agent_words, read_failures
 from hopper.train.rank_failures import Failure
@@ -64,7 +64,7 @@ class StandingRanks:
         """Let the present ranks, or new ones, train a run. An error ends them."""
         try:
             # A signal during the start would leave processes behind.
-            with hold_signals():
+            with defer_signals():
                 ended = any(agent.poll() is not None for agent in self.agents)
                 if start != self._start or ended:
                     self.stop()
@@ -77,7 +77,7 @@ class StandingRanks:
             self._runs += 1
             yield
         except BaseException:
-            with hold_signals():
+            with defer_signals():
                 self.stop()
             raise
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from hopper.bench.emulate.commands import hold_signals
 from hopper.bench.emulate.hosts import EmulatedCluster
 from hopper.bench.emulate.limits import ran_out_of_memory
 from hopper.bench.emulate.network import INTERFACE, end_processes
@@ -19,6 +18,7 @@ from hopper.bench.emulate.waiting_rank import Order
 from hopper.bench.train_process import last_lines, run_dir_words
 from hopper.config import change_config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
+from hopper.signal_handlers import defer_signals
 from hopper.train.feature_servers import FeatureServers, feature_servers
 from hopper.train.launch import prepare, ranks_of, write_config
 from hopper.train.rank_failures import Failure, explain, find_first, how_it_ended, was_killed
@@ -114,7 +114,7 @@ def _end_processes_on_error(cluster: EmulatedCluster) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with hold_signals():
+        with defer_signals():
             cluster.ranks.stop()
             for host in cluster.hosts:
                 end_processes(host.network.namespace)

@@ -11,6 +11,7 @@ from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.random_split import RandomSplit
 from hopper.graph.importers.tables import GraphTables
 from hopper.graph.importers.workspace import Watcher
+from hopper.graph.publish import refuse_occupied
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
 _READ_APART: Final = ("ogb", "dgl", "pyg", "parquet", "graphml")
@@ -63,6 +64,7 @@ def import_graph(
     import_options = options or ImportOptions()
     if import_options.memory_limit is not None and kind not in _TABLES:
         raise RequestError(f"--memory-limit: expected an import of csv or parquet, given {kind}")
+    refuse_occupied(Path(out))
     if kind in _READ_APART:
         # Imported here: it is run as a program too.
         from hopper.graph.importers.apart import import_apart

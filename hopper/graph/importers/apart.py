@@ -23,7 +23,7 @@ from cache_server.parent import end_with_parent
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.importers.convert import ImportOptions
 from hopper.graph.importers.random_split import RandomSplit
-from hopper.graph.importers.workspace import Watcher, remove_spilled
+from hopper.graph.importers.workspace import Watcher
 from hopper.graph.publish import remove_unfinished
 from hopper.scratch import scratch_folder
 
@@ -52,7 +52,6 @@ def import_apart(
             ended = _run([str(folder), str(os.getpid())], watcher)
         finally:
             remove_unfinished(out)
-            remove_spilled(out)
         answer = folder / _ANSWER
         if not answer.exists():
             raise GraphError(f"{request['source']}: {_explain_end(ended)}")
@@ -145,7 +144,7 @@ def main(arguments: list[str]) -> int:
     from hopper.graph.importers import import_here
 
     folder = Path(arguments[0])
-    end_with_parent(int(arguments[1]))
+    end_with_parent(int(arguments[1]), signal.SIGKILL)
     request = json.loads((folder / _REQUEST).read_text())
     options = request.pop("options")
     split = options.pop("split")

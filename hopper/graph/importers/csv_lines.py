@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -71,7 +72,7 @@ def read_header(file: Path) -> list[str]:
             header = next(csv.reader(stream, strict=True), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise GraphError(f"{file}: cannot be read as CSV: {error}") from error
-    repeated = sorted({name for name in header if header.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(header).items() if count > 1)
     if not header or repeated:
         raise GraphError(
             f"{file}: line 1: expected a header of distinct columns, given {repeated or 'nothing'}"

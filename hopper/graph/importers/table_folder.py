@@ -41,7 +41,6 @@ from hopper.graph.importers.table_file import TableFile
 from hopper.graph.importers.tables import GraphTables, find_labelled, read_relation
 from hopper.graph.importers.workspace import Watcher, Workspace, open_workspace
 from hopper.graph.layout import check_name
-from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import Labelled, Relation
 from hopper.phases import Phases
 
@@ -127,7 +126,6 @@ def import_folder(
     watcher: Watcher,
 ) -> list[str]:
     """Read a folder of tables and write a graph directory, as ``import_graph`` does."""
-    refuse_occupied(out)
     problems = Problems()
     nodes, edges = find_tables(folder, suffix, problems)
     like = LikeGraph.open(options.encode_like, options.unknown_category)

@@ -13,8 +13,8 @@ import psutil
 from cache_server.available_memory import available_memory
 from hopper.errors import RequestError
 from hopper.graph.importers.table_engine import TableEngine
+from hopper.graph.publish import folder_beside
 from hopper.phases import Phases, Progress, Silent
-from hopper.scratch import remove_abandoned, scratch_folder
 
 _BLOCKS: Final = 320 << 20
 """bytes for batches of tables and pieces of arrays that pass through"""
@@ -116,9 +116,7 @@ def open_workspace(
         raise RequestError(
             f"--memory-limit: expected at least {least / 2**20:.0f}M, given {bound / 2**20:.0f}M"
         )
-    parent = out.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(_prefix(out), parent) as folder:
+    with folder_beside(out) as folder:
         engine = TableEngine(folder, memory)
         try:
             yield Workspace(folder, engine, bound, free, phases or Phases())
@@ -126,17 +124,6 @@ def open_workspace(
             engine.close()
 
 
-def remove_spilled(out: Path) -> None:
-    """Remove the workspaces that ended processes have left beside ``out``."""
-    parent = out.absolute().parent
-    if parent.is_dir():
-        remove_abandoned(_prefix(out), parent)
-
-
 def _used_memory() -> int:
     """Return the bytes of memory that the import's processes have before it begins."""
     return int(psutil.Process().memory_info().rss) + _WAITING
-
-
-def _prefix(out: Path) -> str:
-    return f".{out.name}.spilled-"

@@ -15,6 +15,7 @@ from cache_server.row_form import ROW_FORMS
 from hopper.errors import RequestError
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.publish import folder_beside
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.learnable import first_rows
@@ -22,7 +23,6 @@ from hopper.hetero.precompute.neighbours import Rows
 from hopper.partition.by_relation import ByRelation
 from hopper.partition.file_names import DESCRIPTION_FILE
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.scratch import scratch_folder
 
 _BLOCK_ROWS: Final = 1 << 16
 
@@ -154,5 +154,5 @@ class Workspace:
 @contextmanager
 def workspace(stored: StoredGraph, beside: Path, random_dim: int, seed: int) -> Iterator[Workspace]:
     """Open a workspace with its files beside a path; arguments as in :class:`Workspace`."""
-    with scratch_folder(f".{beside.name}-rows-", beside.absolute().parent) as folder:
+    with folder_beside(beside) as folder:
         yield Workspace(stored, folder, random_dim, seed)
