@@ -18,7 +18,7 @@ from tests.graph.test_texts import Kind, read_lines, write
 pytestmark = pytest.mark.filterwarnings("ignore:.*numbers scaled by")
 
 INCOMES = [10.0, 30.0, 50_000.0, 20.0]
-OLD = {
+OLD: dict[str, dict[str, Any]] = {
     "nodes": {
         "id": ["a", "b", "c", "d"],
         "tier": ["bronze", "gold", "silver", None],
