@@ -288,7 +288,8 @@ def _parity(source: Source, findings: Findings) -> Child:
     return figure(
         "Parity",
         f"Largest relative differences. {reference[:1].upper()}{reference[1:]}.",
-        table(f"Limits: gradients {findings.gradient_limit:g}, losses {findings.loss_limit:g}",
+        table(f"Limits: gradients {findings.gradient_limit:g}, losses {findings.loss_limit:g}; "
+              "float64 decides on float32 beyond them",
               ["engine", "gradients", "losses", ""], rows, hidden=False),
     )  # fmt: skip
 
