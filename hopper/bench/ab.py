@@ -180,7 +180,7 @@ def _check_in_float64(
                 lambda text: say(f"in float64: {text}"),
                 lambda _: None,
             )
-        except (ClusterError, MemoryError, OutOfMemoryError) as error:
+        except (ClusterError, RequestError, MemoryError, OutOfMemoryError) as error:
             say(f"in float64, {batch_size} roots a rank: {error}")
         else:
             return {engine.engine: engine for engine in outcome.parity}

@@ -225,7 +225,7 @@ class Faulty:
     """
 
     def __init__(self, state: Any, *, fault: str, seed: int = 0) -> None:
-        super().__init__(state)  # type: ignore[call-arg]
+        super().__init__(state)
         self._fault, self._seed = FAULTS[fault], seed
         self._acts = self._fault.everywhere or state.cluster.rank == 1
         self.state, self.kept, self.batch_size, self.own_roots = state, {}, 0, 0
@@ -249,16 +249,16 @@ class Faulty:
         packed, self.batch_size = self.state.packed, plan.batch.size
         right = packed.parameters.clone()
         self.alter("parameters", packed)
-        super().compute(plan, inputs)  # type: ignore[misc]
+        super().compute(plan, inputs)
         packed.parameters.copy_(right)
         self.alter("gradient", packed)
 
     def sum_gradients(self, operation: str) -> None:
-        super().sum_gradients(operation)  # type: ignore[misc]
+        super().sum_gradients(operation)
         self.alter("sum", self.state.packed)
 
     def update(self, batch: Any) -> Any:
-        report = super().update(batch)  # type: ignore[misc]
+        report = super().update(batch)
         self.alter("update", self.state.packed)
         return report
 
@@ -289,6 +289,6 @@ class FaultyCooperative(Faulty, Cooperative):
     def __init__(self, state: Any, *, fault: str, seed: int = 0) -> None:
         super().__init__(state, fault=fault, seed=seed)
         start = self._forward._start
-        self._forward._start = lambda plan, sent, *rest: start(  # type: ignore[method-assign]
+        self._forward._start = lambda plan, sent, *rest: start(
             plan, self.alter("sent", sent), *rest
         )
