@@ -16,13 +16,15 @@ from torch import Tensor
 from hopper.bench.parity import (
     EngineParity,
     GradientDifference,
+    RecordedGradient,
     check_engine,
     compare_gradients,
     compare_losses,
+    measure_spread,
     read_recorded,
     worst,
 )
-from hopper.config import Config
+from hopper.config import Config, change_config
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.models import build_model
@@ -171,6 +173,26 @@ def test_engines_that_round_on_purpose_have_to_be_near() -> None:
     assert len(EngineParity("c", "float32", (far,), 0.0, judged=False).problems) == 2
     broken = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
     assert "nan" in EngineParity("c", "float32", (broken,), math.nan, judged=False).problems[0]
+
+
+def test_the_spread_of_one_process_shows_gates_that_rounding_opens(
+    tiny_config: Config, tiny_graph: PartitionedGraph
+) -> None:
+    config = change_config(tiny_config, model={"dropout": 0.0})
+    exact_config = change_config(config, train={"dtype": "float64"})
+    rounded, exact = (Reference(each, tiny_graph, 2) for each in (config, exact_config))
+    module = rounded._packed.module
+    parameters = {name: value.detach().clone() for name, value in module.named_parameters()}
+    moment = RecordedGradient(Path(), 0, 0, 0, 0.0, parameters, {})
+    assert 1e-9 < measure_spread(rounded, moment) < 1e-5
+    rows: list[Tensor] = []
+    module.layers[0].register_forward_hook(lambda _, __, output: rows.append(output.detach()))
+    rounded.gradient(0, 0, parameters)
+    # The input of one gate of every unit becomes zero, up to rounding.
+    opened = torch.where(rows[0] > 0, rows[0], torch.inf).amin(0)
+    parameters["layers.0.self_linear.bias"] -= torch.where(opened.isfinite(), opened, 0)
+    assert measure_spread(rounded, moment) > 1e-4
+    assert measure_spread(exact, moment) < 1e-12
 
 
 Record = Callable[..., Path]
