@@ -51,7 +51,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from benchmarks.layers.sides import merge_hops
 from benchmarks.paper.tables import ratio_text
 from benchmarks.typed_batches import MeasureRequest, ask, header, layer_configs
-from hopper.bench.parity import LOSS_CEILING
+from hopper.bench.parity import UNSETTLED_LIMIT
 from hopper.device_copies import to_device
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
@@ -298,7 +298,7 @@ def compare(
                     seconds[name].append(spent)
     reference = losses[names[0]]
     differences = {name: abs(loss - reference) / abs(reference) for name, loss in losses.items()}
-    if max(differences.values()) > LOSS_CEILING:
+    if max(differences.values()) > UNSETTLED_LIMIT:
         raise RuntimeError(f"{work.graph.schema.name} {model}: losses differ by {differences}")
     ratios = {name: asdict(paired_ratio(seconds[names[0]], seconds[name])) for name in names[1:]}
     say(

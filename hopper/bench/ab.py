@@ -8,22 +8,25 @@ of a single process. Speed-ups are reported only if all engines computed the sam
 from __future__ import annotations
 
 import json
-import math
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hopper.bench.ab_plan import CONFIG_FILE, RUNS_FOLDER, Plan
+from torch import OutOfMemoryError
+
+from cache_server.available_memory import available_memory
+from hopper.bench.ab_plan import CONFIG_FILE, Plan
 from hopper.bench.contender import Contender
 from hopper.bench.guest import Guest
 from hopper.bench.parity import (
     COMPARED_LOSSES,
+    ORDERS,
     EngineParity,
-    InFloat64,
     check_engine,
     compare_losses,
-    measure_rounding,
+    measure_spread,
     read_recorded,
     worst,
 )
@@ -89,11 +92,9 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
             seconds = ", ".join(f"{epoch['seconds']:.2f}" for epoch in summary["epochs"])
             say(f"round {index + 1}/{plan.rounds}  {side.label}: epochs of {seconds} s")
         if index == 0:
-            parity = tuple(
-                _rerun_in_float64(plan, contender, engine, say) if engine.needs_float64 else engine
-                for contender, engine in zip(plan.contenders, check_parity(plan), strict=True)
-            )
-            _say_parity(parity, say)
+            parity = check_parity(plan)
+            for engine in parity:
+                say(_tell_parity(engine))
     return replace(conclude(plan, parity, entries, summaries, say), guests=tuple(guests))
 
 
@@ -135,103 +136,101 @@ def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference
     return check_engine(contender.label, reference.dtype, reference, recorded)
 
 
-def _rerun_in_float64(
-    plan: Plan, contender: Contender, parity: EngineParity, say: Say
-) -> EngineParity:
-    """Run an engine again, untimed, in float64, whose rounding hides no error.
-
-    If that run fails, its differences are NaN and the engine does not pass.
-    """
-    what = f"{contender.label} in float64"
-    say(f"{what}: gradients differ by {parity.gradient_difference:.1e} in float32, is it rounding?")
-    run_dir = plan.out / RUNS_FOLDER / f"{contender.folder}-float64"
-    iterations = min(plan.compared_iterations, plan.epoch_iterations(contender))
-    changes = {
-        "dtype": "float64",
-        "epochs": -(-plan.compared_iterations // iterations),
-        "evaluate_every": 0,
-        "iterations_per_epoch": iterations,
-    }
-    words = [f"--train.{key}={value}" for key, value in changes.items()]
-    words += ["--train.record_gradients", json.dumps(plan.recorded_iterations)]
-    if _train_untimed(plan, contender, what, run_dir, words, say) is None:
-        return replace(parity, again=InFloat64(math.nan, math.nan))
-    exact_config = change_config(plan.config, train=changes)
-    exact = _make_reference(plan, contender.configure(exact_config))
-    again = _check(plan, contender, run_dir, exact)
-    # A single process has several orders of summation: a typed model adds up relation by relation,
-    # or all relations at once.
-    orders = [True, False] if plan.config.model.typed else [plan.config.model.merge]
-    configs = [change_config(plan.config, model={"merge": merge}) for merge in orders]
-    references = [_make_reference(plan, contender.configure(config)) for config in configs]
-    recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
-    rounding = worst(
-        [
-            measure_rounding(moment, reference, exact)
-            for moment in recorded
-            for reference in references
-        ]
-    )
-    return replace(parity, again=InFloat64(again.gradient_difference, rounding))
-
-
-def _train_untimed(
-    plan: Plan, contender: Contender, what: str, run_dir: Path, words: Sequence[str], say: Say
-) -> dict[str, Any] | None:
-    """Train once; return the summary, or print a line and return None if the run failed."""
-    config_file = plan.out / CONFIG_FILE
-    try:
-        return plan.train(what, config_file, run_dir, [*contender.words, *words], plan.limit)
-    except ClusterError as error:
-        say(f"{what}: {error}")
-        return None
-
-
-def _compare_losses_in_float64(
-    plan: Plan, parity: Sequence[EngineParity], say: Say
-) -> Sequence[EngineParity]:
-    """Run engines again in float64 if their losses differ more than float32 allows.
-
-    If such a run fails, the difference is NaN and the engine does not pass.
-    """
-    curves: dict[str, Losses | None] = {}
-
-    def curve(contender: Contender) -> Losses | None:
-        """Train a contender in float64, once, and return its losses. None if it fails."""
-        if contender.label not in curves:
-            what = f"{contender.label}, all epochs in float64"
-            say(f"{what}: losses differ more than float32 allows, is it rounding?")
-            words = ["--train.dtype=float64", "--train.evaluate_every=0"]
-            run_dir = plan.out / RUNS_FOLDER / f"{contender.folder}-losses-float64"
-            summary = _train_untimed(plan, contender, what, run_dir, words, say)
-            curves[contender.label] = None if summary is None else _curve(summary)
-        return curves[contender.label]
-
-    by_label = {contender.label: contender for contender in plan.contenders}
+def _settle(
+    plan: Plan,
+    parity: Sequence[EngineParity],
+    entries: Sequence[Mapping[str, Any]],
+    say: Say,
+) -> list[EngineParity]:
+    """Let float64 decide about the engines that float32 cannot judge, and measure the spread of one
+    process for them."""
+    unsettled = {engine.engine for engine in parity if engine.needs_float64}
+    if not unsettled:
+        return list(parity)
+    say(f"{', '.join(sorted(unsettled))}: more than 1e-5 apart in float32; float64 decides")
+    in_float64 = _check_in_float64(plan, unsettled, entries, say)
     result = []
     for contender, engine in zip(plan.contenders, parity, strict=True):
-        if engine.needs_losses_in_float64:
-            losses = curve(contender)
-            expected = curve(by_label[_loss_reference(plan, contender)])
-            again = math.nan
-            if losses is not None and expected is not None:
-                again = compare_losses(losses, expected, "float64")
-            engine = replace(engine, losses_again=again)
-            say(f"losses of {engine.engine}: within {again:.1e} in float64")
+        if engine.needs_float64:
+            spread = _measure_spread(plan, contender, engine)
+            again = in_float64.get(engine.engine)
+            engine = replace(engine, in_float64=again, spread=spread)
+            say(_tell_parity(engine))
         result.append(engine)
     return result
 
 
-def _say_parity(parity: Sequence[EngineParity], say: Say) -> None:
-    for engine in parity:
-        again = engine.again
-        more = "" if again is None else f" (in float64 {again.difference:.1e})"
-        say(
-            f"parity of {engine.engine}: gradients within {engine.gradient_difference:.1e}{more}, "
-            f"losses within {engine.loss_difference:.1e}"
+def _check_in_float64(
+    plan: Plan, labels: set[str], entries: Sequence[Mapping[str, Any]], say: Say
+) -> dict[str, EngineParity]:
+    """Compare contenders in float64, in an untimed A/B of one round.
+
+    Where memory is short it has fewer roots. Where it fails, nothing is returned.
+    """
+    labels = labels | {_loss_reference(plan, c) for c in plan.contenders if c.label in labels}
+    contenders = tuple(contender for contender in plan.contenders if contender.label in labels)
+    ranks = max(sum(entry["peak_rss_mib"]) for entry in entries) * 2**20
+    mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    roots = plan.config.train.batch_size
+    sizes = [roots, max(1, roots // 4)]
+    for batch_size in sizes[1:] if 2 * max(ranks, mine) > available_memory() else sizes:
+        try:
+            outcome = run_ab(
+                _plan_in_float64(plan, contenders, batch_size),
+                lambda text: say(f"in float64: {text}"),
+                lambda _: None,
+            )
+        except (ClusterError, RequestError, MemoryError, OutOfMemoryError) as error:
+            say(f"in float64, {batch_size} roots a rank: {error}")
+        else:
+            return {engine.engine: engine for engine in outcome.parity}
+    return {}
+
+
+def _plan_in_float64(plan: Plan, contenders: tuple[Contender, ...], batch_size: int) -> Plan:
+    """Plan one round in float64 over the iterations that float32 compares."""
+    iterations = min(plan.iterations, COMPARED_LOSSES)
+    changes = {
+        "dtype": "float64",
+        "batch_size": batch_size,
+        "epochs": min(plan.config.train.epochs, -(-COMPARED_LOSSES // iterations)),
+        "iterations_per_epoch": iterations,
+        "evaluate_every": 0,
+    }
+    exact = replace(
+        plan,
+        config=change_config(plan.config, train=changes),
+        contenders=contenders,
+        out=plan.out / f"float64-{batch_size}",
+        rounds=1,
+        iterations=iterations,
+        guests=(),
+    )
+    exact.write_config()
+    return exact
+
+
+def _measure_spread(plan: Plan, contender: Contender, engine: EngineParity) -> float:
+    """Return the spread of one process in the iteration in which an engine differs most."""
+    recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
+    differences = [moment.largest for moment in engine.gradients]
+    moment = recorded[differences.index(max(differences))]
+    return measure_spread(_make_reference(plan, contender.configure(plan.config)), moment)
+
+
+def _tell_parity(engine: EngineParity) -> str:
+    """Write one line about the differences of an engine."""
+    parts = [f"parity of {engine.engine}: gradients within {engine.gradient_difference:.1e}"]
+    if engine.spread is not None:
+        parts[0] += f" (one process in {ORDERS} orders of summation: {engine.spread:.1e})"
+    parts.append(f"losses within {engine.loss_difference:.1e}")
+    if engine.in_float64 is not None:
+        again = engine.in_float64
+        parts.append(
+            f"in float64 on {again.roots} roots {again.gradient_difference:.1e} and "
+            f"{again.loss_difference:.1e}"
         )
-        for problem in engine.problems:
-            say(f"NOT EQUAL: {problem}: no speed-up will be told")
+    return ", ".join(parts)
 
 
 def conclude(
@@ -254,7 +253,7 @@ def conclude(
         for curve in curves[contender.label]:
             engine = _add_losses(engine, curve, expected)
         final = [*final, engine]
-    final = _compare_losses_in_float64(plan, final, say)
+    final = _settle(plan, final, entries, say)
     results = assemble(plan.config, plan.graph, entries, final, describe_reference(plan))
     return Outcome(results, tuple(final))
 
@@ -262,13 +261,11 @@ def conclude(
 def describe_reference(plan: Plan) -> str:
     """Say in words what gradients and losses were compared with."""
     dtype = plan.config.train.dtype
-    compared = COMPARED_LOSSES[dtype]
     moments = ", ".join(str(step) for step in plan.recorded_iterations)
-    iterations = f"the first {compared}" if compared else "all"
+    iterations = f"the first {COMPARED_LOSSES}" if dtype == "float32" else "all"
     return (
         f"gradients: one process, {dtype}, all roots of the global batch in one pass, at "
-        f"iterations {moments} of the first round, and in float64 where rounding hides errors; "
-        f"losses: the same, and "
+        f"iterations {moments} of the first round; losses: the same, and "
         f"{_loss_reference(plan, None)}'s over {iterations} iterations"
     )
 

@@ -88,6 +88,11 @@ class Plan:
         last = self.compared_iterations - 1
         return sorted({0, last // 2, last})
 
+    def write_config(self) -> None:
+        """Make the folder, with the configuration that all runs read."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_text(self.out / CONFIG_FILE, self.config.model_dump_json(indent=1) + "\n")
+
     def epoch_iterations(self, contender: Contender) -> int:
         """Return how many iterations an epoch of a contender has."""
         config = contender.configure(self.config)
@@ -143,8 +148,7 @@ def make_plan(
     iterations = make_schedule(Request(timed, graph), plan.world).iterations
     waits = timed.train.epochs * (iterations + 1) + 2
     deadlines = timed.cluster.start_timeout_seconds + waits * timed.cluster.timeout_seconds
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / CONFIG_FILE, timed.model_dump_json(indent=1) + "\n")
+    plan.write_config()
     return replace(plan, iterations=iterations, limit=limit or deadlines)
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -19,25 +19,23 @@ from torch import Tensor
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 
-GRADIENT_LIMITS: Final = {"float32": 1e-5, "float64": 1e-10}
-LOSS_LIMITS: Final = {"float32": 1e-5, "float64": 1e-9}
-"""Limits of relative differences of losses. The limit of float64 holds over a whole run, in which
-updates let rounding grow from iteration to iteration."""
-COMPARED_LOSSES: Final[dict[str, int | None]] = {"float32": 50, "float64": None}
-"""Number of iterations of a run whose losses are compared; None = all."""
-ROUNDING_CEILING: Final = 5e-2
-"""The largest difference of a float32 gradient that rounding may explain; above it is an error.
+LIMITS: Final = {
+    "gradients": {"float32": 1e-5, "float64": 1e-10},
+    "losses": {"float32": 1e-5, "float64": 1e-9},
+}
+"""Limits of relative differences. That of float64 losses holds over a whole run, in which updates
+let rounding grow from iteration to iteration."""
+COMPARED_LOSSES: Final = 50
+"""Number of iterations of a float32 run whose losses are compared; in float64 all are."""
+SETTLED_LIMIT: Final = 1e-2
+"""The limit in float32 of an engine that is right in float64.
 
-A ReLU whose input is near zero may open in one order of summation and not in another. A deep
-network has many such inputs, and one of them can be a hundredth of the gradient of a node type with
-few nodes."""
-LOSS_CEILING: Final = 1e-3
-"""The largest difference of a float32 loss that rounding may explain.
-
-An optimiser takes steps along the rounding errors of tiny gradients. While a loss falls fast, runs
-whose gradients differ by 1e-6 are about 1e-4 apart after a dozen steps."""
-ROUNDINGS: Final = 10.0
-"""Two float32 gradients may differ by this many times a single process's own rounding."""
+A ReLU whose input is near zero may open in one order of summation and not in another. One such
+input of a hub moves a gradient by 1e-4, in a single process too."""
+UNSETTLED_LIMIT: Final = 1e-3
+"""The limit in float32 of an engine that could not be run in float64."""
+ORDERS: Final = 8
+"""The number of orders of summation over which a single process's gradient is compared."""
 ROUNDED_LIMIT: Final = 0.1
 """The limit for engines that round on purpose. A larger difference is an error, not rounding."""
 SMALLEST_NORM: Final = 1e-6
@@ -81,20 +79,6 @@ class GradientDifference:
         return worst([self.overall, *self.by_tensor.values()])
 
 
-class InFloat64(NamedTuple):
-    """Measurements in float64 of a gradient that float32 cannot judge.
-
-    Attributes
-    ----------
-    difference: the difference of the engine, run again in float64.
-    rounding: the difference between a single process's gradients in float32 and in float64, at the
-        parameters of the float32 run.
-    """
-
-    difference: float
-    rounding: float
-
-
 @dataclass(frozen=True)
 class EngineParity:
     """One engine's differences, judged by the limits of the run's dtype.
@@ -105,18 +89,21 @@ class EngineParity:
     dtype: the run's dtype.
     gradients: differences from the reference, by recorded iteration.
     loss_curve: largest relative difference of iteration losses from the other engine's.
-    again: measurements in float64, if float32 is not conclusive; None = not needed.
     judged: False if the engine rounds on purpose, and only has to be near.
-    losses_again: difference of losses in float64, if float32 is not conclusive; None = not needed.
+    roots: the size of the global batches.
+    in_float64: the same engine in float64, which decides where float32 cannot; None = not run.
+    spread: how far gradients of a single process in float32 differ between orders of summation,
+        where float32 cannot decide.
     """
 
     engine: str
     dtype: str
     gradients: tuple[GradientDifference, ...]
     loss_curve: float
-    again: InFloat64 | None = None
     judged: bool = True
-    losses_again: float | None = None
+    roots: int = 0
+    in_float64: EngineParity | None = None
+    spread: float | None = None
 
     @property
     def gradient_difference(self) -> float:
@@ -130,79 +117,50 @@ class EngineParity:
 
     @property
     def needs_float64(self) -> bool:
-        """Return whether the gradients in float32 cannot tell an error from rounding."""
-        limit = GRADIENT_LIMITS[self.dtype]
+        """Return whether float32 cannot tell an error from rounding."""
         return (
             self.judged
             and self.dtype == "float32"
-            and limit < self.gradient_difference <= ROUNDING_CEILING
-        )
-
-    @property
-    def needs_losses_in_float64(self) -> bool:
-        """Return whether the losses in float32 cannot tell an error from rounding."""
-        limit = LOSS_LIMITS[self.dtype]
-        return (
-            self.judged
-            and self.dtype == "float32"
-            # At equal parameters rounding does not grow, so these losses must be within the limit.
-            and worst(moment.loss for moment in self.gradients) <= limit
-            and limit < self.loss_curve <= LOSS_CEILING
+            and not (
+                self.gradient_difference <= LIMITS["gradients"]["float32"]
+                and self.loss_difference <= LIMITS["losses"]["float32"]
+            )
         )
 
     @property
     def problems(self) -> list[str]:
         """The reasons why this engine fails; empty if it passes."""
+        again, name = self.in_float64, self.engine
+        exact = again and (again.gradient_difference, again.loss_difference)
+        gradient, loss = exact or (None, None)
         verdicts = (
-            judge_gradient(self.gradient_difference, self.dtype, self.again, self.judged),
-            judge_losses(self.loss_difference, self.dtype, self.losses_again, self.judged),
+            judge("gradients", self.gradient_difference, self.dtype, gradient, self.judged),
+            judge("losses", self.loss_difference, self.dtype, loss, self.judged),
         )
-        return [f"{self.engine}: {verdict}" for verdict in verdicts if verdict]
+        return [f"{name}: {verdict}" for verdict in verdicts if verdict]
 
 
-def judge_gradient(difference: float, dtype: str, again: InFloat64 | None, judged: bool) -> str:
-    """Say what is wrong with a gradient; "" if nothing is.
+def judge(what: str, difference: float, dtype: str, in_float64: float | None, judged: bool) -> str:
+    """Say what is wrong with gradients or losses; "" if nothing is.
 
-    A float32 gradient over its limit passes on two conditions. The engine must be within the limit
-    of float64. The difference must be at most :data:`ROUNDINGS` times the rounding of a single
-    process in any of its orders of summation.
+    Float64 decides where float32 is over its limit. Float32 must still be near.
 
     Parameters
     ----------
+    what: "gradients" or "losses".
+    in_float64: the difference of the same engine in float64; None if it was not run.
     judged: False if the engine rounds on purpose.
     """
-    limit = GRADIENT_LIMITS[dtype] if judged else ROUNDED_LIMIT
+    limits = LIMITS[what]
+    limit = limits[dtype] if judged else ROUNDED_LIMIT
     # Comparisons are written so that NaN fails them.
+    if judged and dtype == "float32" and not difference <= limit:
+        limit = UNSETTLED_LIMIT if in_float64 is None else SETTLED_LIMIT
+        if in_float64 is not None and not in_float64 <= limits["float64"]:
+            difference, limit, dtype = in_float64, limits["float64"], "float64"
     if difference <= limit:
         return ""
-    fault = f"gradients differ by {difference:.2g}, limit {limit:g} in {dtype}"
-    if not judged or again is None or not difference <= ROUNDING_CEILING:
-        return fault
-    exact_limit = GRADIENT_LIMITS["float64"]
-    if not again.difference <= exact_limit:
-        return f"{fault}; by {again.difference:.2g}, limit {exact_limit:g} in float64"
-    if not difference <= ROUNDINGS * again.rounding:
-        return f"{fault}, of which rounding explains {again.rounding:.2g}"
-    return ""
-
-
-def judge_losses(difference: float, dtype: str, again: float | None, judged: bool) -> str:
-    """Say what is wrong with losses; "" if nothing is.
-
-    Parameters
-    ----------
-    again: the difference of the same runs in float64, if they were made.
-    judged: False if the engine rounds on purpose.
-    """
-    limit = LOSS_LIMITS[dtype] if judged else ROUNDED_LIMIT
-    if difference <= limit:
-        return ""
-    fault = f"losses differ by {difference:.2g}, limit {limit:g} in {dtype}"
-    if not judged or again is None or not difference <= LOSS_CEILING:
-        return fault
-    if again <= LOSS_LIMITS["float64"]:
-        return ""
-    return f"{fault}; by {again:.2g}, limit {LOSS_LIMITS['float64']:g} in float64"
+    return f"{what} differ by {difference:.2g}, limit {limit:g} in {dtype}"
 
 
 def check_engine(
@@ -217,20 +175,21 @@ def check_engine(
         )
     if not differences:
         raise RequestError(f"{engine}: no gradient was recorded")
-    return EngineParity(engine, dtype, tuple(differences), 0.0)
+    roots = reference.schedule.batch_size
+    return EngineParity(engine, dtype, tuple(differences), 0.0, roots=roots)
 
 
-def measure_rounding(moment: RecordedGradient, rounded: Reference, exact: Reference) -> float:
-    """Return the difference of a single process's gradient from its own in float64, in one
-    iteration."""
-    where = moment.epoch, moment.iteration
-    loss, gradients = rounded.gradient(*where, moment.parameters)
-    parameters = {
-        name: value.double() if value.is_floating_point() else value
-        for name, value in moment.parameters.items()
-    }
-    exact_loss, exact_gradients = exact.gradient(*where, parameters)
-    return compare_gradients(moment.step, gradients, exact_gradients, loss, exact_loss).largest
+def measure_spread(reference: Reference, moment: RecordedGradient) -> float:
+    """Return how far a single process's gradients of an iteration differ between :data:`ORDERS`
+    orders of summation."""
+    (loss, gradients), *others = (
+        reference.gradient(moment.epoch, moment.iteration, moment.parameters, order)
+        for order in range(ORDERS)
+    )
+    return worst(
+        compare_gradients(moment.step, other, gradients, other_loss, loss).largest
+        for other_loss, other in others
+    )
 
 
 def compare_gradients(
@@ -274,7 +233,7 @@ def compare_losses(losses: Sequence[float], others: Sequence[float], dtype: str)
     """
     if len(losses) != len(others):
         return math.inf
-    compared = COMPARED_LOSSES[dtype]
+    compared = COMPARED_LOSSES if dtype == "float32" else None
     return worst(
         _relative(abs(a - b), abs(b))
         for a, b in zip(losses[:compared], others[:compared], strict=True)

@@ -70,11 +70,19 @@ def assemble(
                 side.engine: side.gradient_difference for side in parity
             },
             "in_float64": {
-                side.engine: side.again._asdict() for side in parity if side.again is not None
+                side.engine: {
+                    "difference": side.in_float64.gradient_difference,
+                    "roots": side.in_float64.roots,
+                }
+                for side in parity
+                if side.in_float64 is not None
             },
+            "spread": {side.engine: side.spread for side in parity if side.spread is not None},
             "max_relative_loss_difference": {side.engine: side.loss_difference for side in parity},
             "losses_in_float64": {
-                side.engine: side.losses_again for side in parity if side.losses_again is not None
+                side.engine: side.in_float64.loss_difference
+                for side in parity
+                if side.in_float64 is not None
             },
             "not_judged": [side.engine for side in parity if not side.judged],
         },

@@ -72,7 +72,11 @@ def conclusions(results: Mapping[str, Any]) -> list[str]:
         ]
         difference = parity["max_relative_gradient_difference"].get(engine)
         judged = difference is not None and engine not in parity.get("not_judged", [])
-        parts.append(f"same gradient, within {_format_difference(difference)}" if judged else
+        within = _format_difference(difference)
+        if engine in parity.get("in_float64", {}):
+            exact = _format_difference(parity["in_float64"][engine]["difference"])
+            within += f" in float32 and {exact} in float64"
+        parts.append(f"same gradient, within {within}" if judged else
                     "gradient not held to the reference's")  # fmt: skip
         sentences.append("; ".join(parts))
     return sentences
@@ -96,18 +100,25 @@ def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
                 cells.append(
                     REFUSED if problems else _format_ratio(speed_up(runs, engine, baseline))
                 )
-        difference_text = _format_difference(parity["max_relative_gradient_difference"].get(engine))
-        in_float64 = parity.get("in_float64", {}).get(engine)
-        if in_float64 is not None:
-            difference_text += f"\n64 bit: {_format_difference(in_float64['difference'])}"
-        cells.append(difference_text)
-        difference_text = _format_difference(parity["max_relative_loss_difference"].get(engine))
-        losses_again = parity.get("losses_in_float64", {}).get(engine)
-        if losses_again is not None:
-            difference_text += f"\n64 bit: {_format_difference(losses_again)}"
-        cells.append(difference_text)
+        cells += _parity_cells(parity, engine)
         table.add_row(*cells)
     return table
+
+
+def _parity_cells(parity: Mapping[str, Any], engine: str) -> list[str]:
+    """Write how far gradients and losses differ, and what float64 says of it."""
+    gradient = _format_difference(parity["max_relative_gradient_difference"].get(engine))
+    loss = _format_difference(parity["max_relative_loss_difference"].get(engine))
+    spread = parity.get("spread", {}).get(engine)
+    if spread is not None:
+        gradient += f"\nspread: {_format_difference(spread)}"
+    again = parity.get("in_float64", {}).get(engine)
+    if again is not None:
+        gradient += f"\n64 bit: {_format_difference(again['difference'])}"
+        loss += f"\n64 bit: {_format_difference(parity.get('losses_in_float64', {}).get(engine))}"
+    elif spread is not None:
+        gradient += "\n64 bit: not run"
+    return [gradient, loss]
 
 
 def engine_name(runs: Sequence[Mapping[str, Any]], label: str) -> str:

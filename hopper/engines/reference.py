@@ -85,9 +85,10 @@ class Reference:
         self.dtype = config.train.dtype
         self._device = device or torch.device("cpu")
         self._rows = EveryServersRows(graph)
-        # The reference never rounds on purpose, even if the run does.
+        # The reference never rounds on purpose, even if the run does. It draws in host memory.
         train = config.train.model_copy(update={"autocast": "off"})
-        request = Request(config.model_copy(update={"train": train}), graph)
+        sampler = config.sampler.model_copy(update={"device": "cpu"})
+        request = Request(config.model_copy(update={"train": train, "sampler": sampler}), graph)
         self._frozen = request.reads.frozen
         model = make_model(request).to(self._device)
         self._packed = PackedModel(model.train())
@@ -97,7 +98,7 @@ class Reference:
         self._trainer = make_group_trainer(request, RunLog(None), one_pass, self._device)
 
     def gradient(
-        self, epoch: int, iteration: int, parameters: Mapping[str, Tensor]
+        self, epoch: int, iteration: int, parameters: Mapping[str, Tensor], order: int = 0
     ) -> tuple[float, dict[str, Tensor]]:
         """Compute the loss of a global batch, and the gradient of every trainable parameter.
 
@@ -106,6 +107,8 @@ class Reference:
         epoch, iteration: the moment of the run, which keys draws and dropout.
         parameters: the values of all parameters of the model, by name, and of the learnable rows
             that the iteration reads, under the names of recorded parameters.
+        order: number of the order in which roots, and neighbours of a node, are summed. All orders
+            compute the same up to rounding.
 
         Returns
         -------
@@ -120,7 +123,7 @@ class Reference:
         self._set({n: v for n, v in parameters.items() if n not in learnable})
         packed, batch = self._packed, self.schedule.batch(epoch, iteration)
         packed.clear()
-        subgraphs = self._trainer.sample(batch.roots, epoch, iteration)
+        subgraphs = self._sample(batch.roots, epoch, iteration, order)
         leaves = self._leaves(learnable, subgraphs)
         self._trainer.learned = LeafRows(leaves, self._trainer.reads.tables)
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
@@ -129,6 +132,19 @@ class Reference:
             if leaf.learns:
                 gradients[f"{PREFIX}{table}"] = leaf.gradient().cpu()
         return float(packed.loss), gradients
+
+    def _sample(
+        self, roots: NDArray[np.int64], epoch: int, iteration: int, order: int
+    ) -> list[Subgraph]:
+        """Sample all roots in one pass, or for another order in two, with shuffled neighbours."""
+        if order == 0:
+            return self._trainer.sample(roots, epoch, iteration)
+        generator = np.random.default_rng(order)
+        halves = np.array_split(generator.permutation(roots), 2)
+        subgraphs = [self._trainer.sample_pass(half, epoch, iteration) for half in halves]
+        if any(getattr(part, "reads_order", False) for part in self._packed.module.modules()):
+            return subgraphs
+        return [subgraph.shuffled(generator) for subgraph in subgraphs]
 
     def _leaves(
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]

@@ -35,6 +35,12 @@ class HopEdges(NamedTuple):
     positions: NDArray[np.int64]
     """[edges] int64, position in the destination's canonical neighbour list"""
 
+    def shuffled(self, generator: np.random.Generator) -> HopEdges:
+        """Return the same edges, those of each destination in a random order."""
+        destinations = np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
+        order = np.lexsort((generator.random(self.indices.size), destinations))
+        return HopEdges(self.indptr, self.indices[order], self.positions[order])
+
 
 @dataclass(frozen=True)
 class DrawnEdges:
@@ -144,6 +150,17 @@ class Subgraph:
     def stored(self, relation: Relation) -> Relation:
         """Return the stored relation of a name."""
         return self.drawn_as.get(relation, relation)
+
+    def shuffled(self, generator: np.random.Generator) -> Subgraph:
+        """Return the same computation with the edges of each destination in a random order.
+
+        The edges must be in host memory.
+        """
+        hops = [
+            {name: edges.shuffled(generator) for name, edges in hop.items()} for hop in self.hops
+        ]
+        read = [self.stored(name) for name in self.edges]
+        return replace(self, hops=hops).with_edges(read)
 
     def with_edges(self, relations: Collection[Relation]) -> Subgraph:
         """Return this subgraph with :attr:`edges` set for some stored relations."""

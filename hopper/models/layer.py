@@ -29,6 +29,8 @@ class Layer(nn.Module):
     """how ``aggregate`` combines messages, which decides whether partial results can be combined"""
     reads_destination: ClassVar[bool] = True
     """whether ``aggregate`` reads ``h_dst`` (``update`` always may)"""
+    reads_order: ClassVar[bool] = False
+    """whether the order of a destination's edges matters, by more than rounding"""
     edge_dim: int = 0
     """the width of features of edges; 0 = the layer reads none"""
     activation: Callable[[Tensor], Tensor] | None

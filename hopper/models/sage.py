@@ -174,6 +174,7 @@ class LSTMLayer(_OverNeighbors):
     """
 
     _numbers_sent: ClassVar[int] = 4
+    reads_order = True
 
     def __init__(
         self,

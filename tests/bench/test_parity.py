@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,16 @@ from torch import Tensor
 
 from hopper.bench.parity import (
     EngineParity,
-    InFloat64,
+    GradientDifference,
+    RecordedGradient,
     check_engine,
     compare_gradients,
     compare_losses,
+    measure_spread,
     read_recorded,
     worst,
 )
-from hopper.config import Config
+from hopper.config import Config, change_config
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.models import build_model
@@ -122,27 +125,41 @@ def test_limits_depend_on_the_dtype() -> None:
     assert EngineParity("hop", "float64", (difference,), 0.0).problems
 
 
-def test_rounding_is_told_from_an_error_in_float64() -> None:
-    def judge(
-        size: float, in_float64: InFloat64 | None, dtype: str = "float32", judged: bool = True
-    ) -> EngineParity:
-        wrong = change_gradient("first.weight", torch.tensor(size))
-        difference = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
-        return EngineParity("hop", dtype, (difference,), 0.0, in_float64, judged)
+@pytest.mark.parametrize(
+    ("size", "in_float64", "problem"),
+    [
+        (3e-5, None, ""),
+        (3e-3, None, ""),
+        (3e-3, 1e-13, ""),
+        (3.9e-2, 1e-13, ""),
+        (8e-3, None, "gradients differ by 0.002, limit 0.001 in float32"),
+        (8e-2, 1e-13, "gradients differ by 0.02, limit 0.01 in float32"),
+        (3e-3, 1e-6, "gradients differ by 1e-06, limit 1e-10 in float64"),
+        (3e-3, math.nan, "gradients differ by nan, limit 1e-10 in float64"),
+        (math.nan, 1e-13, "gradients differ by nan, limit 0.01 in float32"),
+    ],
+)
+def test_float64_decides_where_float32_cannot(
+    size: float, in_float64: float | None, problem: str
+) -> None:
+    wrong = GRADIENTS | {"first.weight": torch.tensor([[4.0, -3.0 + size], [0.0, 0.0]])}
+    difference = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
+    parity = EngineParity("hop", "float32", (difference,), 0.0)
+    assert parity.needs_float64 == (not size <= 3e-5)
+    assert not replace(parity, dtype="float64").needs_float64
+    assert not replace(parity, judged=False).needs_float64
+    if in_float64 is not None:
+        again = GradientDifference(0, in_float64, {}, 0.0)
+        parity = replace(parity, in_float64=EngineParity("hop", "float64", (again,), 0.0))
+    assert parity.problems == ([f"hop: {problem}"] if problem else [])
 
-    assert not judge(4e-7, None).needs_float64
-    assert judge(1e-3, None).needs_float64
-    assert not judge(1e-3, None, "float64").needs_float64
-    assert not judge(1e-3, None, judged=False).needs_float64
-    assert "limit 1e-05 in float32" in judge(1e-3, None).problems[0]
-    assert judge(1e-3, InFloat64(1e-13, 1e-4)).problems == []
-    assert "of which rounding explains 1e-06" in judge(1e-3, InFloat64(1e-13, 1e-6)).problems[0]
-    assert "limit 1e-10 in float64" in judge(1e-3, InFloat64(1e-4, 1e-4)).problems[0]
-    assert "in float64" in judge(1e-3, InFloat64(math.nan, math.nan)).problems[0]
-    # No rounding is so large, whatever another run says.
-    assert not judge(0.5, None).needs_float64
-    assert "in float32" in judge(0.5, InFloat64(1e-13, 1.0)).problems[0]
-    assert not judge(math.nan, None).needs_float64
+
+@pytest.mark.parametrize("exact", [1e-12, 1e-6, None])
+def test_losses_are_judged_as_gradients_are(exact: float | None) -> None:
+    again = exact and EngineParity("hop", "float64", (), exact)
+    parity = EngineParity("hop", "float32", (), 1.6e-3, in_float64=again or None)
+    assert parity.needs_float64
+    assert bool(parity.problems) == (exact != 1e-12)
 
 
 def test_engines_that_round_on_purpose_have_to_be_near() -> None:
@@ -156,6 +173,26 @@ def test_engines_that_round_on_purpose_have_to_be_near() -> None:
     assert len(EngineParity("c", "float32", (far,), 0.0, judged=False).problems) == 2
     broken = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
     assert "nan" in EngineParity("c", "float32", (broken,), math.nan, judged=False).problems[0]
+
+
+def test_the_spread_of_one_process_shows_gates_that_rounding_opens(
+    tiny_config: Config, tiny_graph: PartitionedGraph
+) -> None:
+    config = change_config(tiny_config, model={"dropout": 0.0})
+    exact_config = change_config(config, train={"dtype": "float64"})
+    rounded, exact = (Reference(each, tiny_graph, 2) for each in (config, exact_config))
+    module = rounded._packed.module
+    parameters = {name: value.detach().clone() for name, value in module.named_parameters()}
+    moment = RecordedGradient(Path(), 0, 0, 0, 0.0, parameters, {})
+    assert 1e-9 < measure_spread(rounded, moment) < 1e-5
+    rows: list[Tensor] = []
+    module.layers[0].register_forward_hook(lambda _, __, output: rows.append(output.detach()))
+    rounded.gradient(0, 0, parameters)
+    # The input of one gate of every unit becomes zero, up to rounding.
+    opened = torch.where(rows[0] > 0, rows[0], torch.inf).amin(0)
+    parameters["layers.0.self_linear.bias"] -= torch.where(opened.isfinite(), opened, 0)
+    assert measure_spread(rounded, moment) > 1e-4
+    assert measure_spread(exact, moment) < 1e-12
 
 
 Record = Callable[..., Path]

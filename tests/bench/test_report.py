@@ -135,14 +135,14 @@ def test_unequal_engines_get_no_speed_up_anywhere(tmp_path: Path) -> None:
     folder = write_ab(tmp_path / "ab", results)
     assert h1(folder) == "No speed-up can be told"
     page = report(folder)
-    assert "hop: gradients differ by nan, limit 1e-05 in float32" in page.text
+    assert "hop: gradients differ by nan, limit 0.001 in float32" in page.text
     assert "×" not in page.text
     assert "as fast as" not in page.text
     assert any(attrs.get("role") == "alert" for _, attrs in page.elements)
     assert "2.02 s" in page.text
 
 
-@pytest.mark.parametrize("value", [1.1e-5, None])
+@pytest.mark.parametrize("value", [1.1e-3, None])
 def test_losses_beyond_the_limit_or_unchecked_refuse_speed_ups(tmp_path: Path, value: Any) -> None:
     results = sound_results()
     differences = results["parity"]["max_relative_loss_difference"]
@@ -150,7 +150,7 @@ def test_losses_beyond_the_limit_or_unchecked_refuse_speed_ups(tmp_path: Path, v
     if value is None:
         del differences["hop"]
     text = report(write_ab(tmp_path / "ab", results)).text
-    phrase = "differ by 1.1e-05" if value else "were not compared with the reference's"
+    phrase = "differ by 0.0011" if value else "were not compared with the reference's"
     assert f"hop: losses {phrase}" in text
     assert "No speed-up can be told" in text
 
@@ -232,15 +232,15 @@ def test_divided_layers_show_who_does_how_much(tmp_path: Path) -> None:
 
 def test_rounding_settled_in_float64_is_no_failure(tmp_path: Path) -> None:
     results = sound_results()
-    results["parity"]["max_relative_gradient_difference"]["hop"] = 3e-5
+    results["parity"]["max_relative_gradient_difference"]["hop"] = 3e-3
     assert "Refused" in report(write_ab(tmp_path / "unsettled", results)).text
-    results["parity"]["in_float64"] = {"hop": {"difference": 1e-14, "rounding": 2e-5}}
+    results["parity"]["in_float64"] = {"hop": {"difference": 1e-14}}
+    results["parity"]["spread"] = {"hop": 2e-3}
     settled = report(write_ab(tmp_path / "settled", results)).text
     assert "Refused" not in settled
     assert "run again in float64, 1.0e-14, limit 1e-10" in settled
-    results["parity"]["in_float64"] = {"hop": {"difference": 1e-14, "rounding": 2e-6}}
-    assert "of which rounding explains 2e-06" in report(write_ab(tmp_path / "more", results)).text
-    results["parity"]["in_float64"] = {"hop": {"difference": 1e-6, "rounding": 2e-5}}
+    assert "one process in other orders 2.0e-03" in settled
+    results["parity"]["in_float64"] = {"hop": {"difference": 1e-6}}
     assert "Refused" in report(write_ab(tmp_path / "wrong", results)).text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper.bench.parity import RecordedGradient, check_engine, read_recorded
+from hopper.bench.parity import RecordedGradient, check_engine, compare_gradients, read_recorded
 from hopper.config import make_config
 from hopper.engines.reference import Reference
 from hopper.partition import PartitionedGraph
@@ -34,4 +34,18 @@ def assert_exact(
     parity = check_engine(name or str(values), "float64", reference, recorded)
     assert parity.gradient_difference < 1e-10, parity
     assert parity.loss_difference < 1e-10, parity
+    _assert_other_orders_round_only(reference, recorded[0], name)
     return reference, recorded
+
+
+def _assert_other_orders_round_only(
+    reference: Reference, moment: RecordedGradient, name: str
+) -> None:
+    """Assert that another order of summation changes the gradient of one process by rounding."""
+    where = moment.epoch, moment.iteration, moment.parameters
+    (loss, gradients), (other_loss, others) = (
+        reference.gradient(*where, order) for order in (0, 1)
+    )
+    difference = compare_gradients(moment.step, others, gradients, other_loss, loss)
+    assert difference.largest < 1e-10, (name, difference)
+    assert difference.loss < 1e-10, (name, difference)

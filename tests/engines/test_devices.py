@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from hopper.bench.parity import (
-    GRADIENT_LIMITS,
-    LOSS_CEILING,
-    LOSS_LIMITS,
-    ROUNDING_CEILING,
+    LIMITS,
+    SETTLED_LIMIT,
     check_engine,
     read_recorded,
 )
@@ -105,8 +103,8 @@ def test_messages_through_host_memory_are_the_same(
 @pytest.mark.parametrize(
     ("dtype", "limit", "loss_limit"),
     [
-        ("float64", GRADIENT_LIMITS["float64"], LOSS_LIMITS["float64"]),
-        ("float32", ROUNDING_CEILING, LOSS_CEILING),
+        ("float64", LIMITS["gradients"]["float64"], LIMITS["losses"]["float64"]),
+        ("float32", SETTLED_LIMIT, SETTLED_LIMIT),
     ],
 )
 def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(

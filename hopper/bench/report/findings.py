@@ -6,13 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopper.bench.parity import (
-    GRADIENT_LIMITS,
-    LOSS_LIMITS,
-    InFloat64,
-    judge_gradient,
-    judge_losses,
-)
+from hopper.bench.parity import LIMITS, judge
 from hopper.bench.report.source import Parity, Run, Source
 from hopper.bench.statistics import BASELINES, Figures, fewer_bytes, figures, speed_up
 from hopper.engines import ENGINE_CLASSES
@@ -30,6 +24,7 @@ class Findings:
     rounding: names that round on purpose. Their gradients only have to be near.
     wrong_losses: names whose losses do not pass.
     in_float64, losses_in_float64: by name, the results in float64 where float32 could not judge.
+    spread: by name, how far one process in float32 differs between orders of summation.
     ratios: by baseline and name, the speed-up. The baseline itself has none.
     byte_ratios: the same for bytes. None if one of the two sends none.
     unpaired: sentences about comparisons that cannot be made.
@@ -40,7 +35,8 @@ class Findings:
     gradients: Mapping[str, float | None]
     wrong_gradients: Mapping[str, str]
     rounding: frozenset[str]
-    in_float64: Mapping[str, InFloat64]
+    in_float64: Mapping[str, float]
+    spread: Mapping[str, float]
     wrong_losses: frozenset[str]
     losses_in_float64: Mapping[str, float]
     losses: Mapping[str, float | None]
@@ -71,19 +67,17 @@ def find(source: Source) -> Findings:
         )
     )
     rounding = frozenset(parity.not_judged)
-    in_float64 = {
-        name: InFloat64(check.difference, check.rounding)
-        for name, check in parity.in_float64.items()
-    }
+    in_float64 = {name: check.difference for name, check in parity.in_float64.items()}
     wrong_gradients: dict[str, str] = {}
     wrong_losses: dict[str, str] = {}
     for name in source.names:
         gradient, loss, is_judged = gradients[name], losses[name], name not in rounding
         if gradient is not None:
-            words = judge_gradient(gradient, dtype, in_float64.get(name), is_judged)
+            words = judge("gradients", gradient, dtype, in_float64.get(name), is_judged)
             wrong_gradients |= {name: words} if words else {}
         if loss is not None:
-            words = judge_losses(loss, dtype, parity.losses_in_float64.get(name), is_judged)
+            again = parity.losses_in_float64.get(name)
+            words = judge("losses", loss, dtype, again, is_judged)
             wrong_losses |= {name: words} if words else {}
     problems = []
     if source.kind == "ab":
@@ -99,10 +93,11 @@ def find(source: Source) -> Findings:
         rounding=rounding,
         losses=losses,
         in_float64=in_float64,
+        spread=parity.spread,
         wrong_losses=frozenset(wrong_losses),
         losses_in_float64=parity.losses_in_float64,
-        gradient_limit=GRADIENT_LIMITS[dtype],
-        loss_limit=LOSS_LIMITS[dtype],
+        gradient_limit=LIMITS["gradients"][dtype],
+        loss_limit=LIMITS["losses"][dtype],
         problems=tuple(problems),
         baselines=tuple(name for name in BASELINES if name in source.names),
         ratios=ratios,
@@ -127,7 +122,7 @@ def _find_dtype(source: Source) -> str:
     """Return the dtype whose limits apply: the configured one, or float32 if it has no limits."""
     train = source.results.config.get("train", {})
     dtype = str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
-    return dtype if dtype in GRADIENT_LIMITS else "float32"
+    return dtype if dtype in LIMITS["gradients"] else "float32"
 
 
 def _find_problems(

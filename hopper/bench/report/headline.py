@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from hopper.bench.parity import GRADIENT_LIMITS
+from hopper.bench.parity import LIMITS
 from hopper.bench.report import bars, units
 from hopper.bench.report.colours import colour_classes
 from hopper.bench.report.findings import Findings
@@ -120,13 +120,11 @@ def _lead(source: Source, findings: Findings) -> str:
             f" All exact engines computed the same gradient: largest relative difference "
             f"{max(checked.values()):.1e}, limit {findings.gradient_limit:g}."
         )
-    rechecked = [
-        findings.in_float64[name].difference for name in checked if name in findings.in_float64
-    ]
+    rechecked = [findings.in_float64[name] for name in checked if name in findings.in_float64]
     if rechecked:
         text += (
             f" What is above the limit is rounding: run again in float64, {max(rechecked):.1e}, "
-            f"limit {GRADIENT_LIMITS['float64']:g}."
+            f"limit {LIMITS['gradients']['float64']:g}."
         )
     if rounds < 2:
         text += " One round only: no ratio has an interval."

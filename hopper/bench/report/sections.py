@@ -177,8 +177,7 @@ def _interfaces(source: Source) -> Child:
 def learning(source: Source, findings: Findings) -> list[Child]:
     """Show the losses of the first round in one plot, and the scores of an A/B."""
     dtype = str(source.results.config.get("train", {}).get("dtype", "float32"))
-    compared = COMPARED_LOSSES.get(dtype)
-    last = float("inf") if compared is None else float(compared)
+    last = COMPARED_LOSSES if dtype == "float32" else float("inf")
     limit: tuple[float, float] | None = (findings.loss_limit, last)
     per_iteration = all(
         len(epoch.iteration_losses) == epoch.iterations
@@ -279,7 +278,9 @@ def _parity(source: Source, findings: Findings) -> Child:
         in_float64 = findings.in_float64.get(name)
         what = "exact" if is_exact else "approximate"
         if in_float64 is not None:
-            what += f"; gradients in float64 {units.difference(in_float64.difference)}"
+            what += f"; gradients in float64 {units.difference(in_float64)}"
+        if name in findings.spread:
+            what += f"; one process in other orders {units.difference(findings.spread[name])}"
         if name in findings.losses_in_float64:
             what += f"; losses in float64 {units.difference(findings.losses_in_float64[name])}"
         rows.append([name, *cells, what])
@@ -287,7 +288,8 @@ def _parity(source: Source, findings: Findings) -> Child:
     return figure(
         "Parity",
         f"Largest relative differences. {reference[:1].upper()}{reference[1:]}.",
-        table(f"Limits: gradients {findings.gradient_limit:g}, losses {findings.loss_limit:g}",
+        table(f"Limits: gradients {findings.gradient_limit:g}, losses {findings.loss_limit:g}; "
+              "float64 decides on float32 beyond them",
               ["engine", "gradients", "losses", ""], rows, hidden=False),
     )  # fmt: skip
 

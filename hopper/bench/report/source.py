@@ -134,10 +134,9 @@ class Run(_Scored):
 
 
 class Again(_Read):
-    """Differences in float64 (:class:`hopper.bench.parity.InFloat64`)."""
+    """A gradient's difference in float64."""
 
     difference: float
-    rounding: float
 
 
 class Parity(_Read):
@@ -146,12 +145,15 @@ class Parity(_Read):
     Attributes
     ----------
     in_float64, losses_in_float64: the engines that float32 could not judge.
+    spread: by engine that float32 could not judge, how far one process in float32 differs between
+        orders of summation.
     not_judged: the engines that round on purpose.
     """
 
     reference: str = ""
     max_relative_gradient_difference: dict[str, float] = {}
     in_float64: dict[str, Again] = {}
+    spread: dict[str, float] = {}
     max_relative_loss_difference: dict[str, float] = {}
     losses_in_float64: dict[str, float] = {}
     not_judged: list[str] = []
