@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=${HOPPER_VENV:-.venv}
-scripts/make_environment.sh "$venv" dev,dgl
+scripts/make_environment.sh "$venv" dev
 bin=$(cd "$venv/bin" && pwd)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from hopper import GraphDirectory, GraphError
 from hopper.graph.importers import ImportOptions, import_graph, import_here
@@ -14,8 +16,6 @@ from hopper.graph.importers.table_folder import read_folder
 from hopper.graph.layout import names_file
 from hopper.graph.schema import Relation
 
-pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 EDGES = Relation("node", "edge", "node")
 
 

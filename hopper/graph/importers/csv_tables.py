@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError
 from hopper.graph.importers.csv_lines import find_line, read_header, read_lines
 from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
 from hopper.graph.importers.label_columns import Read, kind_of
@@ -32,7 +32,6 @@ class CsvFile:
     Raises
     ------
     GraphError: the header is missing or repeats a column.
-    RequestError: pyarrow is missing.
     """
 
     texts_count = True
@@ -40,13 +39,6 @@ class CsvFile:
     def __init__(self, file: Path) -> None:
         self.file, self.where = file, f"{file}: line 1"
         self.names: Sequence[str] = read_header(file)
-        try:
-            import pyarrow.csv  # noqa: F401
-        except ImportError as error:
-            raise RequestError(
-                f"import csv: pyarrow cannot be imported ({error}); install it with: pip install "
-                "'hopper-gnn[tables]'"
-            ) from error
 
     def estimate_rows(self) -> int:
         """Estimate the number of rows from the number of lines in the first MiB."""
