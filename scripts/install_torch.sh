@@ -13,7 +13,7 @@ if [[ $here == "$version"* ]]; then
   exit 0
 fi
 # Sizes of the wheels for Linux on x86-64, and of what they install.
-cuda="about 2.7 GB to download and 4.7 GB on disk"
+cuda="about 2.7 GB to download and 4.8 GB on disk"
 options=()
 if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   echo "installing torch $version for CUDA, since there is a GPU: $cuda"
