@@ -51,7 +51,13 @@ find_python() {
   return 1
 }
 
-if ! [[ -x $venv/bin/python && -z $(refusal "$venv/bin/python") ]]; then
+if [[ -x $venv/bin/python && -z $(refusal "$venv/bin/python") ]]; then
+  here=$("$venv/bin/python" --version)
+  if [[ -n ${HOPPER_PYTHON:-} && $here != "$("$HOPPER_PYTHON" --version 2>&1)" ]]; then
+    echo "error: $venv has $here, not that of HOPPER_PYTHON=$HOPPER_PYTHON; remove it or name another" >&2
+    exit 1
+  fi
+else
   python=$(find_python)
   echo "making $venv with $("$python" --version)"
   "$python" -m venv --clear "$venv"

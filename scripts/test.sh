@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that has to hold: format, lint, types, the whole test suite with DGL, and the wheel in an
-# empty environment without DGL.
+# Everything that has to hold: format, lint, types, the whole test suite, with DGL on Python 3.11, and
+# the wheel in an empty environment without DGL.
 #
 #   ./scripts/test.sh
 #

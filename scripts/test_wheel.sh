@@ -80,6 +80,8 @@ run_dir = "run"
 TOML
 hopper train train.toml
 test -s run/summary.json
+hopper predict run --out labels
+compgen -G 'labels/*.parquet' >"$work/list"
 
 say "the papers' experiments, which only a checkout has"
 if hopper bench paper --list 2>refused; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,27 @@ def test_shellcheck_finds_nothing() -> None:
     assert shellcheck.returncode == 0, shellcheck.stdout + shellcheck.stderr
 
 
+def write_python(file: Path, variables: str = "") -> Path:
+    """Write a script that is this interpreter with some variables."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'#!/bin/sh\n{variables}exec {sys.executable} "$@"\n')
+    file.chmod(0o755)
+    return file
+
+
+def refuse_environment(venv: Path, python: Path) -> str:
+    """The one line with which an environment is refused."""
+    made = subprocess.run(
+        [REPOSITORY / "scripts" / "make_environment.sh", venv, "dgl"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HOPPER_PYTHON": str(python)},
+    )
+    assert made.returncode == 1
+    [line] = made.stderr.splitlines()
+    return line
+
+
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
@@ -41,20 +63,18 @@ def test_shellcheck_finds_nothing() -> None:
 def test_an_interpreter_that_will_not_do_is_told_why(
     change: str, refusal: str, tmp_path: Path
 ) -> None:
-    python = tmp_path / "python"
     (tmp_path / "sitecustomize.py").write_text(f"import sys\n{change}\n")
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    made = subprocess.run(
-        [REPOSITORY / "scripts" / "make_environment.sh", tmp_path / "venv", "dgl"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"HOPPER_PYTHON": str(python)},
-    )
-    assert made.returncode == 1
-    [line] = made.stderr.splitlines()
-    assert f"error: {python} {refusal}" in line
+    python = write_python(tmp_path / "python", f"PYTHONPATH={tmp_path} ")
+    assert f"error: {python} {refusal}" in refuse_environment(tmp_path / "venv", python)
     assert not (tmp_path / "venv").exists()
+
+
+def test_an_environment_of_another_python_is_kept(tmp_path: Path) -> None:
+    write_python(tmp_path / "venv" / "bin" / "python")
+    (tmp_path / "python").write_text("#!/bin/sh\necho Python 3.12.99\n")
+    (tmp_path / "python").chmod(0o755)
+    line = refuse_environment(tmp_path / "venv", tmp_path / "python")
+    assert f"has Python {platform.python_version()}, not that of HOPPER_PYTHON" in line
 
 
 def test_claimed_versions_of_python_are_those_that_environments_are_made_with() -> None:
