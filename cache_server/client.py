@@ -11,7 +11,6 @@ from typing import Any
 
 import grpc
 import numpy as np
-from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
 from cache_server.ask import Operation, Question, begin_all, run_all
@@ -268,9 +267,9 @@ class FeatureClient:
             self._ids_per_request = min(self._ids_per_request, description.ids_per_request)
 
     def _says_serving(self, patience: Patience) -> bool:
-        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        request = features_pb2.HealthCheckRequest(service=SERVICE)
         reply = self._attempt(CHECK, request, patience)
-        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+        return bool(reply.status == features_pb2.HealthCheckResponse.SERVING)
 
     def _patience(
         self, server: int, operation: str, deadline: Deadline, stop: threading.Event

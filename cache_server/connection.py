@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import grpc
 from grpc.experimental import ChannelOptions
-from grpc_health.v1 import health_pb2_grpc
 
 from cache_server.errors import SecurityError
 from cache_server.events import events
@@ -97,7 +96,11 @@ class Connection:
                 request_serializer=features_pb2.DescribeRequest.SerializeToString,
                 response_deserializer=features_pb2.ServerDescription.FromString,
             ),
-            CHECK: health_pb2_grpc.HealthStub(channel).Check,
+            CHECK: channel.unary_unary(
+                CHECK,
+                request_serializer=features_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=features_pb2.HealthCheckResponse.FromString,
+            ),
         }
 
 

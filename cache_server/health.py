@@ -11,10 +11,10 @@ import sys
 from typing import Final
 
 import grpc
-from grpc_health.v1 import health_pb2
 
 from cache_server.connection import Connection
 from cache_server.errors import SecurityError
+from cache_server.generated import features_pb2
 from cache_server.security import Security, Token
 from cache_server.wire import CHECK, SERVICE
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         security.check_client([options.address])
         token = Token(options.token_file) if options.token_file else None
         connection = Connection(options.address, security, token)
-        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        request = features_pb2.HealthCheckRequest(service=SERVICE)
         try:
             reply = connection.call(CHECK, request, options.timeout)
         finally:
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         reason = error.details() if isinstance(error, grpc.RpcError) else error
         print(f"error: {options.address}: {reason}", file=sys.stderr)
         return 1
-    if reply.status != health_pb2.HealthCheckResponse.SERVING:
+    if reply.status != features_pb2.HealthCheckResponse.SERVING:
         print(f"error: {options.address}: does not serve", file=sys.stderr)
         return 1
     return 0

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import grpc
 import numpy as np
 from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
 from cache_server.defaults import IDS_PER_REQUEST
@@ -136,7 +135,7 @@ class FeatureServicer:
     def check(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answer with a ``HealthCheckResponse`` of the standard health service."""
         try:
-            service = _decode(health_pb2.HealthCheckRequest, request).service
+            service = _decode(features_pb2.HealthCheckRequest, request).service
         except BadRequest as error:
             self._refuse_at_once("Check", context, str(error))
             return b""
@@ -145,9 +144,9 @@ class FeatureServicer:
             self._refuse_at_once("Check", context, text, grpc.StatusCode.NOT_FOUND)
             return b""
         self.metrics.count_request("Check", grpc.StatusCode.OK)
-        statuses = health_pb2.HealthCheckResponse
+        statuses = features_pb2.HealthCheckResponse
         status = statuses.SERVING if self.is_serving else statuses.NOT_SERVING
-        return health_pb2.HealthCheckResponse(status=status).SerializeToString()
+        return features_pb2.HealthCheckResponse(status=status).SerializeToString()
 
     def handlers(self, quick: futures.ThreadPoolExecutor) -> list[grpc.GenericRpcHandler]:
         """Return the handlers of all methods, which take and return serialised messages.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import ConfigError
+from hopper.errors import ConfigError, cannot_import
 
 Array = Any
 """An array of the array module in use."""
@@ -26,9 +26,7 @@ def array_module(device: str) -> ModuleType:
     try:
         import cupy
     except ImportError as error:
-        raise ConfigError(
-            f"device {device!r}: arrays there need CuPy: pip install 'hopper-gnn[gpu]' ({error})"
-        ) from None
+        raise ConfigError(cannot_import(f"device {device!r}", "cupy", error)) from error
     module: ModuleType = cupy
     return module
 

@@ -24,6 +24,8 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
+_PACKAGES: Final = {"cupy": "cupy-cuda13x", "dgl": "dgl==1.1.3 setuptools packaging"}
+"""by library, what is installed for it if that has another name"""
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
@@ -134,6 +136,15 @@ class RunEnded(ClusterError):
 
 class ServerLost(ClusterError):
     """A feature server ended or cannot be reached."""
+
+
+def cannot_import(what: str, library: str, why: object = "not installed") -> str:
+    """Say in a line that something needs a library that is not installed, and how to install it.
+
+    Extras are not named: Hopper is on no index, so their names install nothing outside a checkout.
+    """
+    package = _PACKAGES.get(library, library)
+    return f"{what} needs {library}, which cannot be imported ({why}); pip install {package}"
 
 
 def explain_os_error(error: OSError, default: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from hopper.errors import RequestError
+from hopper.errors import RequestError, cannot_import
 
 _CONNECT_SECONDS: Final = 10.0
 _LOOPBACK: Final = "127.0.0.1"
@@ -85,6 +85,4 @@ def _import_ray(option: str) -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise RequestError(
-            f"{option}: Ray is not installed; pip install 'hopper-gnn[ray]'"
-        ) from None
+        raise RequestError(cannot_import(option, "ray")) from None

@@ -26,8 +26,12 @@ say "metadata and content"
 
 say "install into an empty environment"
 "$python" -m venv "$work/venv"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+export PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+scripts/install_torch.sh "$work/venv/bin/python"
+"$work/venv/bin/python" -m pip install -c constraints.txt \
   "$dist"/*.whl pytest pytest-timeout hypothesis
+# torch's build for CUDA brings it.
+"$work/venv/bin/python" -m pip uninstall --yes triton
 
 # Away from the checkout, so that only what was installed can be imported.
 cp -r tests docs examples pyproject.toml "$work/"
@@ -76,6 +80,8 @@ run_dir = "run"
 TOML
 hopper train train.toml
 test -s run/summary.json
+hopper predict run --out labels
+compgen -G 'labels/*.parquet' >"$work/list"
 
 say "the papers' experiments, which only a checkout has"
 if hopper bench paper --list 2>refused; then

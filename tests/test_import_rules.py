@@ -87,7 +87,8 @@ HOMES = {
     "triton": ("hopper.ops",),
     "duckdb": ("hopper.graph.importers",),
     "grpc": ("cache_server",),
-    "grpc_health": ("cache_server",),
+    # Its messages refuse every protobuf that is older than their compiler.
+    "grpc_health": (),
     "prometheus_client": (
         "cache_server.metrics",
         "cache_server.metrics_port",

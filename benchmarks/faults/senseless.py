@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from grpc_health.v1 import health_pb2
 
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard
@@ -94,7 +93,7 @@ class Requests:
         if method == DESCRIBE:
             return method, features_pb2.DescribeRequest()
         if method == CHECK:
-            return method, health_pb2.HealthCheckRequest(service="")
+            return method, features_pb2.HealthCheckRequest(service="")
         draws = [
             features_pb2.NeighborDraw(
                 relation=self._draw.choice(self._relations), nodes=self._ids().tobytes(),

@@ -57,19 +57,28 @@ _POOL.AddSerializedFile(
     b'division\x18\x06 \x01(\tR\x08division'
     b'\x1a;\n\rVersionsEntry\x12\x10\n\x03key'
     b'\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01'
-    b'(\tR\x05value:\x028\x012\x9f\x02\n\x0eFeatur'
-    b'eService\x12Q\n\tFetchRows\x12$.'
-    b'hopper.features.v1.Fetch'
-    b'RowsRequest\x1a\x1c.hopper.fea'
-    b'tures.v1.RowChunk0\x01\x12b\n\x0fS'
-    b'ampleNeighbors\x12*.hopper.'
-    b'features.v1.SampleNeighb'
-    b'orsRequest\x1a!.hopper.feat'
-    b'ures.v1.NeighborChunk0\x01\x12'
-    b'V\n\x08Describe\x12#.hopper.fea'
-    b'tures.v1.DescribeRequest'
-    b'\x1a%.hopper.features.v1.Se'
-    b'rverDescriptionb\x06proto3'
+    b'(\tR\x05value:\x028\x01".\n\x12HealthC'
+    b'heckRequest\x12\x18\n\x07service\x18\x01'
+    b' \x01(\tR\x07service"\xa0\x01\n\x13Health'
+    b'CheckResponse\x12M\n\x06status\x18'
+    b'\x01 \x01(\x0e25.hopper.features.'
+    b'v1.HealthCheckResponse.S'
+    b'ervingStatusR\x06status":\n\r'
+    b'ServingStatus\x12\x0b\n\x07UNKNOWN'
+    b'\x10\x00\x12\x0b\n\x07SERVING\x10\x01\x12\x0f\n\x0bNOT_S'
+    b'ERVING\x10\x022\x9f\x02\n\x0eFeatureServ'
+    b'ice\x12Q\n\tFetchRows\x12$.hoppe'
+    b'r.features.v1.FetchRowsR'
+    b'equest\x1a\x1c.hopper.features'
+    b'.v1.RowChunk0\x01\x12b\n\x0fSample'
+    b'Neighbors\x12*.hopper.featu'
+    b'res.v1.SampleNeighborsRe'
+    b'quest\x1a!.hopper.features.'
+    b'v1.NeighborChunk0\x01\x12V\n\x08De'
+    b'scribe\x12#.hopper.features'
+    b'.v1.DescribeRequest\x1a%.ho'
+    b'pper.features.v1.ServerD'
+    b'escriptionb\x06proto3'
 )
 
 
@@ -85,3 +94,5 @@ NeighborChunk = _message("NeighborChunk")
 DescribeRequest = _message("DescribeRequest")
 TableDescription = _message("TableDescription")
 ServerDescription = _message("ServerDescription")
+HealthCheckRequest = _message("HealthCheckRequest")
+HealthCheckResponse = _message("HealthCheckResponse")

@@ -42,7 +42,7 @@ def check_device(case: Case) -> Iterator[Finding]:
     yield fine(subject, f"{torch.cuda.device_count()} × {name}, for {case.ranks_text}")
     if find_spec("triton") is None:
         text = "Triton is not installed: message passing takes torch's kernels"
-        yield warning("Triton", text, "pip install 'hopper-gnn[gpu]' for faster ones")
+        yield warning("Triton", text, "pip install triton for faster ones")
 
 
 def check_threads(case: Case) -> Iterator[Finding]:

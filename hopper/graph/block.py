@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device_copies import to_device
-from hopper.errors import RequestError
+from hopper.errors import RequestError, cannot_import
 from hopper.graph.schema import Relation
 
 
@@ -244,10 +244,7 @@ class Block(Edges):
         try:
             import dgl
         except ImportError as error:
-            raise RequestError(
-                f"Block.to_dgl: DGL cannot be imported ({error}); install it with: "
-                "pip install 'hopper-gnn[dgl]'"
-            ) from error
+            raise RequestError(cannot_import("Block.to_dgl", "dgl", error)) from error
         ends = self.indices.cpu(), self.destinations().cpu()
         block = dgl.create_block(ends, num_src_nodes=self.num_src, num_dst_nodes=self.num_dst)
         return block.to(self.device)

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from hopper.errors import ConfigError, HopperError
+from hopper.errors import ConfigError, HopperError, cannot_import
 from hopper.graph.schema import TargetKind
 from hopper.models.class_scores import count_claims
 from hopper.models.label_examples import ROOTS, make_examples, make_rank_examples
@@ -126,10 +126,8 @@ def _curve_score(what: str, classes: int, logits: Tensor, labels: Tensor) -> flo
     try:
         from torchmetrics.functional import classification
     except ImportError as error:
-        raise ConfigError(
-            f"train.metric: areas under curves are computed by torchmetrics ({error}); install it "
-            "with: pip install 'hopper-gnn[metrics]'"
-        ) from error
+        text = cannot_import("train.metric: an area under a curve", "torchmetrics", error)
+        raise ConfigError(text) from error
     logits = logits.double()
     if labels.dim() == 2:
         compute = getattr(classification, f"multilabel_{what}")

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import RequestError
+from hopper.errors import RequestError, cannot_import
 from hopper.graph.array_file import create_array, save_array
 from hopper.partition.symmetrise import Adjacency
 from hopper.scratch import scratch_folder
@@ -42,10 +42,8 @@ def choose_backend(name: str = "auto") -> Backend:
         return "dgl"
     if name != "dgl" and _is_installed("pymetis"):
         return "pymetis"
-    missing = "DGL (pip install 'hopper-gnn[dgl]')" if name == "dgl" else "pymetis"
-    raise RequestError(
-        f"METIS needs {missing}, which is not installed; --method stream needs neither"
-    )
+    library = "dgl" if name == "dgl" else "pymetis"
+    raise RequestError(f"{cannot_import('METIS', library)}, or use --method stream")
 
 
 def assign_metis(

@@ -16,7 +16,7 @@ from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.predict.description import begin_description, count_predicted
 from hopper.predict.order import WORK_FOLDER, Order, PredictionRequest
-from hopper.predict.parts import Predictions, check_format
+from hopper.predict.parts import Predictions
 from hopper.predict.trained import TrainedRun
 from hopper.scratch import scratch_folder
 from hopper.train.launch import (
@@ -130,7 +130,6 @@ def _prepare(
         at=prediction.at,
     )
     order.check(target, in_time=request.reads_times)
-    check_format(order.format)
     trained.check(request)
     check_output(
         trained.load_model(), order.output(target.predicted), by_relation=bool(graph.holdings)

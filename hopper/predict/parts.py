@@ -22,7 +22,6 @@ from hopper.whole_files import replacing
 LABEL_NAME: Final = "label_name"
 """the column with names of classes"""
 _ROWS_AT_ONCE: Final = 1 << 16
-_INSTALL: Final = "install it with: pip install 'hopper-gnn[parquet]'"
 
 
 Columns = dict[str, tuple[type[str] | type[int], Callable[[slice, NDArray[Any]], Any]]]
@@ -66,17 +65,6 @@ def ids_file(part: Path) -> Path:
     return part.with_name(part.name.replace("part-", "ids-"))
 
 
-def check_format(file_format: Format) -> None:
-    """Check that the library of a format is installed.
-
-    Raises
-    ------
-    RequestError: it is not; names what to install.
-    """
-    if file_format == "parquet":
-        _pyarrow()
-
-
 def write_part(
     file: Path,
     part: Part,
@@ -107,7 +95,9 @@ def write_part(
             for _, values in rows:
                 stream.write(np.ascontiguousarray(values).data)
         return
-    arrow, parquet = _pyarrow()
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     arrow_type = arrow.from_numpy_dtype(sample.dtype)
     if sample.ndim == 2:
         arrow_type = arrow.list_(arrow_type, sample.shape[1])
@@ -152,7 +142,7 @@ class Predictions:
         Raises
         ------
         GraphError: the folder has no prediction, or parts are missing or altered.
-        RequestError: the prediction is not finished, or the format's library is not installed.
+        RequestError: the prediction is not finished.
         """
         out = Path(folder)
         order, description = read_order(out)
@@ -197,7 +187,8 @@ def _read(file: Path, order: Order) -> Predictions:
     if file.suffix == ".npy":
         values = np.load(file, mmap_mode="r", allow_pickle=False)
         return Predictions(open_array(ids_file(file), "ids", np.int64, (len(values),)), values)
-    _, parquet = _pyarrow()
+    from pyarrow import parquet
+
     table = parquet.read_table(file)
     ids, column = (table.column(name).combine_chunks() for name in ("id", order.what))
     names = None
@@ -207,14 +198,3 @@ def _read(file: Path, order: Order) -> Predictions:
     array = values.to_numpy(zero_copy_only=False)
     width = getattr(column.type, "list_size", 0)
     return Predictions(ids.to_numpy(), array.reshape(-1, width) if width else array, names)
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise RequestError(
-            f"--format parquet: pyarrow cannot be imported ({error}); {_INSTALL}"
-        ) from error
-    return pyarrow, pyarrow.parquet

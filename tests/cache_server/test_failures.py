@@ -11,7 +11,6 @@ import numpy as np
 import psutil
 import pytest
 import xxhash
-from grpc_health.v1 import health_pb2
 
 from cache_server.client import FeatureClient
 from cache_server.errors import (
@@ -314,7 +313,7 @@ class DescribedServer:
 
     def __init__(self, **described):
         reply = features_pb2.ServerDescription(server=0, servers=1, **described)
-        serving = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+        serving = features_pb2.HealthCheckResponse(status=features_pb2.HealthCheckResponse.SERVING)
         self._server = grpc.server(ThreadPoolExecutor(2))
         for service, method, answer in (
             (SERVICE, "Describe", reply),

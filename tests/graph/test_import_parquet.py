@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from hopper import GraphDirectory, GraphError
 from hopper.graph.importers import ImportOptions, import_graph, import_here
@@ -15,8 +17,6 @@ from hopper.graph.importers.table_folder import read_folder
 from hopper.graph.layout import names_file
 from hopper.graph.schema import Relation
 
-pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 EDGES = Relation("node", "edge", "node")
 
 

@@ -54,8 +54,6 @@ def make_people() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_tables(kind: Kind, tmp_path: Path) -> None:
-    if kind == "parquet":
-        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     source = write(tmp_path / "tables", kind, make_people())
     with pytest.raises(GraphError, match=r"row 1, column age: expected a finite .* --missing mean"):
         import_graph(kind, source, tmp_path / "refused")

@@ -58,7 +58,6 @@ def test_times_are_read_from_tables(tables: Path, tmp_path: Path) -> None:
 
 def test_times_are_read_from_parquet(tables: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
     folder = tmp_path / "parquet"
     folder.mkdir()
     dates = ["2026-05-31", "2026-05-31T10:00:00", "2026-06-01", "2026-06-02"]

@@ -15,7 +15,7 @@ from hopper.cli import main
 from hopper.train.ray_machine import free_port
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed (hopper-gnn[ray])"
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed"
 )
 MARK = "RAY_LAUNCHED_BY"
 

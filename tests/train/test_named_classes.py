@@ -113,8 +113,6 @@ def test_moved_columns_are_refused_until_they_are_encoded_alike(
 def test_predictions_show_names_of_nodes_and_classes(
     file_format: str, trained_run: hopper.RunResult, tmp_path: Path
 ) -> None:
-    if file_format == "parquet":
-        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     predictions = hopper.predict(trained_run.run_dir, out=tmp_path / "out", format=file_format)
     assert predictions.label_names == COLOURS
     labels = GraphDirectory.open(Path(trained_run.run_dir).parent / "graph").labels("node")

@@ -263,8 +263,6 @@ def test_parts_are_read_as_they_were_written(
 ) -> None:
     from hopper.predict.parts import _read
 
-    if file_format == "parquet":
-        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     part = Part.of(np.array([4, 9, 1, 0, 7])[: shape[0]])
     file = tmp_path / f"part-0.{file_format}"

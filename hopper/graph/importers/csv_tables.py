@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.csv_lines import find_line, read_header, read_lines
 from hopper.graph.importers.feature_columns import MOST_CATEGORIES
@@ -39,7 +39,6 @@ class CsvFile:
     Raises
     ------
     GraphError: the header is missing or repeats a column.
-    RequestError: pyarrow is missing.
     """
 
     texts_count = True
@@ -47,13 +46,6 @@ class CsvFile:
     def __init__(self, file: Path, problems: Problems) -> None:
         self.file, self.problems, self.where = file, problems, f"{file}: line 1"
         self.names: Sequence[str] = read_header(file)
-        try:
-            import pyarrow.csv  # noqa: F401
-        except ImportError as error:
-            raise RequestError(
-                f"import csv: pyarrow cannot be imported ({error}); install it with: pip install "
-                "'hopper-gnn[tables]'"
-            ) from error
 
     def estimate_rows(self) -> int:
         """Estimate the number of rows from the number of lines in the first MiB."""

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError, RequestError, cannot_import
 from hopper.graph.importers.attributes import (
     Masks,
     as_array,
@@ -47,10 +47,7 @@ def read_dgl(file: Path) -> GraphTables:
     try:
         import dgl
     except ImportError as error:
-        raise RequestError(
-            f"import dgl: DGL cannot be imported ({error}); "
-            "install it with: pip install 'hopper-gnn[dgl]'"
-        ) from error
+        raise RequestError(cannot_import("import dgl", "dgl", error)) from error
     try:
         graphs, _ = dgl.load_graphs(str(file))
     except (dgl.DGLError, OSError, RuntimeError, ValueError) as error:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError, RequestError, cannot_import
 from hopper.graph.importers.tables import (
     ArrayFeatures,
     GraphTables,
@@ -37,10 +37,7 @@ def read_ogb(name: str, root: Path) -> GraphTables:
     try:
         from ogb.nodeproppred import NodePropPredDataset
     except ImportError as error:
-        raise RequestError(
-            f"import ogb: the ogb library cannot be imported ({error}); "
-            "install it with: pip install 'hopper-gnn[ogb]'"
-        ) from error
+        raise RequestError(cannot_import("import ogb", "ogb", error)) from error
     # Imported here: it imports torch.
     from hopper.graph.importers.array_pickle import load_arrays_only
 

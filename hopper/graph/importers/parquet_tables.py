@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.feature_columns import MOST_CATEGORIES
 from hopper.graph.importers.label_columns import Read, kind_of
@@ -37,7 +37,6 @@ class ParquetFile:
     Raises
     ------
     GraphError: it is not a Parquet file.
-    RequestError: pyarrow is missing.
     """
 
     texts_count = False
@@ -308,13 +307,8 @@ class _Features:
 
 def _open(file: Path) -> Any:
     """Open a file as a ``pyarrow.parquet.ParquetFile``."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise RequestError(
-            f"import parquet: pyarrow cannot be imported ({error}); install it with: pip install "
-            "'hopper-gnn[tables]'"
-        ) from error
+    from pyarrow import parquet
+
     require_file(file, "table")
     try:
         # By default, whole row groups are read, and stay in memory until the last is read.

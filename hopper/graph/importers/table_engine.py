@@ -36,18 +36,12 @@ class TableEngine:
 
     Raises
     ------
-    RequestError: DuckDB is missing.
     GraphError: its files cannot be written.
     """
 
     def __init__(self, folder: Path, memory: int) -> None:
-        try:
-            import duckdb
-        except ImportError as error:
-            raise RequestError(
-                f"import of tables: duckdb cannot be imported ({error}); install it with: pip "
-                "install 'hopper-gnn[tables]'"
-            ) from error
+        import duckdb
+
         self._errors = duckdb.Error
         # A database in a file frees memory that tables in memory would keep.
         threads = max(1, min(os.cpu_count() or 1, memory // _PER_THREAD))

@@ -105,7 +105,7 @@ def open_workspace(
 
     Raises
     ------
-    RequestError: the limit is too small, or DuckDB is missing.
+    RequestError: the limit is too small.
     """
     reserved = _used_memory() + _BLOCKS
     least = int(_LEAST / _OVER) + reserved
