@@ -20,7 +20,6 @@ from hopper.graph.importers.spool import Spool, TextSpool
 from hopper.graph.importers.table_engine import TableEngine
 from hopper.graph.importers.workspace import open_workspace
 from hopper.graph.layout import TOPOLOGY_ARRAYS
-from hopper.graph.names import Names
 
 EDGES = Relation("node", "edge", "node")
 
@@ -189,9 +188,8 @@ def test_quotes_are_read_as_python_reads_them(
             import_graph("csv", folder, tmp_path / "graph")
         return
     import_graph("csv", folder, tmp_path / "graph")
-    columns = Names(tmp_path / "graph/names/features/node.txt")
-    kinds = sorted({f"kind={row['kind']}" for row in expected if row["kind"]})
-    assert columns.of(np.arange(len(columns))) == kinds
+    (column,) = GraphDirectory.open(tmp_path / "graph").schema.node_types["node"].columns
+    assert list(column.categories) == sorted({row["kind"] for row in expected if row["kind"]})
 
 
 def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:
