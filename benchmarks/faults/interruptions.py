@@ -128,7 +128,9 @@ class Place:
 
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
         self.folder = folder
-        self.out, self.temporary, self.errors = folder / "out", folder / "tmp", folder / "errors"
+        self.out, self.temporary = folder / "out", folder / "tmp"
+        # On another disk than what the command writes.
+        self.errors = folder.with_suffix(".errors")
         self.temporary.mkdir()
         self._command = [*HOPPER, *words, "--out", str(self.out)]
 
@@ -165,7 +167,7 @@ class Place:
 
     def leftovers(self) -> list[str]:
         """Return what lies beside ``--out``."""
-        known = {"out", "tmp", "errors"}
+        known = {"out", "tmp"}
         beside = [path.name for path in self.folder.iterdir() if path.name not in known]
         return sorted([*beside, *(path.name for path in self.temporary.iterdir())])
 
@@ -231,7 +233,8 @@ def attempt(place: Place, trial: Trial, seconds: float, right: Mapping[str, str]
     if trial.code not in CODES[trial.kind] | {0}:
         raise Wrong(f"exit code {trial.code}: {place.text()[-600:]}")
     trial.last_line = place.text().rpartition("\n")[2] if trial.code else ""
-    if trial.code > 1 and "ended by SIG" not in trial.last_line:
+    expected = "error: " if trial.code == 1 else "ended by SIG" if trial.code > 1 else ""
+    if expected not in trial.last_line:
         raise Wrong(f"the last line is {trial.last_line!r}")
     (place.folder / "ballast").unlink(missing_ok=True)
     trial.cleaned = not place.leftovers()
@@ -323,7 +326,7 @@ def write_page(result: Mapping[str, Any]) -> str:
     wrong = [trial for trial in trials if trial["wrong"]]
     lines = [
         "# Interruptions of commands that write folders", "",
-        f"`{result['command']}`", "", *tell_machine(result), "",
+        f"`{result['command']}`", "", tell_machine(result["machine"]), "",
         f"{len(trials)} interruptions, {len(wrong)} wrong. In brackets: the command had ended "
         "before, or went on to its end.", "",
         f"| command | {' | '.join(KINDS)} |", f"|---|{'---:|' * len(KINDS)}",
@@ -335,8 +338,8 @@ def write_page(result: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     told = [t for t in trials if t["kind"] in ("term", "hup", "full disk") and t["code"]]
     lines += ["", f"After {sum(t['cleaned'] for t in told)} of {len(told)} signals and full disks "
-              "nothing was left at once; after the others, nothing once the command was started "
-              "again."]  # fmt: skip
+              "that ended a command, nothing was left at once; after all others, once it was "
+              "started again.", ""]  # fmt: skip
     lines += [f"- {trial['command']}, {trial['kind']}: {trial['wrong']}" for trial in wrong]
     return "\n".join([*lines, ""])
 

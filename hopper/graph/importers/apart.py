@@ -125,10 +125,12 @@ class _Reports:
 
 def _explain_end(ended: subprocess.CompletedProcess[bytes]) -> str:
     code = ended.returncode
+    lines = ended.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    if code >= 0 and lines[-1].startswith("OSError: "):
+        return lines[-1].removeprefix("OSError: ")
     if code < 0:
         how = f"was ended by {signal.Signals(-code).name}"
     else:
-        lines = ended.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         how = f"ended with exit code {code}: {lines[-1]:.300}"
     return f"the process that read it {how}; the file is damaged, or memory ran out"
 
