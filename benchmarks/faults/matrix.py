@@ -214,7 +214,9 @@ def _judge(run: Running, case: Case, trial: Trial, undisturbed: Undisturbed) -> 
             code, left_by_itself = _await_end(run, until_the_end), []
     trial.seconds = time.monotonic() - run.begun
     lines = [line for line in run.log.read_text(errors="replace").splitlines() if line.strip()]
-    trial.last_line = lines[-1][-300:] if lines else ""
+    # What to do next may stand below the error.
+    errors = [line for line in lines if line.startswith("error: ")]
+    trial.last_line = (errors or lines or [""])[-1][-300:]
     _check_leftovers(run, left_by_itself)
     if "Traceback" in run.text:
         raise _Wrong(f"a traceback: {run.text[run.text.index('Traceback') :][-600:]}")

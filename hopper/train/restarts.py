@@ -42,8 +42,7 @@ def run_again_where_lost(
                 run(config)
         except ClusterError as error:
             if number == restarts or _would_recur(error):
-                if not (isinstance(error, RankFailed) and error.is_of_the_request):
-                    error.add_note(_how_to_resume(files, run_dir))
+                _tell_how_to_resume(error, files, run_dir)
                 raise
             # Do not continue from checkpoints of an earlier run that this one replaces.
             goes_on = bool(config.train.resume) or _stamps(files) != before
@@ -75,13 +74,18 @@ def _would_recur(error: ClusterError) -> bool:
     )
 
 
-def _how_to_resume(files: CheckpointFiles, run_dir: Path) -> str:
-    how = "no checkpoint was written; train.checkpoint_every asks for them"
-    if files.newest is not None:
-        how = (
-            f"to go on from {files.newest.stem}, add --train.run_dir {run_dir} --train.resume true"
-        )
-    return f"{how}; output of ranks: {run_dir / FOLDER}"
+def _tell_how_to_resume(error: ClusterError, files: CheckpointFiles, run_dir: Path) -> None:
+    """Add a note to an error: how to go on, and where the output of ranks is."""
+    newest = files.newest
+    if isinstance(error, RankFailed) and error.is_of_the_request:
+        return
+    if newest is not None:
+        how = f"to go on from {newest.stem}, add --train.run_dir {run_dir} --train.resume true"
+    elif isinstance(error, RunEnded):
+        return
+    else:
+        how = "no checkpoint was written; train.checkpoint_every asks for them"
+    error.add_note(f"{how}; output of ranks: {run_dir / FOLDER}")
 
 
 def _stamps(files: CheckpointFiles) -> dict[str, int]:
