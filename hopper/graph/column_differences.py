@@ -24,7 +24,7 @@ def find_column_difference(
     -------
     A text that names table, column and values; "" if there is none.
     """
-    for table in trained.keys() & given.keys():
+    for table in sorted(trained.keys() & given.keys()):
         before, now = trained[table], given[table]
         names = [[column.name for column in columns] for columns in (now, before)]
         if not all(names) or "" in names[0] + names[1]:
@@ -91,7 +91,7 @@ def find_class_difference(
     trained, given: the names of classes by task, "" if there is one. Classes without names, which
         the source numbered, are not compared.
     """
-    for task in trained.keys() & given.keys():
+    for task in sorted(trained.keys() & given.keys()):
         old, new = tuple(trained[task]), tuple(given[task])
         if old and new and old != new:
             what = f"labels{f' of task {task}' if task else ''}"
