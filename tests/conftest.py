@@ -37,9 +37,10 @@ FORKED_PYTHON_CLIENT = TESTS / "forked_python_client.py"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ENGINE_TESTS = Path(__file__).resolve().parent / "engines"
 
-# A shell starts what runs in its background with Ctrl-C ignored, and so would every process that a
-# test starts and interrupts.
+# A shell starts what runs in its background with Ctrl-C ignored, and nohup with SIGHUP, and so would
+# every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path += [str(EXAMPLES), str(ENGINE_TESTS), str(TESTS)]
 
 # Other workers need the cores that a second thread would wait on. What several threads compute has

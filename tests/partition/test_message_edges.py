@@ -14,7 +14,9 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.checksums import check_structure
 from hopper.partition.training import training_roots
 
-pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:split drawn", "ignore:columns with numbers far from 1"
+)
 
 BUYS = ("user", "buys", "item")
 
