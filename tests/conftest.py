@@ -37,7 +37,7 @@ FORKED_PYTHON_CLIENT = TESTS / "forked_python_client.py"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ENGINE_TESTS = Path(__file__).resolve().parent / "engines"
 
-# A shell starts what runs in its background with Ctrl-C ignored, and nohup with SIGHUP, and so would
+# A shell starts what runs in its background with Ctrl-C ignored, nohup with SIGHUP, and so would
 # every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
