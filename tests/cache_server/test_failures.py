@@ -81,7 +81,7 @@ def test_a_slow_connection_is_no_failure(partitioned, start):
 def test_one_server_missing_is_the_one_named(partitioned, start):
     running = start(partitioned.path, 0).address
     missing = f"127.0.0.1:{unused_port()}"
-    with FeatureClient([running, missing], deadline=0.5) as client:
+    with FeatureClient([running, missing], deadline=5.0) as client:
         out = np.zeros((2, 5), np.float32)
         ids = {0: np.array([3]), 1: np.array([44])}
         with pytest.raises(ServerUnavailable, match="feature server 1") as caught:
