@@ -238,8 +238,11 @@ def read_facts(path: Path) -> dict[str, Any]:
     RequestError: the file is missing or altered.
     """
     with _open(path) as file:
-        facts = json.loads((file.metadata() or {})["facts"])
-        return dict(read_non_finite(facts))
+        facts = dict(json.loads((file.metadata() or {})["facts"]))
+    if "progress" in facts:
+        # Only here are such words numbers: a category of a column may be called "nan" too.
+        facts["progress"] = read_non_finite(facts["progress"])
+    return facts
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from hopper.train.checkpoint import (
     training_state,
 )
 from hopper.train.results import EPOCHS_FILE, keep_epochs_before
-from hopper.train.tensor_file import save_tensors
+from hopper.train.tensor_file import read_facts, save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +180,10 @@ def test_a_run_does_not_go_on_with_moved_columns(partitions: dict[str, Partition
         )
     old = {key: value for key, value in now.items() if key != "columns of features"}
     assert find_moves(file, old, now) == []
+
+
+def test_a_category_called_nan_stays_a_text(tmp_path: Path) -> None:
+    identity = {"columns": {"node": [{"name": "tier", "categories": ["inf", "nan"]}]}}
+    facts = {"identity": identity, "progress": {"losses": [math.inf, 1.0]}}
+    save_tensors(tmp_path / "step-1.safetensors", {"x": torch.zeros(1)}, facts)
+    assert read_facts(tmp_path / "step-1.safetensors") == facts
