@@ -57,7 +57,7 @@ def test_a_signal_while_ranks_start_leaves_none(monkeypatch: pytest.MonkeyPatch)
     # A scheduler may have set this for the launcher and all that it starts.
     monkeypatch.setenv("RANK", "0")
     with subprocess.Popen([sys.executable, "-c", SLEEP]) as other_child:
-        with pytest.raises(ToldToEnd):
+        with signals_as_exceptions(), pytest.raises(ToldToEnd):
             run_ranks(Path(SLEEP), 3, Machine(), "timeit", end_limit=60.0)
         assert other_child.poll() is None
         other_child.kill()
