@@ -124,8 +124,6 @@ def test_pages_that_the_code_names_exist() -> None:
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*")]
     named = 0
     for file in (file for file in files if file.suffix in SUFFIXES and file.is_file()):
-        if file.name in ("test_check_numbers.py",):  # It makes pages of its own.
-            continue
         for name, anchor in MENTION.findall(file.read_text(encoding="utf-8")):
             page = ROOT / "docs" / name
             assert page.is_file(), f"{file.relative_to(ROOT)}: docs/{name}"
