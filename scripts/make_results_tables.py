@@ -14,8 +14,9 @@ A table stands between `<!-- table KEY=VALUE ... -->` and `<!-- /table -->`:
                           of all ranks), percent (of the median); with `|` and `=` too
     head                  what the first column is
 
-A paragraph, list item or table by hand that links to a `summary.csv#EXPERIMENT` has only numbers of
-that experiment, rounded as they are written: those with a decimal point and those with a unit.
+A paragraph, list item or table by hand that links to `summary.csv#EXPERIMENT`, or to
+`#EXPERIMENT/CELL`, has only numbers of it, rounded as they are written: of those with a decimal
+point or a unit.
 Sentences and brackets about a paper, places in it, rates of links and code are left out.
 
 With ``--check`` nothing is written. Exits with 1 where a table is not up to date or a number is not
@@ -49,7 +50,7 @@ _LEFT_OUT = re.compile(
 _NUMBER = re.compile(
     r"(?<![\w.,/:-])(\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(\s?(?:%|[kMG]i?B\b|ms\b|s\b|x\b))?"
 )
-_FACTORS = (1.0, 100.0, 1e3, 1e-3, 1e-6, 1e-9, 2.0**-20)
+_FACTORS = {"%": 1e2, "ms": 1e3, "kB": 1e-3, "MB": 1e-6, "GB": 1e-9, "MiB": 2.0**-20}
 
 
 def fill(root: Path, text: str) -> str:
@@ -66,8 +67,10 @@ def make_table(root: Path, directive: str) -> str:
     lines = [row for row in read_summary(root, asked["machine"]) if _is_asked(row, names)]
     across, down = asked["columns"], asked["rows"]
     headings = _labels(across, names, lines)
-    table = [["", *headings.values()], ["---", *("---:" for _ in headings)]]
-    table[0][0] = asked.get("head", "")
+    table = [
+        [asked.get("head", ""), *headings.values()],
+        ["---", *("---:" for _ in headings)],
+    ]
     for name, label in _labels(down, names, lines).items():
         cells = [_cell(lines, {down: name, across: heading}, names) for heading in headings]
         if any(cells):
@@ -156,42 +159,48 @@ def find_wrong_numbers(root: Path, page: Path) -> Iterator[str]:
         values = [
             value for file, name in sources for value in _values(root, file.parent.name, name)
         ]
-        for number in _numbers(passage):
-            if not _is_rounded(number, values):
+        for number, unit in _numbers(passage):
+            if not _is_rounded(number, unit, values):
                 yield f"{page.relative_to(root)}:{line}: {number} is not in {sources[0][0].name}"
 
 
 def _passages(text: str) -> Iterator[tuple[int, str]]:
     """Paragraphs, list items and tables by hand, with their lines; no code, no made tables."""
-    blank = lambda found: "\n" * found[0].count("\n")  # noqa: E731
-    text = TABLE.sub(blank, re.sub(r"^```.*?^```", blank, text, flags=re.S | re.M))
+    for left_out in (re.compile(r"^```.*?^```", re.S | re.M), TABLE):
+        text = left_out.sub(lambda found: "\n" * found[0].count("\n"), text)
     line = 1
     for block in re.split(r"(\n\s*\n|\n(?=\s*[-*] ))", text):
         yield line + len(block) - len(block.lstrip("\n")), block
         line += block.count("\n")
 
 
-def _numbers(passage: str) -> Iterator[str]:
-    """The numbers of a passage that are to be found."""
+def _numbers(passage: str) -> Iterator[tuple[str, str]]:
+    """The numbers of a passage that are to be found, with their units."""
     text = _LEFT_OUT.sub("", _LINK.sub(r"\1", passage))
     for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text):
         if not re.search(r"\b(?:papers?|published|reports?)\b", sentence, re.I):
             for number, unit in _NUMBER.findall(sentence):
                 if unit or "." in number:
-                    yield number
+                    yield number, unit.strip()
 
 
-def _values(root: Path, machine: str, experiment: str) -> list[float]:
-    rows = [row for row in read_summary(root, machine) if experiment in ("", row.experiment)]
-    numbers = [(row.median, row.ratio, row.low, row.high, row.bytes) for row in rows]
+def _values(root: Path, machine: str, fragment: str) -> list[float]:
+    """All numbers of an experiment, or of a cell of it."""
+    experiment, _, cell = fragment.partition("/")
+    numbers = [
+        (row.median, row.ratio, row.low, row.high, row.bytes)
+        for row in read_summary(root, machine)
+        if row.experiment == experiment and cell in ("", row.cell)
+    ]
     return [abs(number) for each in numbers for number in each if number is not None]
 
 
-def _is_rounded(number: str, values: list[float]) -> bool:
+def _is_rounded(number: str, unit: str, values: list[float]) -> bool:
     digits, _, exponent = number.replace(",", "").partition("e")
     half = 0.5 * 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2])) * (1 + 1e-6)
     wanted = float(number.replace(",", ""))
-    return any(abs(value * factor - wanted) <= half for value in values for factor in _FACTORS)
+    factors = (1.0, _FACTORS.get(unit, 1.0))
+    return any(abs(value * factor - wanted) <= half for value in values for factor in factors)
 
 
 def main() -> int:
@@ -199,10 +208,14 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     wrong = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = page.read_text(encoding="utf-8")
-        filled = fill(ROOT, text)
+        text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT)
+        try:
+            filled = fill(ROOT, text)
+        except ValueError as error:
+            wrong.append(f"{name}: {error}")
+            continue
         if filled != text and check:
-            wrong.append(f"{page.relative_to(ROOT)}: a table is not up to date")
+            wrong.append(f"{name}: a table is not up to date")
         elif filled != text:
             page.write_text(filled, encoding="utf-8")
         wrong += find_wrong_numbers(ROOT, page)
