@@ -23,13 +23,9 @@ from hopper.partition import PartitionedGraph
 
 @dataclass(frozen=True)
 class Contender:
-    """One side of a comparison.
+    """One side of a comparison: its label, its engine, and words to add to ``hopper train CONFIG``.
 
-    Attributes
-    ----------
-    label: the text that names it, with the last names of folders.
-    engine: name of the engine.
-    words: arguments to add to ``hopper train CONFIG``.
+    Its methods take the configuration that all contenders share.
     """
 
     label: str
@@ -64,17 +60,6 @@ class Contender:
                 label.append(option)
         return cls(":".join(label), engine, tuple(words))
 
-    def exact(self, config: Config) -> bool:
-        """Return whether its gradient equals that of all other exact engines."""
-        configured = self.configure(config)
-        return bool(find_engine(configured).kind.is_exact(configured))
-
-    def rounds(self, config: Config) -> bool:
-        """Return whether it rounds on purpose, so that its gradient is only near that of exact
-        engines."""
-        configured = self.configure(config)
-        return bool(find_engine(configured).kind.rounds(configured))
-
     @property
     def folder(self) -> str:
         """The name of its folder."""
@@ -95,19 +80,25 @@ class Contender:
             )
         return configured
 
-    def graph(self, config: Config) -> PartitionedGraph:
-        """Open the division of the graph that it uses.
+    def exact(self, config: Config) -> bool:
+        """Return whether its gradient equals that of all other exact engines."""
+        configured = self.configure(config)
+        return bool(find_engine(configured).kind.is_exact(configured))
 
-        Raises
-        ------
-        GraphError: it cannot be opened.
-        """
+    def rounds(self, config: Config) -> bool:
+        """Return whether it rounds on purpose, so that its gradient is only near that of exact
+        engines."""
+        configured = self.configure(config)
+        return bool(find_engine(configured).kind.rounds(configured))
+
+    def graph(self, config: Config) -> PartitionedGraph:
+        """Open the division of the graph that it uses."""
         return open_graph(self.configure(config))
 
     def options(self, config: Config) -> dict[str, Any]:
         """Return the configuration section with the engine's name; empty if there is none."""
         section = getattr(self.configure(config), self.engine, None)
-        return section.model_dump() if section is not None else {}
+        return {} if section is None else section.model_dump()
 
 
 def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
@@ -125,7 +116,6 @@ def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
         raise RequestError(
             f"--engines: expected folders with different last names too, found {labels}"
         )
-    for contender in contenders:
-        if contender.engine == "auto":
-            raise RequestError('--engines: name the engines; "auto" is none')
+    if any(contender.engine == "auto" for contender in contenders):
+        raise RequestError('--engines: name the engines; "auto" is none')
     return contenders

@@ -19,12 +19,7 @@ from hopper.bench.train_process import train_in_process
 def open_hosts(
     request: Request | None, say: Callable[[str], None]
 ) -> Iterator[tuple[TrainRun, EmulatedCluster | None]]:
-    """Build the hosts of a request, if that is possible here.
-
-    Parameters
-    ----------
-    request: the hosts to emulate; None = loopback.
-    say: prints what was left by an earlier run and removed, and why there are no hosts.
+    """Build the hosts of a request (None = loopback), if that is possible here.
 
     Yields
     ------
@@ -52,11 +47,7 @@ def place_plan(
 ) -> Iterator[tuple[Plan, dict[str, Any] | None]]:
     """Let a plan's runs use the hosts of a request, if they can be built here.
 
-    Parameters
-    ----------
-    request: the hosts to emulate; None = loopback.
-    say: prints the messages of :func:`open_hosts`, and which guests of the plan are left out
-        because there are no hosts.
+    Guests are left out where there are no hosts.
 
     Yields
     ------
@@ -66,11 +57,7 @@ def place_plan(
         if cluster is not None and cluster.effective:
             plan = replace(plan, train=train, cluster=cluster)
         else:
-            plan = _without_guests(plan, say)
+            for guest in plan.guests:
+                say(f"{guest.label} is left out: it is trained over emulated hosts alone")
+            plan = replace(plan, guests=())
         yield plan, None if cluster is None else cluster.describe()
-
-
-def _without_guests(plan: Plan, say: Callable[[str], None]) -> Plan:
-    for guest in plan.guests:
-        say(f"{guest.label} is left out: it is trained over emulated hosts alone")
-    return replace(plan, guests=())

@@ -17,16 +17,13 @@ def log_files(folder: Path) -> list[Path]:
     ------
     RequestError: the log of a rank is missing.
     """
-    paths = {}
-    for path in folder.glob("rank-*.jsonl"):
-        number = path.stem.removeprefix("rank-")
-        if number.isdecimal():
-            paths[int(number)] = path
-    if sorted(paths) != list(range(len(paths))):
+    numbers = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl"))
+    ranks = sorted(int(number) for number in numbers if number.isdecimal())
+    if ranks != list(range(len(ranks))):
         raise RequestError(
-            f"{folder}: expected a file of every rank from 0 on, found those of {sorted(paths)}"
+            f"{folder}: expected a file of every rank from 0 on, found those of {ranks}"
         )
-    return [paths[rank] for rank in sorted(paths)]
+    return [folder / f"rank-{rank}.jsonl" for rank in ranks]
 
 
 def log_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

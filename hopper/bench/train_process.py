@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,9 @@ _QUOTED_LINES = 20
 def train_in_process(
     what: str, config_file: Path, run_dir: Path, overrides: Sequence[str], limit: float
 ) -> dict[str, Any]:
-    """Run ``hopper train`` in a new process.
+    """Run ``hopper train`` in a new process, whose output goes to files in ``run_dir``.
 
-    Its output goes to files in ``run_dir``. The process, its ranks and its servers have ended when
-    this function returns or raises.
+    The process, its ranks and its servers have ended when this function returns or raises.
 
     Parameters
     ----------
@@ -46,20 +44,26 @@ def train_in_process(
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hopper.cli", "train", str(config_file)]
-    command += [*run_dir_words(run_dir), *overrides]
-    with (
-        (run_dir / OUTPUT_FILE).open("wb") as output,
-        (run_dir / ERRORS_FILE).open("wb") as errors,
-        _start(command, output.fileno(), errors.fileno()) as process,
-    ):
+    logs = run_dir / ERRORS_FILE, run_dir / OUTPUT_FILE
+    with logs[0].open("wb") as errors, logs[1].open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *run_dir_words(run_dir), *overrides],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            # In a new group, Ctrl-C reaches only this process, which then ends the run in order.
+            start_new_session=True,
+        )
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
             raise DeadlineExceeded(what, "training", limit) from None
+        finally:
+            _end(process)
     if code != 0:
         raise ClusterError(
-            f"{what}: `hopper train` ended with exit code {code}: "
-            f"{last_lines(run_dir / ERRORS_FILE, run_dir / OUTPUT_FILE)} (all of it: {run_dir})"
+            f"{what}: `hopper train` ended with exit code {code}: {_last_lines(*logs)} "
+            f"(all of it: {run_dir})"
         )
     summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
     return summary
@@ -72,29 +76,13 @@ def run_dir_words(run_dir: Path) -> list[str]:
     return [f"--train.run_dir={folder}"]
 
 
-def last_lines(*files: Path) -> str:
+def _last_lines(*files: Path) -> str:
     """Return the last lines of the first log that is not empty."""
     for file in files:
         lines = file.read_text(errors="replace").strip().splitlines()
         if lines:
             return "\n".join(lines[-_QUOTED_LINES:])
     return "it said nothing"
-
-
-@contextmanager
-def _start(command: list[str], output: int, errors: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        # In a new group, Ctrl-C reaches only the present process, which then ends the run in order.
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

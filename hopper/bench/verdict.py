@@ -11,23 +11,16 @@ from hopper.paired_ratio import Ratio
 
 
 def tell_speed(engine: str, baseline: str, ratio: Ratio) -> str:
-    """Say whether an engine is faster than a baseline.
-
-    Parameters
-    ----------
-    ratio: the baseline's time divided by the engine's.
-    """
+    """Say whether an engine is faster, from the baseline's time divided by the engine's."""
     if not ratio.is_shown:
         return f"no difference shown in time between {engine} and {baseline} ({why_not(ratio)})"
     return f"{engine} is {tell_ratio(ratio)} times as fast as {baseline}"
 
 
 def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
-    """Say whether an engine sends fewer bytes than a baseline.
+    """Say whether an engine sends fewer bytes, from the baseline's bytes divided by the engine's.
 
-    Parameters
-    ----------
-    ratio: the baseline's bytes divided by the engine's; None where one of them sends nothing.
+    The ratio is None where one of them sends nothing.
     """
     if ratio is None:
         return f"the bytes of {engine} and {baseline} cannot be compared: one of them sends none"
@@ -40,12 +33,12 @@ def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
 
 def tell_ratio(ratio: Ratio) -> str:
     """Write a ratio with its interval, "1.80 (1.60 to 2.03)", or "1.80 (in every round)"."""
+    mean = _number(ratio.mean)
     if ratio.low is None or ratio.high is None:
-        return f"{_number(ratio.mean)} (no interval)"
-    mean_text = _number(ratio.mean)
-    if _number(ratio.low) == mean_text == _number(ratio.high):
-        return f"{mean_text} (in every round)"
-    return f"{mean_text} ({tell_bounds(ratio)})"
+        return f"{mean} (no interval)"
+    if _number(ratio.low) == mean == _number(ratio.high):
+        return f"{mean} (in every round)"
+    return f"{mean} ({tell_bounds(ratio)})"
 
 
 def tell_bounds(ratio: Ratio) -> str:
@@ -57,7 +50,7 @@ def tell_bounds(ratio: Ratio) -> str:
 
 def why_not(ratio: Ratio) -> str:
     """Say why rounds show no difference."""
-    if ratio.low is None or ratio.high is None:
+    if ratio.low is None:
         return "one round has no interval"
     return f"{_number(ratio.mean)} times, {tell_bounds(ratio)}"
 
@@ -84,8 +77,5 @@ def _number(value: float) -> str:
     """
     if value >= 10:
         return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
-    for places in (2, 3, 4):
-        text = f"{value:.{places}f}"
-        if float(text) != 1 or value == 1:
-            return text
-    return f"{value:.6g}"
+    texts = (f"{value:.{places}f}" for places in (2, 3, 4))
+    return next((text for text in texts if float(text) != 1 or value == 1), f"{value:.6g}")

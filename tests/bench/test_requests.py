@@ -16,7 +16,8 @@ import pytest
 
 from hopper.bench.ab_plan import make_plan
 from hopper.bench.train_process import train_in_process
-from hopper.cli import bench
+from hopper.cli import main
+from hopper.cli.commands import build_parser
 from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError
 from hopper.signal_handlers import end_on_signals
@@ -24,18 +25,24 @@ from hopper.signal_handlers import end_on_signals
 BOTH = ("model_centric", "hop")
 
 
-def run_command(*words: str) -> int:
-    """Run ``hopper bench ...`` and return its exit code."""
-    parser = argparse.ArgumentParser()
-    bench.add_parser(parser.add_subparsers())
-    options = parser.parse_args(["bench", *words])
-    return int(options.run(options))
-
-
 def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    bench.add_parser(parser.add_subparsers())
-    return parser.parse_args(["bench", "ab", *words])
+    return build_parser(["bench"]).parse_args(["bench", "ab", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        (["paper", "hopgnn-fig7", "--out", "o", "--train.seed=3"], "benchmarks.paper NAME"),
+        (["peers", "--help"], "benchmarks.paper baselines"),
+        (["faults"], "benchmarks.faults"),
+    ],
+)
+def test_former_kinds_name_the_module_that_does_the_same(
+    words: list[str], module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: bench {words[0]}: run `python -m {module}` in a checkout")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from hopper.config import Config
@@ -16,7 +16,7 @@ NO_RATE: Final = "none"
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", re.IGNORECASE)
 _BITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|kib|mib|gib)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|)(?:ib)?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _LEAST_CPUS: Final = 0.05
 _LEAST_MEMORY: Final = 64 * 2**20
@@ -45,16 +45,12 @@ class Request:
         return parse_rate(self.link_rate)
 
     def check(self, config: Config, servers: int) -> None:
-        """Check that the request fits a run.
-
-        Parameters
-        ----------
-        servers: number of partitions of the run's graph.
+        """Check that the request fits a run whose graph has a number of partitions.
 
         Raises
         ------
-        RequestError: the number of hosts is not that of partitions, or the configuration names
-            servers or an interface.
+        RequestError: the number of hosts is another one, or the configuration names servers or an
+            interface.
         """
         if self.hosts != servers:
             raise RequestError(
@@ -74,12 +70,7 @@ class Request:
 
     def describe(self) -> dict[str, Any]:
         """Return the entry of results.json about the request."""
-        return {
-            "hosts": self.hosts,
-            "link_rate": self.link_rate,
-            "host_cpus": self.host_cpus,
-            "host_memory": self.host_memory,
-        }
+        return asdict(self)
 
 
 def make_request(
@@ -111,9 +102,9 @@ def parse_rate(text: str) -> int | None:
     ------
     RequestError: the text has another form, or its rate is below 1 kbit.
     """
-    match = _RATE.fullmatch(text)
     if text.lower() == NO_RATE:
         return None
+    match = _RATE.fullmatch(text)
     bits = int(float(match[1]) * _BITS[match[2].lower()]) if match else 0
     if bits < _BITS["kbit"]:
         raise RequestError(
@@ -131,10 +122,7 @@ def parse_size(text: str) -> int:
     RequestError: the text has another form, or is too little for a feature server and a rank.
     """
     match = _SIZE.fullmatch(text)
-    size = 0
-    if match:
-        unit = (match[2] or "").lower().removesuffix("ib")
-        size = int(float(match[1]) * _UNITS[unit])
+    size = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
     if size < _LEAST_MEMORY:
         raise RequestError(
             f"--host-memory: expected at least {_LEAST_MEMORY >> 20}M, as a number with K, M or G; "
