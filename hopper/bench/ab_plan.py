@@ -100,7 +100,7 @@ class Plan:
 
     def order(self, round_index: int) -> list[Contender | Guest]:
         """Return the order of a round. Another side begins in each round."""
-        sides = [*self.contenders, *self.guests]
+        sides: list[Contender | Guest] = [*self.contenders, *self.guests]
         first = round_index % len(sides)
         return [*sides[first:], *sides[:first]]
 

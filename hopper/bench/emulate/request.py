@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -14,10 +15,8 @@ MOST_HOSTS: Final = 200
 DEFAULT_RATE: Final = "1gbit"
 NO_RATE: Final = "none"
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", re.IGNORECASE)
 _BITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|)(?:ib)?", re.IGNORECASE)
-_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _LEAST_CPUS: Final = 0.05
 _LEAST_MEMORY: Final = 64 * 2**20
 
@@ -104,8 +103,7 @@ def parse_rate(text: str) -> int | None:
     """
     if text.lower() == NO_RATE:
         return None
-    match = _RATE.fullmatch(text)
-    bits = int(float(match[1]) * _BITS[match[2].lower()]) if match else 0
+    bits = _parse_number(text, _BITS)
     if bits < _BITS["kbit"]:
         raise RequestError(
             f"--link-rate: expected {NO_RATE}, or a number of at least 1 kbit with its unit kbit, "
@@ -121,11 +119,16 @@ def parse_size(text: str) -> int:
     ------
     RequestError: the text has another form, or is too little for a feature server and a rank.
     """
-    match = _SIZE.fullmatch(text)
-    size = int(float(match[1]) * _UNITS[match[2].lower()]) if match else 0
+    size = _parse_number(text.lower().removesuffix("ib"), _BYTES)
     if size < _LEAST_MEMORY:
         raise RequestError(
             f"--host-memory: expected at least {_LEAST_MEMORY >> 20}M, as a number with K, M or G; "
             f"given {text!r}"
         )
     return size
+
+
+def _parse_number(text: str, units: Mapping[str, int]) -> int:
+    """Return a number with one of the units; 0 if the text has another form."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.lower())
+    return int(float(match[1]) * units[match[2]]) if match and match[2] in units else 0

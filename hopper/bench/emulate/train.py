@@ -77,12 +77,10 @@ def train_on_hosts(
         with (
             lock_run_folder(run_dir, "launcher"),
             feature_servers(config, run_dir, places) as servers,
-            _ranks(cluster, config, run_dir, servers.addresses) as ranks,
+            _start_ranks(cluster, config, run_dir, servers.addresses) as ranks,
         ):
-            while not ranks.have_ended(servers):
-                if time.monotonic() > deadline:
-                    raise DeadlineExceeded(what, "training", limit)
-                time.sleep(_LOOK_SECONDS)
+            if not _await(ranks, servers, config, run_dir, deadline):
+                raise DeadlineExceeded(what, "training", limit)
     except ClusterError as error:
         if isinstance(error, DeadlineExceeded) and error.who == what:
             raise
@@ -104,80 +102,42 @@ def threads_per_rank(cluster: EmulatedCluster, ranks_per_server: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // (len(cluster.hosts) * ranks_per_server))
 
 
-class _Ranks:
-    """The processes of a run's ranks, in order, and the files of their errors.
-
-    Parameters
-    ----------
-    limit: seconds within which all ranks must end after one has.
-    """
-
-    def __init__(self, per_host: int, limit: float) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.error_files: list[Path] = []
-        self._per_host = per_host
-        self._limit = limit
-        self._failed_at = self._ended_at = math.inf
-
-    def have_ended(self, servers: FeatureServers) -> bool:
-        """Return whether all ranks have ended well.
-
-        Raises
-        ------
-        ServerLost, ClusterError: says what ended first, and on which host.
-        DeadlineExceeded: a rank did not end after the others.
-        """
-        if (lost := servers.find_lost()) is not None:
-            raise ServerLost(f"{lost}; the ranks were ended")
-        codes = [process.poll() for process in self.processes]
-        now = time.monotonic()
-        if any(codes):
-            self._failed_at = min(self._failed_at, now)
-            was_killed = any(code is not None and code < 0 for code in codes)
-            if was_killed or None not in codes or now > self._failed_at + _GRACE_SECONDS:
-                raise self._explain(codes)
-        elif 0 in codes:
-            self._ended_at = min(self._ended_at, now)
-            if None in codes and now > self._ended_at + self._limit:
-                late = ", ".join(f"rank {i}" for i, code in enumerate(codes) if code is None)
-                raise DeadlineExceeded(late, "ending after the other ranks", self._limit)
-        return all(code == 0 for code in codes)
-
-    def _explain(self, codes: Sequence[int | None]) -> ClusterError:
-        """Make the error of the rank that failed first, with its host."""
-        failures = [
-            read_failure(rank, ProcessFailure(rank, process.pid, code, str(self.error_files[rank])))
-            for rank, (process, code) in enumerate(zip(self.processes, codes, strict=True))
-            if code
-        ]
-        return explain(failures, lambda rank: f"host {rank // self._per_host}: ")
-
-
 @contextmanager
-def _ranks(
+def _start_ranks(
     cluster: EmulatedCluster, config: Config, run_dir: Path, servers: list[str]
-) -> Iterator[_Ranks]:
-    """Start the ranks of all hosts. After an error everything on the hosts is killed, even what is
-    suspended."""
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the ranks of all hosts, in order. After an error everything on the hosts is killed,
+    even what is suspended."""
     command = [sys.executable, "-u", "-P", "-m", "hopper.train"]
     command.append(str(write_config(config, run_dir, servers)))
-    folder, per_host = run_dir / HOSTS_FOLDER, config.cluster.ranks_per_server
-    folder.mkdir(exist_ok=True)
-    ranks = _Ranks(per_host, config.cluster.timeout_seconds)
-    environment = _environment(cluster, config)
+    per_host, memory = config.cluster.ranks_per_server, cluster.request.host_memory
+    (run_dir / HOSTS_FOLDER).mkdir(exist_ok=True)
+    # What torchrun would set.
+    environment = os.environ | {
+        "MASTER_ADDR": cluster.hosts[0].network.address,
+        "MASTER_PORT": _MEETING_PORT,
+        "WORLD_SIZE": str(len(cluster.hosts) * per_host),
+        "LOCAL_WORLD_SIZE": str(per_host),
+        "OMP_NUM_THREADS": str(config.train.threads),
+        # Hosts share this machine's cores, so waiting threads must not spin.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        DIE_WITH_PARENT: str(os.getpid()),
+    }
+    if memory is not None:
+        environment[LIMIT_VARIABLE] = str(memory)
+    ranks: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(len(cluster.hosts) * per_host):
             index, local_rank = divmod(rank, per_host)
-            ranks.error_files.append(folder / f"error-{rank}.json")
-            ranks.error_files[rank].unlink(missing_ok=True)
+            (error_file := _error_file(run_dir, rank)).unlink(missing_ok=True)
             own = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(local_rank),
-                "TORCHELASTIC_ERROR_FILE": str(ranks.error_files[rank]),
+                "TORCHELASTIC_ERROR_FILE": str(error_file),
             }
             # A signal between start and append would leave the rank behind.
-            with (folder / f"{index}.log").open("ab") as log, defer_signals():
-                ranks.processes.append(
+            with (run_dir / HOSTS_FOLDER / f"{index}.log").open("ab") as log, defer_signals():
+                ranks.append(
                     subprocess.Popen(
                         [*cluster.hosts[index].place.prefix, *command],
                         stdin=subprocess.DEVNULL,
@@ -191,32 +151,61 @@ def _ranks(
         yield ranks
     except BaseException:
         with defer_signals():
-            for process in ranks.processes:
+            for process in ranks:
                 process.kill()
             for host in cluster.hosts:
                 end_processes(host.network.namespace)
-            for process in ranks.processes:
+            for process in ranks:
                 process.wait()
         raise
 
 
-def _environment(cluster: EmulatedCluster, config: Config) -> dict[str, str]:
-    """Return the environment that all ranks have: this process's, with what torchrun would set."""
-    per_host, memory = config.cluster.ranks_per_server, cluster.request.host_memory
-    return (
-        os.environ
-        | ({} if memory is None else {LIMIT_VARIABLE: str(memory)})
-        | {
-            "MASTER_ADDR": cluster.hosts[0].network.address,
-            "MASTER_PORT": _MEETING_PORT,
-            "WORLD_SIZE": str(len(cluster.hosts) * per_host),
-            "LOCAL_WORLD_SIZE": str(per_host),
-            "OMP_NUM_THREADS": str(config.train.threads),
-            # Hosts share this machine's cores, so waiting threads must not spin.
-            "OMP_WAIT_POLICY": "PASSIVE",
-            DIE_WITH_PARENT: str(os.getpid()),
-        }
-    )
+def _error_file(run_dir: Path, rank: int) -> Path:
+    return run_dir / HOSTS_FOLDER / f"error-{rank}.json"
+
+
+def _await(
+    ranks: Sequence[subprocess.Popen[bytes]],
+    servers: FeatureServers,
+    config: Config,
+    run_dir: Path,
+    deadline: float,
+) -> bool:
+    """Wait for all ranks to end well; return False if the deadline comes first.
+
+    Raises
+    ------
+    ServerLost, ClusterError: says what ended first, and on which host.
+    DeadlineExceeded: a rank did not end after the others.
+    """
+    failed_at = ended_at = math.inf
+    end_limit = config.cluster.timeout_seconds
+    while (now := time.monotonic()) <= deadline:
+        if (lost := servers.find_lost()) is not None:
+            raise ServerLost(f"{lost}; the ranks were ended")
+        codes = [process.poll() for process in ranks]
+        if all(code == 0 for code in codes):
+            return True
+        if any(codes):
+            failed_at = min(failed_at, now)
+            was_killed = any(code is not None and code < 0 for code in codes)
+            if was_killed or None not in codes or now > failed_at + _GRACE_SECONDS:
+                failures = [
+                    ProcessFailure(rank, process.pid, code, str(_error_file(run_dir, rank)))
+                    for rank, (process, code) in enumerate(zip(ranks, codes, strict=True))
+                    if code
+                ]
+                raise explain(
+                    [read_failure(failure.local_rank, failure) for failure in failures],
+                    lambda rank: f"host {rank // config.cluster.ranks_per_server}: ",
+                )
+        elif 0 in codes:
+            ended_at = min(ended_at, now)
+            if now > ended_at + end_limit:
+                late = ", ".join(f"rank {i}" for i, code in enumerate(codes) if code is None)
+                raise DeadlineExceeded(late, "ending after the other ranks", end_limit)
+        time.sleep(_LOOK_SECONDS)
+    return False
 
 
 def _describe_starved(cluster: EmulatedCluster) -> str:
