@@ -41,14 +41,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The findings of an A/B.
-
-    Attributes
-    ----------
-    results: the content of results.json.
-    parity: the comparison of gradients and losses, by contender.
-    guests: the runs of guests, by round.
-    """
+    """The findings of an A/B: the content of results.json, the comparison of gradients and losses
+    by contender, and the runs of guests."""
 
     results: dict[str, Any]
     parity: tuple[EngineParity, ...]
@@ -63,14 +57,8 @@ class Outcome:
 def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
     """Carry out a plan: train all rounds, compare gradients after the first, and conclude.
 
-    Parameters
-    ----------
-    say: prints a line about each run that has ended.
-    on_run: called with the name of each run that begins.
-
-    Raises
-    ------
-    ClusterError: a run failed; names it and quotes the end of its output.
+    ``say`` prints a line about each run that has ended. ``on_run`` is called with the name of each
+    run that begins.
     """
     entries: list[dict[str, Any]] = []
     summaries: list[Mapping[str, Any]] = []

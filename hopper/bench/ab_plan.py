@@ -115,10 +115,6 @@ def make_plan(
     engines: the contenders, each as ``ENGINE[:KEY=VALUE]...``.
     limit: seconds that a run may take. By default the sum of the configuration's deadlines: those
         of the start, and one ``cluster.timeout_seconds`` for every iteration and evaluation.
-
-    Raises
-    ------
-    RequestError, ConfigError, GraphError: names what is wrong.
     """
     contenders = parse_contenders(engines)
     if rounds < 1:

@@ -34,12 +34,7 @@ class Contender:
 
     @classmethod
     def parse(cls, text: str) -> Contender:
-        """Read ``ENGINE[:KEY=VALUE]...``.
-
-        Raises
-        ------
-        RequestError: an option is not KEY=VALUE.
-        """
+        """Read ``ENGINE[:KEY=VALUE]...``."""
         engine, *options = text.split(":")
         if engine not in ENGINE_CLASSES and options and "=" not in options[0]:
             # The engine is a user-defined class: "package.module:Class".
@@ -66,12 +61,7 @@ class Contender:
         return self.label.replace(":", "-").replace("=", "-").replace("/", "-")
 
     def configure(self, config: Config) -> Config:
-        """Return the configuration that it runs with.
-
-        Raises
-        ------
-        ConfigError, RequestError: names the key at fault.
-        """
+        """Return the configuration that it runs with."""
         configured = make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
         if is_trials(configured):
             raise RequestError(
@@ -102,12 +92,7 @@ class Contender:
 
 
 def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Read the contenders of a comparison.
-
-    Raises
-    ------
-    RequestError: there is none, one is named twice, or one is no engine.
-    """
+    """Read the contenders of a comparison."""
     if len(set(texts)) != len(texts) or not texts:
         raise RequestError(f"--engines: expected distinct names, given {','.join(texts)!r}")
     contenders = tuple(Contender.parse(text) for text in texts)

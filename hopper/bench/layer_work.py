@@ -31,10 +31,6 @@ MEASURES = LayerWork._fields
 def read_layer_work(spans: Path) -> list[LayerWork]:
     """Read the work of every layer, in the order of computation, from a folder with a file of
     spans for each rank. Empty if the spans do not mention layers.
-
-    Raises
-    ------
-    RequestError: a line is not valid, or ranks have different numbers of layers.
     """
     by_rank = [_read_rank(file) for file in log_files(spans)]
     _check_counts(f"{spans}: layers: expected as many of every rank", by_rank)

@@ -185,12 +185,7 @@ def compare_gradients(
     loss: float,
     reference_loss: float,
 ) -> GradientDifference:
-    """Measure the difference of a gradient from the reference's, in float64.
-
-    Raises
-    ------
-    RequestError: the gradients have different parameters.
-    """
+    """Measure the difference of a gradient from the reference's, in float64."""
     shapes = {name: tuple(value.shape) for name, value in reference.items()}
     if shapes != {name: tuple(value.shape) for name, value in gradients.items()}:
         raise RequestError(
@@ -222,12 +217,7 @@ def compare_losses(losses: Sequence[float], others: Sequence[float], dtype: str)
 
 
 def read_recorded(folder: Path) -> list[RecordedGradient]:
-    """Read all recorded gradients of a run, in order of iteration.
-
-    Raises
-    ------
-    RequestError: there are none, or Hopper did not write one of the files.
-    """
+    """Read all recorded gradients of a run, in order of iteration."""
     gradients = [_read(path) for path in folder.glob("*.safetensors")]
     if not gradients:
         raise RequestError(f"{folder}: expected recorded gradients, found none")

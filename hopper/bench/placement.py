@@ -21,9 +21,7 @@ def open_hosts(
 ) -> Iterator[tuple[TrainRun, EmulatedCluster | None]]:
     """Build the hosts of a request (None = loopback), if that is possible here.
 
-    Yields
-    ------
-    A function that makes a run, and the emulated cluster (None = not asked for).
+    Yield a function that makes a run, and the emulated cluster (None = not asked for).
     """
     if request is None:
         yield train_in_process, None
@@ -45,13 +43,9 @@ def open_hosts(
 def place_plan(
     plan: Plan, request: Request | None, say: Callable[[str], None]
 ) -> Iterator[tuple[Plan, dict[str, Any] | None]]:
-    """Let a plan's runs use the hosts of a request, if they can be built here.
+    """Let a plan's runs use the hosts of a request, if they can be built here; else without guests.
 
-    Guests are left out where there are no hosts.
-
-    Yields
-    ------
-    The plan to carry out, and the entry of results.json about emulation (None = not asked for).
+    Yield the plan to carry out, and the entry of results.json about emulation.
     """
     with open_hosts(request, say) as (train, cluster):
         if cluster is not None and cluster.effective:

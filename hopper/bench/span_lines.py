@@ -11,12 +11,7 @@ from hopper.errors import RequestError
 
 
 def log_files(folder: Path) -> list[Path]:
-    """List the logs of all ranks, in order. Empty if the folder has none.
-
-    Raises
-    ------
-    RequestError: the log of a rank is missing.
-    """
+    """List the logs of all ranks, in order. Empty if the folder has none."""
     numbers = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl"))
     ranks = sorted(int(number) for number in numbers if number.isdecimal())
     if ranks != list(range(len(ranks))):
@@ -27,12 +22,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 def log_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read lines with their numbers, without a last line that a crash left half written.
-
-    Raises
-    ------
-    RequestError: a line is not a JSON object.
-    """
+    """Read lines with their numbers, without a last line that a crash left half written."""
     broken = ""
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, text in enumerate(file, 1):

@@ -79,12 +79,7 @@ def speed_up(
     baseline: str,
     measure: Callable[[Run], float] = epoch_seconds,
 ) -> Ratio:
-    """Return the ratio of the baseline's seconds, or of another measure, to an engine's.
-
-    Raises
-    ------
-    ValueError: an engine is missing in a round.
-    """
+    """Return the ratio of the baseline's seconds, or of another measure, to an engine's."""
     by_round: dict[str, dict[int, float]] = {engine: {}, baseline: {}}
     for run in runs:
         if label_of(run) in by_round:
@@ -97,24 +92,14 @@ def speed_up(
 
 
 def fewer_bytes(runs: Sequence[Run], engine: str, baseline: str) -> Ratio | None:
-    """Return the ratio of the baseline's bytes to an engine's; None if one of them sends nothing.
-
-    Raises
-    ------
-    ValueError: an engine is missing in a round.
-    """
+    """Return the ratio of the baseline's bytes to an engine's; None if one sends nothing."""
     if not all(epoch_bytes(run) for run in runs if label_of(run) in (engine, baseline)):
         return None
     return speed_up(runs, engine, baseline, epoch_bytes)
 
 
 def figures(runs: Iterable[Run], engine: str) -> Figures:
-    """Return the measurements of an engine's runs, per epoch.
-
-    Raises
-    ------
-    ValueError: the engine did not run.
-    """
+    """Return the measurements of an engine's runs, per epoch."""
     by_run = [measured_epochs(run) for run in runs if label_of(run) == engine]
     epochs = [epoch for run in by_run for epoch in run]
     if not epochs:

@@ -33,10 +33,7 @@ _SHOWN: Final = 5e3
 def print_results(console: Console, results: Mapping[str, Any], problems: Sequence[str]) -> None:
     """Print times with parity, traffic, and what was measured.
 
-    Parameters
-    ----------
-    results: the content of results.json.
-    problems: why engines are not equal; with any, no speed-up and no reduction is printed.
+    With any problem, which says why engines are not equal, no speed-up and no reduction is printed.
     """
     print_table(console, times_table(results, problems))
     print_table(console, traffic_table(results, problems))

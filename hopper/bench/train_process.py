@@ -23,9 +23,10 @@ _QUOTED_LINES = 20
 def train_in_process(
     what: str, config_file: Path, run_dir: Path, overrides: Sequence[str], limit: float
 ) -> dict[str, Any]:
-    """Run ``hopper train`` in a new process, whose output goes to files in ``run_dir``.
+    """Run ``hopper train`` in a new process, and return the run's summary.json.
 
-    The process, its ranks and its servers have ended when this function returns or raises.
+    Output goes to files in ``run_dir``. The process, its ranks and its servers have ended when this
+    function returns or raises.
 
     Parameters
     ----------
@@ -33,14 +34,9 @@ def train_in_process(
     overrides: words ``--section.key value``, which follow those of the run directory.
     limit: seconds that the whole run may take.
 
-    Returns
-    -------
-    The run's summary.json.
-
     Raises
     ------
-    ClusterError: the run failed. The error quotes the end of its output.
-    DeadlineExceeded: the run did not end in time.
+    ClusterError: the run failed or did not end in time. The error quotes the end of its output.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hopper.cli", "train", str(config_file)]

@@ -322,11 +322,12 @@ def test_a_refused_or_late_run_leaves_no_process(
 
 def test_a_host_without_memory_is_named(config_file: Path, tmp_path: Path) -> None:
     message = r"host \d reached the bound of 64 MiB \(--host-memory\)"
+    words = ["--model.hidden", "300000"]
     with (
         build_or_skip(make_request(2, "none", None, "64M")) as cluster,
         pytest.raises(ClusterError, match=message),
     ):
-        train_on_hosts(cluster, "hop", config_file, tmp_path / "run", [], 120.0)
+        train_on_hosts(cluster, "hop", config_file, tmp_path / "run", words, 120.0)
 
 
 def _disturb(run_dir: Path, disturb: Callable[[], None]) -> Callable[[], None]:

@@ -67,10 +67,6 @@ def emulate_hosts(request: Request) -> Iterator[EmulatedCluster]:
     Leftovers of killed processes are removed first. Signals that end this process take effect only
     after building or removing is complete. If the hosts cannot be built there is no error: the
     cluster has no hosts, and says why.
-
-    Raises
-    ------
-    ClusterError: the hosts cannot be removed.
     """
     try:
         with defer_signals():

@@ -28,18 +28,8 @@ class _Hierarchy(NamedTuple):
 def bound_hosts(hosts: int, cpus: float | None, memory: int | None) -> tuple[tuple[Path, ...], ...]:
     """Make the cgroups of every host, which :func:`remove_limits` removes.
 
-    Parameters
-    ----------
-    cpus: CPUs that a host may use; None = no bound.
-    memory: bytes that a host may use; None = no bound.
-
-    Returns
-    -------
-    By host, the groups that its processes must enter.
-
-    Raises
-    ------
-    NotAvailable: names the controller that is missing or cannot be used.
+    A host may use a number of CPUs and of bytes; None = no bound. Returned are, by host, the groups
+    that its processes must enter.
     """
     bounds = {}
     if cpus is not None:
@@ -72,10 +62,6 @@ def remove_limits(chosen: Callable[[str], bool] = is_ours) -> list[str]:
     """Remove the cgroups whose names are chosen, and return these names.
 
     All processes in them must have ended.
-
-    Raises
-    ------
-    NotAvailable: a group could not be removed.
     """
     groups = [path for path in _groups() if chosen(path.name)]
     deadline = time.monotonic() + _REMOVE_SECONDS
@@ -169,7 +155,7 @@ def _groups() -> list[Path]:
     return [
         Path(folder) / name
         for hierarchy in _hierarchies()
-        if hierarchy.version == 2 or {"cpu", "memory"} & set(hierarchy.controllers)
+        if hierarchy.version == 2 or {"cpu", "memory"}.intersection(hierarchy.controllers)
         for folder, children, _files in os.walk(hierarchy.mount)
         for name in children
         if is_ours(name) or is_leftover(name)

@@ -101,12 +101,7 @@ def check_rights() -> None:
 
 
 def build_network(hosts: int, bits_per_second: int | None) -> tuple[HostNetwork, ...]:
-    """Make the namespaces of hosts and of their bridge, with links of a rate (None = no limit).
-
-    Raises
-    ------
-    NotAvailable: the system or the user does not allow it. Namespaces made so far remain.
-    """
+    """Make the namespaces of hosts and of their bridge, with links of a rate (None = no limit)."""
     bridge = own_name("bridge")
     networks = tuple(HostNetwork(own_name(f"host{i}"), f"{_SUBNET}.{i + 1}") for i in range(hosts))
     names = (bridge, *(host.namespace for host in networks))
@@ -129,12 +124,7 @@ def build_network(hosts: int, bits_per_second: int | None) -> tuple[HostNetwork,
 
 
 def remove_networks(chosen: Callable[[str], bool]) -> list[str]:
-    """Kill the processes in the namespaces whose names are chosen, and remove these namespaces.
-
-    Raises
-    ------
-    NotAvailable: a namespace could not be removed; the others were.
-    """
+    """Kill the processes in the namespaces whose names are chosen, and remove these namespaces."""
     names, failed = [name for name in _namespaces() if chosen(name)], []
     for name in names:
         end_processes(name)
@@ -183,12 +173,7 @@ def _limit(namespace: str, interfaces: list[str], bits_per_second: int) -> None:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program, which may lie in the administrator's folders.
-
-    Raises
-    ------
-    NotAvailable: it is not installed.
-    """
+    """Return the path of a program, which may lie in the administrator's folders."""
     folders = os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
     path = shutil.which(name, path=folders)
     if path is None:
@@ -197,12 +182,7 @@ def find_program(name: str) -> str:
 
 
 def _run(program: str, *words: str, batch: Sequence[str] = ()) -> str:
-    """Run ``ip`` or ``tc`` with lines of input, and return the output.
-
-    Raises
-    ------
-    NotAvailable: the command is missing or failed; quotes its error.
-    """
+    """Run ``ip`` or ``tc`` with lines of input, and return the output."""
     command = [find_program(program), *words]
     try:
         done = subprocess.run(

@@ -28,9 +28,14 @@ class Reconciled(NamedTuple):
     sent: int
 
     @property
+    def ratio(self) -> float | None:
+        """Sent bytes divided by counted bytes; None if nothing was counted."""
+        return self.sent / self.counted if self.counted else None
+
+    @property
     def agrees(self) -> bool:
         """Return whether the two differ by no more than the tolerance."""
-        return abs(self.sent - self.counted) <= TOLERANCE * self.counted
+        return self.ratio is not None and abs(self.ratio - 1) <= TOLERANCE
 
 
 def reconcile(runs: Sequence[Run]) -> list[Reconciled]:
@@ -56,9 +61,10 @@ def print_reconciliation(console: Console, runs: Sequence[Run]) -> None:
     table = Table(title="Counted traffic and the hosts' interfaces, all timed epochs")
     for name in ("", "counted, MB", "interfaces sent, MB", "sent / counted"):
         table.add_column(name, justify="right" if name else "left")
-    for label, counted, sent in reconciled:
-        ratio = f"{sent / counted:.3f}" if counted else "nothing counted"
-        table.add_row(label, f"{counted / 1e6:,.2f}", f"{sent / 1e6:,.2f}", ratio)
+    for traffic in reconciled:
+        ratio = "nothing counted" if traffic.ratio is None else f"{traffic.ratio:.3f}"
+        megabytes = (f"{count / 1e6:,.2f}" for count in (traffic.counted, traffic.sent))
+        table.add_row(traffic.label, *megabytes, ratio)
     print_table(console, table)
     for traffic in reconciled:
         if not traffic.agrees:

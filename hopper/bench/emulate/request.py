@@ -44,13 +44,7 @@ class Request:
         return parse_rate(self.link_rate)
 
     def check(self, config: Config, servers: int) -> None:
-        """Check that the request fits a run whose graph has a number of partitions.
-
-        Raises
-        ------
-        RequestError: the number of hosts is another one, or the configuration names servers or an
-            interface.
-        """
+        """Check that the request fits a run whose graph has a number of partitions."""
         if self.hosts != servers:
             raise RequestError(
                 f"--emulate: {config.data.partitioned} has {servers} partitions, which need "
@@ -78,12 +72,7 @@ def make_request(
     host_cpus: float | None = None,
     host_memory: str | None = None,
 ) -> Request:
-    """Check ``--emulate``, ``--link-rate``, ``--host-cpus`` and ``--host-memory``.
-
-    Raises
-    ------
-    RequestError: names the option, what was expected and what came.
-    """
+    """Check ``--emulate``, ``--link-rate``, ``--host-cpus`` and ``--host-memory``."""
     if not 1 <= hosts <= MOST_HOSTS:
         raise RequestError(f"--emulate: expected 1 to {MOST_HOSTS} hosts, given {hosts}")
     if host_cpus is not None and not _LEAST_CPUS <= host_cpus < math.inf:
@@ -95,12 +84,7 @@ def make_request(
 
 
 def parse_rate(text: str) -> int | None:
-    """Return the bits per second of a text such as "100mbit"; None for "none".
-
-    Raises
-    ------
-    RequestError: the text has another form, or its rate is below 1 kbit.
-    """
+    """Return the bits per second of a text such as "100mbit"; None for "none"."""
     if text.lower() == NO_RATE:
         return None
     bits = _parse_number(text, _BITS)
@@ -113,12 +97,7 @@ def parse_rate(text: str) -> int | None:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a text such as "2G" or "512M", with powers of 1024.
-
-    Raises
-    ------
-    RequestError: the text has another form, or is too little for a feature server and a rank.
-    """
+    """Return the bytes of a text such as "2G" or "512M", with powers of 1024."""
     size = _parse_number(text.lower().removesuffix("ib"), _BYTES)
     if size < _LEAST_MEMORY:
         raise RequestError(

@@ -44,25 +44,11 @@ def train_on_hosts(
     overrides: Sequence[str],
     limit: float,
 ) -> dict[str, Any]:
-    """Train over emulated hosts, from the start of servers and ranks to their end.
+    """Train over emulated hosts, and return the run's summary.json, with ``nic_bytes`` of epochs.
 
-    Output goes to files in ``run_dir``. The main thread of the process that built the hosts must
-    call it. No process stays on the hosts.
-
-    Parameters
-    ----------
-    what: names the run in errors, such as "hop, round 2".
-    overrides: arguments ``--section.key value``.
-    limit: seconds that the whole run may take.
-
-    Returns
-    -------
-    The content of the run's summary.json, whose epochs have ``nic_bytes``.
-
-    Raises
-    ------
-    ClusterError: the run failed; names the host, and the rank or server that failed first.
-    DeadlineExceeded: the run did not end in time.
+    The arguments are those of :func:`hopper.bench.train_process.train_in_process`. The main thread
+    of the process that built the hosts must call it. No process stays on the hosts. Errors name the
+    host, and the rank or server that failed first.
     """
     deadline = time.monotonic() + limit
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -173,10 +159,7 @@ def _await(
 ) -> bool:
     """Wait for all ranks to end well; return False if the deadline comes first.
 
-    Raises
-    ------
-    ServerLost, ClusterError: says what ended first, and on which host.
-    DeadlineExceeded: a rank did not end after the others.
+    Errors say what ended first and on which host, or which rank did not end after the others.
     """
     failed_at = ended_at = math.inf
     end_limit = config.cluster.timeout_seconds
