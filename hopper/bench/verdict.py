@@ -14,7 +14,9 @@ def tell_speed(engine: str, baseline: str, ratio: Ratio) -> str:
     """Say whether an engine is faster, from the baseline's time divided by the engine's."""
     if not ratio.is_shown:
         return f"no difference shown in time between {engine} and {baseline} ({why_not(ratio)})"
-    return f"{engine} is {tell_ratio(ratio)} times as fast as {baseline}"
+    if ratio.mean < 1:
+        return f"{engine} takes {tell_ratio(ratio.inverse)} as long as {baseline}"
+    return f"{engine} is {tell_ratio(ratio)} faster than {baseline}"
 
 
 def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
@@ -27,18 +29,18 @@ def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
     if not ratio.is_shown:
         return f"no difference shown in bytes between {engine} and {baseline} ({why_not(ratio)})"
     if ratio.mean < 1:
-        return f"{engine} sends {tell_ratio(ratio.inverse)} times as many bytes as {baseline}"
-    return f"{engine} sends {tell_ratio(ratio)} times fewer bytes than {baseline}"
+        return f"{engine} sends {tell_ratio(ratio.inverse)} as many bytes as {baseline}"
+    return f"{engine} sends {tell_ratio(ratio)} fewer bytes than {baseline}"
 
 
 def tell_ratio(ratio: Ratio) -> str:
-    """Write a ratio with its interval, "1.80 (1.60 to 2.03)", or "1.80 (in every round)"."""
+    """Write a ratio with its interval, "1.80x (1.60 to 2.03)", or "1.80x (in every round)"."""
     mean = _number(ratio.mean)
     if ratio.low is None or ratio.high is None:
-        return f"{mean} (no interval)"
+        return f"{mean}x (no interval)"
     if _number(ratio.low) == mean == _number(ratio.high):
-        return f"{mean} (in every round)"
-    return f"{mean} ({tell_bounds(ratio)})"
+        return f"{mean}x (in every round)"
+    return f"{mean}x ({tell_bounds(ratio)})"
 
 
 def tell_bounds(ratio: Ratio) -> str:
@@ -52,7 +54,7 @@ def why_not(ratio: Ratio) -> str:
     """Say why rounds show no difference."""
     if ratio.low is None:
         return "one round has no interval"
-    return f"{_number(ratio.mean)} times, {tell_bounds(ratio)}"
+    return f"{_number(ratio.mean)}x, {tell_bounds(ratio)}"
 
 
 def most_telling(ratios: Mapping[str, Ratio]) -> str:

@@ -69,8 +69,8 @@ def test_many_engines_with_options_fit_too() -> None:
 def test_sentences_tell_what_the_rounds_show() -> None:
     text = print_to_text(results_of(3), [], width=200)
     assert (
-        "hop is 2.00 (in every round) times as fast as model_centric; "
-        "hop sends 7.05 (in every round) times fewer bytes than model_centric; "
+        "hop is 2.00x (in every round) faster than model_centric; "
+        "hop sends 7.05x (in every round) fewer bytes than model_centric; "
         "same gradient, within 3.0e-07"
     ) in text
     runs = []
