@@ -135,7 +135,10 @@ def format_result(result: Mapping[str, Any], digits: int | None = None) -> str:
     ----------
     digits: significant digits of every float; None = all of them.
     """
-    plain = spell_non_finite(result if digits is None else _round_floats(result, digits))
+    plain = spell_non_finite(result)
+    if digits is not None:
+        text = json.dumps(plain)
+        plain = json.loads(text, parse_float=lambda number: float(f"{float(number):.{digits}g}"))
     lines = [f"{json.dumps(key)}: {_format_entries(value)}" for key, value in plain.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -155,13 +158,3 @@ def _format_entries(value: Any) -> str:
 
 def _format_line(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
-
-
-def _round_floats(value: Any, digits: int) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
-    if isinstance(value, Mapping):
-        return {key: _round_floats(entry, digits) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_round_floats(entry, digits) for entry in value]
-    return value

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import psutil
+
 from hopper.bench.emulate.network import NotAvailable, is_leftover, is_ours, own_name
 
 # A short period lets a host that has used up its share wait a few milliseconds, not tens of them.
@@ -118,36 +120,25 @@ def _find_parent(controller: str) -> tuple[int, Path]:
 
 def _hierarchies() -> Iterator[_Hierarchy]:
     """Yield the hierarchies that are mounted here."""
-    try:
-        memberships = Path("/proc/self/cgroup").read_text().splitlines()
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return
     own: dict[str, str] = {}
-    for line in memberships:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
         # Version 2 has an empty list of controllers.
         _, names, path = line.split(":", 2)
         own |= dict.fromkeys(names.split(","), path)
-    for line in mounts:
-        fields, _, details = line.partition(" - ")
-        root, mount = fields.split()[3:5]
-        filesystem, _, options = details.split(maxsplit=2)
-        if filesystem == "cgroup":
-            controllers = options.split(",")
-            path = next((own[name] for name in controllers if name in own), "/")
-            yield _Hierarchy(1, controllers, Path(mount), _find_group(Path(mount), root, path))
-        elif filesystem == "cgroup2":
-            group = _find_group(Path(mount), root, own.get("", "/"))
+    for mounted in psutil.disk_partitions(all=True):
+        if mounted.fstype not in ("cgroup", "cgroup2"):
+            continue
+        mount, version = Path(mounted.mountpoint), 1 if mounted.fstype == "cgroup" else 2
+        controllers = mounted.opts.split(",") if version == 1 else [""]
+        path = next((own[name] for name in controllers if name in own), "/")
+        group = mount / path.lstrip("/")
+        if not group.is_dir():
+            # In a container the group itself is what is mounted.
+            group = mount
+        if version == 2:
             listing = group / "cgroup.controllers"
             controllers = listing.read_text().split() if listing.exists() else []
-            yield _Hierarchy(2, controllers, Path(mount), group)
-
-
-def _find_group(mount: Path, root: str, path: str) -> Path:
-    """Return a group's folder; the mount point if the group is outside of what is mounted."""
-    relative = path.removeprefix(root) if root != "/" else path
-    folder = mount / relative.lstrip("/")
-    return folder if folder.is_dir() else mount
+        yield _Hierarchy(version, controllers, mount, group)
 
 
 def _groups() -> list[Path]:
