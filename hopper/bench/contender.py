@@ -66,7 +66,7 @@ class Contender:
         if is_trials(configured):
             raise RequestError(
                 f'--engines: {self.label}: hop.replicas = "independent" trains different models, '
-                "which no other engine does; compare sweeps with benchmarks/sweep.py"
+                "which no other engine does"
             )
         return configured
 
