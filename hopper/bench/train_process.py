@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.errors import ClusterError, DeadlineExceeded
+from hopper.train.feature_servers import stop_processes
 from hopper.train.results import SUMMARY_FILE
 
 OUTPUT_FILE = "output.log"
@@ -55,7 +54,8 @@ def train_in_process(
         except subprocess.TimeoutExpired:
             raise DeadlineExceeded(what, "training", limit) from None
         finally:
-            _end(process)
+            # Its ranks and servers end with it.
+            stop_processes([process], _STOP_SECONDS)
     if code != 0:
         raise ClusterError(
             f"{what}: `hopper train` ended with exit code {code}: {_last_lines(*logs)} "
@@ -79,14 +79,3 @@ def _last_lines(*files: Path) -> str:
         if lines:
             return "\n".join(lines[-_QUOTED_LINES:])
     return "it said nothing"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a run to end, and kill it after a while. Its ranks and servers end with it."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
