@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopper.config import Config, make_config
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
 
-from ..conftest import make_community_graph
-
-CLASSES, DIM = 3, 64
+NODES, CLASSES, DIM = 240, 3, 64
 
 MakeRun = Callable[..., dict[str, Any]]
 
@@ -98,11 +99,33 @@ def make_results(runs: list[dict[str, Any]], parity: dict[str, float]) -> dict[s
 
 @pytest.fixture(scope="session")
 def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
-    """A graph of communities on two servers, so that METIS finds a cut."""
+    """A graph of two loosely tied halves on two servers, so that METIS finds the cut."""
     folder = tmp_path_factory.mktemp("tiny")
-    graph = make_community_graph(
-        folder / "graph", nodes=240, feature_dim=DIM, train=130, classes=CLASSES
+    relation = Relation("node", "edge", "node")
+    generator = np.random.default_rng(11)
+    dst = np.repeat(np.arange(NODES), 8)
+    half = NODES // 2
+    away = generator.random(dst.size) < 0.08
+    src = generator.integers(0, half, dst.size) + half * ((dst >= half) ^ away)
+    labels = generator.integers(0, CLASSES, NODES)
+    schema = GraphSchema(
+        name="tiny",
+        node_types={"node": NodeType(NODES, DIM, "float32")},
+        relations={relation: EdgeType(dst.size)},
+        target="node",
+        labels={"node": Labels("class", CLASSES)},
+        splits={"train": 130, "val": 40, "test": 40},
     )
+    with GraphWriter(folder / "graph", schema) as writer:
+        writer.topology(relation, src, dst)
+        rows = generator.standard_normal((NODES, DIM), dtype=np.float32)
+        rows[np.arange(NODES), labels] += 2
+        writer.features("node")[:] = rows
+        writer.labels("node", labels)
+        order = generator.permutation(NODES)
+        for name, start in (("train", 0), ("val", 130), ("test", 170)):
+            writer.split(name, order[start : start + schema.splits[name]])
+    graph = GraphDirectory.open(folder / "graph")
     return partition_graph(graph, folder / "partitioned", 2, backend="pymetis")
 
 
