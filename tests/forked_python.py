@@ -44,7 +44,6 @@ with quick_imports():
 
     import cache_server.__main__
     import cache_server.server  # noqa: F401
-    import hopper.bench.emulate.waiting_rank
     import hopper.cli.partition_run
     import hopper.hetero.metatree
     import hopper.partition.metis

@@ -16,7 +16,6 @@ import sys
 THREADS = "OMP_NUM_THREADS"
 COPIED = (
     "cache_server",
-    "hopper.bench.emulate.waiting_rank",
     "hopper.cli",
     "hopper.partition.metis",
     "hopper.predict",

@@ -11,7 +11,6 @@ import json
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from torch import OutOfMemoryError
@@ -19,7 +18,6 @@ from torch import OutOfMemoryError
 from cache_server.available_memory import available_memory
 from hopper.bench.ab_plan import CONFIG_FILE, Plan
 from hopper.bench.contender import Contender
-from hopper.bench.guest import Guest
 from hopper.bench.parity import (
     COMPARED_LOSSES,
     ORDERS,
@@ -39,19 +37,12 @@ from hopper.features import open_graph
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 
 Say = Callable[[str], None]
-Losses = list[float]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The findings of an A/B.
-
-    Attributes
-    ----------
-    results: the content of results.json.
-    parity: the comparison of gradients and losses, by contender.
-    guests: the runs of guests, by round.
-    """
+    """The findings of an A/B: the content of results.json, the comparison of gradients and losses
+    by contender, and the runs of guests."""
 
     results: dict[str, Any]
     parity: tuple[EngineParity, ...]
@@ -66,14 +57,8 @@ class Outcome:
 def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
     """Carry out a plan: train all rounds, compare gradients after the first, and conclude.
 
-    Parameters
-    ----------
-    say: prints a line about each run that has ended.
-    on_run: called with the name of each run that begins.
-
-    Raises
-    ------
-    ClusterError: a run failed; names it and quotes the end of its output.
+    ``say`` prints a line about each run that has ended. ``on_run`` is called with the name of each
+    run that begins.
     """
     entries: list[dict[str, Any]] = []
     summaries: list[Mapping[str, Any]] = []
@@ -82,19 +67,25 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
     for index in range(plan.rounds):
         for side in plan.order(index):
             on_run(f"{side.label}, round {index + 1} of {plan.rounds}")
+            run_dir = plan.run_dir(side, index)
             if isinstance(side, Contender):
-                summary = _run(plan, side, index)
+                recorded = json.dumps(plan.recorded_iterations if index == 0 else [])
+                summary = plan.train(
+                    *(f"{side.label}, round {index + 1}", plan.out / CONFIG_FILE, run_dir),
+                    *([*side.words, "--train.record_gradients", recorded], plan.limit),
+                )
                 summaries.append(summary)
                 entries.append(run_entry(plan.config, side, index, summary))
             else:
-                summary = _run_guest(plan, side, index)
-                guests.append(summary)
+                assert plan.cluster is not None
+                summary = side.train(plan.cluster, index, run_dir)
+                guests.append({"label": side.label, "round": index, **summary})
             seconds = ", ".join(f"{epoch['seconds']:.2f}" for epoch in summary["epochs"])
             say(f"round {index + 1}/{plan.rounds}  {side.label}: epochs of {seconds} s")
         if index == 0:
             parity = check_parity(plan)
             for engine in parity:
-                say(_tell_parity(engine))
+                say(_describe_parity(engine))
     return replace(conclude(plan, parity, entries, summaries, say), guests=tuple(guests))
 
 
@@ -107,14 +98,21 @@ def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
     references: dict[tuple[str, str], Reference] = {}
     parity = []
     for contender in plan.contenders:
+        label, config = contender.label, contender.configure(plan.config)
         rounds = contender.rounds(plan.config)
-        shared = rounds or contender.exact(plan.config)
-        config = contender.configure(plan.config)
+        batches = "shared" if rounds or contender.exact(plan.config) else label
         # Learnable rows are named by global ids, which differ between divisions of the graph.
-        batches = "of all exact engines" if shared else contender.engine, config.data.partitioned
-        if batches not in references:
-            references[batches] = _make_reference(plan, config)
-        engine = _check(plan, contender, plan.run_dir(contender, 0), references[batches])
+        key = batches, config.data.partitioned
+        if key not in references:
+            references[key] = _make_reference(plan, config)
+        recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
+        steps = [moment.step for moment in recorded]
+        if steps != plan.recorded_iterations:
+            raise RequestError(
+                f"{label}: expected recorded gradients of iterations {plan.recorded_iterations}, "
+                f"found {steps}"
+            )
+        engine = check_engine(label, references[key].dtype, references[key], recorded)
         parity.append(replace(engine, judged=not rounds))
     return tuple(parity)
 
@@ -125,114 +123,6 @@ def _make_reference(plan: Plan, config: Config) -> Reference:
     return Reference(config, open_graph(config), plan.world, device)
 
 
-def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference) -> EngineParity:
-    """Compare a run's recorded gradients with a reference."""
-    recorded = read_recorded(run_dir / GRADIENTS_FOLDER)
-    if [moment.step for moment in recorded] != plan.recorded_iterations:
-        raise RequestError(
-            f"{contender.label}: expected recorded gradients of iterations "
-            f"{plan.recorded_iterations}, found {[moment.step for moment in recorded]}"
-        )
-    return check_engine(contender.label, reference.dtype, reference, recorded)
-
-
-def _settle(
-    plan: Plan,
-    parity: Sequence[EngineParity],
-    entries: Sequence[Mapping[str, Any]],
-    say: Say,
-) -> list[EngineParity]:
-    """Let float64 decide about the engines that float32 cannot judge, and measure the spread of one
-    process for them."""
-    unsettled = {engine.engine for engine in parity if engine.needs_float64}
-    if not unsettled:
-        return list(parity)
-    say(f"{', '.join(sorted(unsettled))}: more than 1e-5 apart in float32; float64 decides")
-    in_float64 = _check_in_float64(plan, unsettled, entries, say)
-    result = []
-    for contender, engine in zip(plan.contenders, parity, strict=True):
-        if engine.needs_float64:
-            spread = _measure_spread(plan, contender, engine)
-            again = in_float64.get(engine.engine)
-            engine = replace(engine, in_float64=again, spread=spread)
-            say(_tell_parity(engine))
-        result.append(engine)
-    return result
-
-
-def _check_in_float64(
-    plan: Plan, labels: set[str], entries: Sequence[Mapping[str, Any]], say: Say
-) -> dict[str, EngineParity]:
-    """Compare contenders in float64, in an untimed A/B of one round.
-
-    Where memory is short it has fewer roots. Where it fails, nothing is returned.
-    """
-    labels = labels | {_loss_reference(plan, c) for c in plan.contenders if c.label in labels}
-    contenders = tuple(contender for contender in plan.contenders if contender.label in labels)
-    ranks = max(sum(entry["peak_rss_mib"]) for entry in entries) * 2**20
-    mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    roots = plan.config.train.batch_size
-    sizes = [roots, max(1, roots // 4)]
-    for batch_size in sizes[1:] if 2 * max(ranks, mine) > available_memory() else sizes:
-        try:
-            outcome = run_ab(
-                _plan_in_float64(plan, contenders, batch_size),
-                lambda text: say(f"in float64: {text}"),
-                lambda _: None,
-            )
-        except (ClusterError, RequestError, MemoryError, OutOfMemoryError) as error:
-            say(f"in float64, {batch_size} roots a rank: {error}")
-        else:
-            return {engine.engine: engine for engine in outcome.parity}
-    return {}
-
-
-def _plan_in_float64(plan: Plan, contenders: tuple[Contender, ...], batch_size: int) -> Plan:
-    """Plan one round in float64 over the iterations that float32 compares."""
-    iterations = min(plan.iterations, COMPARED_LOSSES)
-    changes = {
-        "dtype": "float64",
-        "batch_size": batch_size,
-        "epochs": min(plan.config.train.epochs, -(-COMPARED_LOSSES // iterations)),
-        "iterations_per_epoch": iterations,
-        "evaluate_every": 0,
-    }
-    exact = replace(
-        plan,
-        config=change_config(plan.config, train=changes),
-        contenders=contenders,
-        out=plan.out / f"float64-{batch_size}",
-        rounds=1,
-        iterations=iterations,
-        guests=(),
-    )
-    exact.write_config()
-    return exact
-
-
-def _measure_spread(plan: Plan, contender: Contender, engine: EngineParity) -> float:
-    """Return the spread of one process in the iteration in which an engine differs most."""
-    recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
-    differences = [moment.largest for moment in engine.gradients]
-    moment = recorded[differences.index(max(differences))]
-    return measure_spread(_make_reference(plan, contender.configure(plan.config)), moment)
-
-
-def _tell_parity(engine: EngineParity) -> str:
-    """Write one line about the differences of an engine."""
-    parts = [f"parity of {engine.engine}: gradients within {engine.gradient_difference:.1e}"]
-    if engine.spread is not None:
-        parts[0] += f" (one process in {ORDERS} orders of summation: {engine.spread:.1e})"
-    parts.append(f"losses within {engine.loss_difference:.1e}")
-    if engine.in_float64 is not None:
-        again = engine.in_float64
-        parts.append(
-            f"in float64 on {again.roots} roots {again.gradient_difference:.1e} and "
-            f"{again.loss_difference:.1e}"
-        )
-    return ", ".join(parts)
-
-
 def conclude(
     plan: Plan,
     parity: Sequence[EngineParity],
@@ -240,37 +130,29 @@ def conclude(
     summaries: Sequence[Mapping[str, Any]],
     say: Say,
 ) -> Outcome:
-    """Compare the losses of all runs and assemble the results.
+    """Compare the losses of all runs, let float64 decide where float32 cannot, and assemble the
+    results.
 
-    Exact engines are compared with each other, any other engine with its own first run.
+    The losses of exact engines are compared with each other, those of any other engine with its own
+    first run.
     """
-    curves: dict[str, list[Losses]] = {}
+    curves: dict[str, list[list[float]]] = {}
     for entry, summary in zip(entries, summaries, strict=True):
-        curves.setdefault(entry["label"], []).append(_curve(summary))
-    final: Sequence[EngineParity] = []
+        curve = [float(loss) for epoch in summary["epochs"] for loss in epoch["iteration_losses"]]
+        curves.setdefault(entry["label"], []).append(curve)
+    final = []
     for contender, engine in zip(plan.contenders, parity, strict=True):
         expected = curves[_loss_reference(plan, contender)][0]
-        for curve in curves[contender.label]:
-            engine = _add_losses(engine, curve, expected)
-        final = [*final, engine]
+        differences = [
+            compare_losses(curve, expected, engine.dtype) for curve in curves[contender.label]
+        ]
+        final.append(replace(engine, loss_curve=worst(differences)))
     final = _settle(plan, final, entries, say)
-    results = assemble(plan.config, plan.graph, entries, final, describe_reference(plan))
+    results = assemble(plan.config, plan.graph, entries, final, _describe_reference(plan))
     return Outcome(results, tuple(final))
 
 
-def describe_reference(plan: Plan) -> str:
-    """Say in words what gradients and losses were compared with."""
-    dtype = plan.config.train.dtype
-    moments = ", ".join(str(step) for step in plan.recorded_iterations)
-    iterations = f"the first {COMPARED_LOSSES}" if dtype == "float32" else "all"
-    return (
-        f"gradients: one process, {dtype}, all roots of the global batch in one pass, at "
-        f"iterations {moments} of the first round; losses: the same, and "
-        f"{_loss_reference(plan, None)}'s over {iterations} iterations"
-    )
-
-
-def _loss_reference(plan: Plan, contender: Contender | None) -> str:
+def _loss_reference(plan: Plan, contender: Contender | None = None) -> str:
     """Return the label of the contender whose losses another's are compared with.
 
     It is the first exact contender for all exact ones, and a contender itself otherwise.
@@ -281,27 +163,91 @@ def _loss_reference(plan: Plan, contender: Contender | None) -> str:
     return next(exact, plan.contenders[0]).label
 
 
-def _run(plan: Plan, contender: Contender, round_index: int) -> dict[str, Any]:
-    recorded = plan.recorded_iterations if round_index == 0 else []
-    return plan.train(
-        f"{contender.label}, round {round_index + 1}",
-        plan.out / CONFIG_FILE,
-        plan.run_dir(contender, round_index),
-        [*contender.words, "--train.record_gradients", json.dumps(recorded)],
-        plan.limit,
+def _settle(
+    plan: Plan, parity: Sequence[EngineParity], entries: Sequence[Mapping[str, Any]], say: Say
+) -> list[EngineParity]:
+    """Let float64 decide about the engines that float32 cannot judge, and measure the spread of one
+    process for them."""
+    unsettled = [engine.engine for engine in parity if engine.needs_float64]
+    if not unsettled:
+        return list(parity)
+    say(f"{', '.join(sorted(unsettled))}: more than 1e-5 apart in float32; float64 decides")
+    in_float64 = _check_in_float64(plan, unsettled, entries, say)
+    result = []
+    for contender, engine in zip(plan.contenders, parity, strict=True):
+        if engine.needs_float64:
+            # The iteration in which it differs most.
+            differences = [moment.largest for moment in engine.gradients]
+            recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
+            moment = recorded[differences.index(max(differences))]
+            reference = _make_reference(plan, contender.configure(plan.config))
+            spread = measure_spread(reference, moment)
+            engine = replace(engine, in_float64=in_float64.get(engine.engine), spread=spread)
+            say(_describe_parity(engine))
+        result.append(engine)
+    return result
+
+
+def _check_in_float64(
+    plan: Plan, labels: Sequence[str], entries: Sequence[Mapping[str, Any]], say: Say
+) -> dict[str, EngineParity]:
+    """Compare contenders in float64, in an untimed A/B of one round.
+
+    Where memory is short it has fewer roots. Where it fails, nothing is returned.
+    """
+    unsettled = [contender for contender in plan.contenders if contender.label in labels]
+    needed = {*labels, *(_loss_reference(plan, contender) for contender in unsettled)}
+    ranks = max(sum(entry["peak_rss_mib"]) for entry in entries) * 2**20
+    mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    roots = plan.config.train.batch_size
+    sizes = [roots, max(1, roots // 4)]
+    iterations = min(plan.iterations, COMPARED_LOSSES)
+    for batch_size in sizes[1:] if 2 * max(ranks, mine) > available_memory() else sizes:
+        changes = {
+            "dtype": "float64",
+            "batch_size": batch_size,
+            "epochs": min(plan.config.train.epochs, -(-COMPARED_LOSSES // iterations)),
+            "iterations_per_epoch": iterations,
+            "evaluate_every": 0,
+        }
+        exact = replace(
+            plan,
+            config=change_config(plan.config, train=changes),
+            contenders=tuple(side for side in plan.contenders if side.label in needed),
+            out=plan.out / f"float64-{batch_size}",
+            rounds=1,
+            iterations=iterations,
+            guests=(),
+        )
+        exact.write_config()
+        try:
+            outcome = run_ab(exact, lambda text: say(f"in float64: {text}"), lambda _: None)
+        except (ClusterError, RequestError, MemoryError, OutOfMemoryError) as error:
+            say(f"in float64, {batch_size} roots a rank: {error}")
+        else:
+            return {engine.engine: engine for engine in outcome.parity}
+    return {}
+
+
+def _describe_parity(engine: EngineParity) -> str:
+    """Write one line about the differences of an engine."""
+    line = f"parity of {engine.engine}: gradients within {engine.gradient_difference:.1e}"
+    if engine.spread is not None:
+        line += f" (one process in {ORDERS} orders of summation: {engine.spread:.1e})"
+    line += f", losses within {engine.loss_difference:.1e}"
+    if (again := engine.in_float64) is not None:
+        line += f", in float64 on {again.roots} roots {again.gradient_difference:.1e} and "
+        line += f"{again.loss_difference:.1e}"
+    return line
+
+
+def _describe_reference(plan: Plan) -> str:
+    """Say in words what gradients and losses were compared with."""
+    dtype = plan.config.train.dtype
+    moments = ", ".join(str(step) for step in plan.recorded_iterations)
+    iterations = f"the first {COMPARED_LOSSES}" if dtype == "float32" else "all"
+    return (
+        f"gradients: one process, {dtype}, all roots of the global batch in one pass, at "
+        f"iterations {moments} of the first round; losses: the same, and "
+        f"{_loss_reference(plan)}'s over {iterations} iterations"
     )
-
-
-def _run_guest(plan: Plan, guest: Guest, round_index: int) -> dict[str, Any]:
-    assert plan.cluster is not None
-    summary = guest.train(plan.cluster, round_index, plan.run_dir(guest, round_index))
-    return {"label": guest.label, "round": round_index, **summary}
-
-
-def _curve(summary: Mapping[str, Any]) -> Losses:
-    return [float(loss) for epoch in summary["epochs"] for loss in epoch["iteration_losses"]]
-
-
-def _add_losses(parity: EngineParity, losses: Losses, others: Losses) -> EngineParity:
-    difference = compare_losses(losses, others, parity.dtype)
-    return replace(parity, loss_curve=worst([parity.loss_curve, difference]))

@@ -31,6 +31,7 @@ COMPARED_ITERATIONS: Final = 8
 """Gradients are compared within at most this many iterations from a run's start."""
 
 TrainRun = Callable[[str, Path, Path, Sequence[str], float], dict[str, Any]]
+"""Makes a run, as :func:`hopper.bench.train_process.train_in_process` does."""
 
 
 @dataclass(frozen=True)
@@ -73,38 +74,32 @@ class Plan:
         return (len(self.contenders) + len(self.guests)) * self.rounds
 
     @cached_property
-    def compared_iterations(self) -> int:
-        """The number of iterations from a run's start within which gradients are compared.
+    def recorded_iterations(self) -> list[int]:
+        """The iterations whose gradients the first round records: first, middle and last.
 
         Every contender has at least as many. With full batches an epoch has one iteration.
         """
         epochs = self.config.train.epochs
         totals = [epochs * self.epoch_iterations(contender) for contender in self.contenders]
-        return min(self.iterations, COMPARED_ITERATIONS, *totals)
-
-    @property
-    def recorded_iterations(self) -> list[int]:
-        """The iterations whose gradients the first round records: first, middle and last."""
-        last = self.compared_iterations - 1
+        last = min(self.iterations, COMPARED_ITERATIONS, *totals) - 1
         return sorted({0, last // 2, last})
-
-    def write_config(self) -> None:
-        """Make the folder, with the configuration that all runs read."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        write_text(self.out / CONFIG_FILE, self.config.model_dump_json(indent=1) + "\n")
 
     def epoch_iterations(self, contender: Contender) -> int:
         """Return how many iterations an epoch of a contender has."""
         config = contender.configure(self.config)
         return make_schedule(Request(config, contender.graph(self.config)), self.world).iterations
 
+    def write_config(self) -> None:
+        """Make the folder, with the configuration that all runs read."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_text(self.out / CONFIG_FILE, self.config.model_dump_json(indent=1) + "\n")
+
     def run_dir(self, side: Contender | Guest, round_index: int) -> Path:
         """Return the folder of a run's files."""
         return self.out / RUNS_FOLDER / f"{side.folder}-round-{round_index}"
 
     def order(self, round_index: int) -> list[Contender | Guest]:
-        """Return the order of contenders and guests in a round. Another one begins in each
-        round."""
+        """Return the order of a round. Another side begins in each round."""
         sides: list[Contender | Guest] = [*self.contenders, *self.guests]
         first = round_index % len(sides)
         return [*sides[first:], *sides[:first]]
@@ -120,10 +115,6 @@ def make_plan(
     engines: the contenders, each as ``ENGINE[:KEY=VALUE]...``.
     limit: seconds that a run may take. By default the sum of the configuration's deadlines: those
         of the start, and one ``cluster.timeout_seconds`` for every iteration and evaluation.
-
-    Raises
-    ------
-    RequestError, ConfigError, GraphError: names what is wrong.
     """
     contenders = parse_contenders(engines)
     if rounds < 1:
@@ -139,33 +130,25 @@ def make_plan(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")
     graph = open_graph(config)
-    for contender, contender_config in zip(contenders, configs, strict=True):
-        contender_graph = contender.graph(config)
-        _check_same_graph(contender, graph, contender_graph)
-        check_request(Request(contender_config, contender_graph))
-    timed = _make_timed_config(config)
+    for contender, own_config in zip(contenders, configs, strict=True):
+        division = contender.graph(config)
+        if division.schema != graph.schema or division.book.servers != graph.book.servers:
+            raise RequestError(
+                f"--engines: {contender.label}: expected another division of the graph "
+                f"{graph.schema.name!r} over {graph.book.servers} servers, found "
+                f"{division.schema.name!r} over {division.book.servers}"
+            )
+        check_request(Request(own_config, division))
+    # Timed runs have no options that end them early or take time.
+    train = {"patience": 0, "resume": False, "checkpoint_every": 0}
+    timed = change_config(
+        config,
+        train={**train, "record_gradients": [], "run_dir": ""},
+        data={"partitioned": str(Path(config.data.partitioned).absolute())},
+    )
     plan = Plan(timed, contenders, out, rounds, 0.0, graph, 0)
     iterations = make_schedule(Request(timed, graph), plan.world).iterations
     waits = timed.train.epochs * (iterations + 1) + 2
     deadlines = timed.cluster.start_timeout_seconds + waits * timed.cluster.timeout_seconds
     plan.write_config()
     return replace(plan, iterations=iterations, limit=limit or deadlines)
-
-
-def _check_same_graph(
-    contender: Contender, graph: PartitionedGraph, other: PartitionedGraph
-) -> None:
-    if other.schema != graph.schema or other.book.servers != graph.book.servers:
-        raise RequestError(
-            f"--engines: {contender.label}: expected another division of the graph "
-            f"{graph.schema.name!r} over {graph.book.servers} servers, found {other.schema.name!r} "
-            f"over {other.book.servers}"
-        )
-
-
-def _make_timed_config(config: Config) -> Config:
-    """Return the configuration of timed runs, without options that end runs early or take time."""
-    options: dict[str, Any] = {"patience": 0, "resume": False, "checkpoint_every": 0}
-    data = {"partitioned": str(Path(config.data.partitioned).absolute())}
-    train = options | {"record_gradients": [], "run_dir": ""}
-    return change_config(config, train=train, data=data)

@@ -23,13 +23,9 @@ from hopper.partition import PartitionedGraph
 
 @dataclass(frozen=True)
 class Contender:
-    """One side of a comparison.
+    """One side of a comparison: its label, its engine, and words to add to ``hopper train CONFIG``.
 
-    Attributes
-    ----------
-    label: the text that names it, with the last names of folders.
-    engine: name of the engine.
-    words: arguments to add to ``hopper train CONFIG``.
+    Its methods take the configuration that all contenders share.
     """
 
     label: str
@@ -38,12 +34,7 @@ class Contender:
 
     @classmethod
     def parse(cls, text: str) -> Contender:
-        """Read ``ENGINE[:KEY=VALUE]...``.
-
-        Raises
-        ------
-        RequestError: an option is not KEY=VALUE.
-        """
+        """Read ``ENGINE[:KEY=VALUE]...``."""
         engine, *options = text.split(":")
         if engine not in ENGINE_CLASSES and options and "=" not in options[0]:
             # The engine is a user-defined class: "package.module:Class".
@@ -64,6 +55,21 @@ class Contender:
                 label.append(option)
         return cls(":".join(label), engine, tuple(words))
 
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return self.label.replace(":", "-").replace("=", "-").replace("/", "-")
+
+    def configure(self, config: Config) -> Config:
+        """Return the configuration that it runs with."""
+        configured = make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
+        if is_trials(configured):
+            raise RequestError(
+                f'--engines: {self.label}: hop.replicas = "independent" trains different models, '
+                "which no other engine does"
+            )
+        return configured
+
     def exact(self, config: Config) -> bool:
         """Return whether its gradient equals that of all other exact engines."""
         configured = self.configure(config)
@@ -75,48 +81,18 @@ class Contender:
         configured = self.configure(config)
         return bool(find_engine(configured).kind.rounds(configured))
 
-    @property
-    def folder(self) -> str:
-        """The name of its folder."""
-        return self.label.replace(":", "-").replace("=", "-").replace("/", "-")
-
-    def configure(self, config: Config) -> Config:
-        """Return the configuration that it runs with.
-
-        Raises
-        ------
-        ConfigError, RequestError: names the key at fault.
-        """
-        configured = make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
-        if is_trials(configured):
-            raise RequestError(
-                f'--engines: {self.label}: hop.replicas = "independent" trains different models, '
-                "which no other engine does; compare sweeps with benchmarks/sweep.py"
-            )
-        return configured
-
     def graph(self, config: Config) -> PartitionedGraph:
-        """Open the division of the graph that it uses.
-
-        Raises
-        ------
-        GraphError: it cannot be opened.
-        """
+        """Open the division of the graph that it uses."""
         return open_graph(self.configure(config))
 
     def options(self, config: Config) -> dict[str, Any]:
         """Return the configuration section with the engine's name; empty if there is none."""
         section = getattr(self.configure(config), self.engine, None)
-        return section.model_dump() if section is not None else {}
+        return {} if section is None else section.model_dump()
 
 
 def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """Read the contenders of a comparison.
-
-    Raises
-    ------
-    RequestError: there is none, one is named twice, or one is no engine.
-    """
+    """Read the contenders of a comparison."""
     if len(set(texts)) != len(texts) or not texts:
         raise RequestError(f"--engines: expected distinct names, given {','.join(texts)!r}")
     contenders = tuple(Contender.parse(text) for text in texts)
@@ -125,7 +101,6 @@ def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
         raise RequestError(
             f"--engines: expected folders with different last names too, found {labels}"
         )
-    for contender in contenders:
-        if contender.engine == "auto":
-            raise RequestError('--engines: name the engines; "auto" is none')
+    if any(contender.engine == "auto" for contender in contenders):
+        raise RequestError('--engines: name the engines; "auto" is none')
     return contenders

@@ -23,12 +23,7 @@ class Guest(Protocol):
     def train(self, cluster: EmulatedCluster, round_index: int, out: Path) -> dict[str, Any]:
         """Train once, and write into a folder that does not exist yet.
 
-        Returns
-        -------
-        ``epochs``, each with ``seconds``, ``iterations``, ``loss`` and ``nic_bytes`` (by host, what
-        its interface sent), and ``accuracy`` (``test``: a share, or None).
-
-        Raises
-        ------
-        ClusterError: it failed; quotes its last words.
+        Returned are ``epochs``, each with ``seconds``, ``iterations``, ``loss`` and ``nic_bytes``
+        (by host, what its interface sent), and ``accuracy`` (``test``: a share, or None). A
+        ClusterError quotes the last words of a system that failed.
         """

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from hopper.bench.span_lines import log_files, log_lines
 from hopper.errors import RequestError
-
-MEASURES: Final = ("own", "destinations", "edges", "sent", "received")
-
-Layers = list[dict[str, float]]
 
 
 class LayerWork(NamedTuple):
@@ -29,30 +25,18 @@ class LayerWork(NamedTuple):
     received: list[float]
 
 
+MEASURES = LayerWork._fields
+
+
 def read_layer_work(spans: Path) -> list[LayerWork]:
-    """Read the work of every layer, in the order of computation.
-
-    Parameters
-    ----------
-    spans: the folder with a file of spans for each rank.
-
-    Returns
-    -------
-    One entry for each layer. Empty if the spans do not mention layers.
-
-    Raises
-    ------
-    RequestError: a line is not valid, or ranks have different numbers of layers.
+    """Read the work of every layer, in the order of computation, from a folder with a file of
+    spans for each rank. Empty if the spans do not mention layers.
     """
     by_rank = [_read_rank(file) for file in log_files(spans)]
-    counts = {len(layers) for layers in by_rank} or {0}
-    if len(counts) > 1:
-        raise RequestError(f"{spans}: layers: expected as many of every rank, given {counts}")
+    _check_counts(f"{spans}: layers: expected as many of every rank", by_rank)
     return [
-        LayerWork(
-            *([rank_layers[layer][measure] for rank_layers in by_rank] for measure in MEASURES)
-        )
-        for layer in range(counts.pop())
+        LayerWork(*([layer[index] for layer in ranks] for index in range(len(MEASURES))))
+        for ranks in zip(*by_rank, strict=True)
     ]
 
 
@@ -62,29 +46,29 @@ def unevenness(by_rank: Sequence[float]) -> float | None:
     return max(by_rank) / mean if mean else None
 
 
-def _read_rank(file: Path) -> Layers:
-    """Read a rank's means over iterations. Lines of a resumed run replace older ones."""
-    moments: dict[tuple[Any, Any], Layers] = {}
+def _read_rank(file: Path) -> list[list[float]]:
+    """Read a rank's measures by layer, means over iterations. Lines of a resumed run replace older
+    ones."""
+    moments: dict[tuple[Any, Any], list[list[float]]] = {}
     for number, line in log_lines(file):
         if "layers" in line:
-            moments[line.get("epoch"), line.get("iteration")] = _check_layers(file, number, line)
+            try:
+                layers = [[float(layer[name]) for name in MEASURES] for layer in line["layers"]]
+            except (KeyError, TypeError, ValueError) as error:
+                raise RequestError(
+                    f"{file}: line {number}: layers: expected {', '.join(MEASURES)} of each "
+                    f"({type(error).__name__}: {error})"
+                ) from error
+            moments[line.get("epoch"), line.get("iteration")] = layers
     iterations = list(moments.values())
-    counts = {len(layers) for layers in iterations} or {0}
-    if len(counts) > 1:
-        raise RequestError(f"{file}: layers: expected as many in every iteration, given {counts}")
+    _check_counts(f"{file}: layers: expected as many in every iteration", iterations)
     return [
-        {measure: fmean(layers[layer][measure] for layers in iterations) for measure in MEASURES}
-        for layer in range(counts.pop())
+        [fmean(values) for values in zip(*layer, strict=True)]
+        for layer in zip(*iterations, strict=True)
     ]
 
 
-def _check_layers(file: Path, number: int, line: dict[str, Any]) -> Layers:
-    try:
-        return [
-            {measure: float(layer[measure]) for measure in MEASURES} for layer in line["layers"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise RequestError(
-            f"{file}: line {number}: layers: expected {', '.join(MEASURES)} of each "
-            f"({type(error).__name__}: {error})"
-        ) from error
+def _check_counts(expectation: str, lists: Sequence[Sequence[Any]]) -> None:
+    counts = {len(layers) for layers in lists}
+    if len(counts) > 1:
+        raise RequestError(f"{expectation}, given {counts}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +15,7 @@ import psutil
 
 import hopper
 
-PACKAGES: Final = ("torch", "numpy", "dgl", "grpcio", "numba")
+_PACKAGES: Final = ("torch", "numpy", "dgl", "grpcio", "numba")
 
 
 def machine() -> dict[str, Any]:
@@ -36,16 +37,11 @@ def tell_machine(facts: Mapping[str, Any]) -> str:
 def versions() -> dict[str, str | None]:
     """Return the versions of Python, Hopper and its main packages; None for a package that is
     missing."""
-    result: dict[str, str | None] = {
-        "python": platform.python_version(),
-        "hopper": hopper.__version__,
-    }
-    for package in PACKAGES:
-        try:
+    result: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
             result[package] = version(package)
-        except PackageNotFoundError:
-            result[package] = None
-    return result
+    return {"python": platform.python_version(), "hopper": hopper.__version__} | result
 
 
 def benchmark_header(name: str) -> dict[str, Any]:
@@ -67,28 +63,21 @@ def commit() -> str:
     root = Path(hopper.__file__).resolve().parent.parent
     if (root / ".git").exists():
         describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-        try:
-            done = subprocess.run(
+        with suppress(OSError, subprocess.SubprocessError):
+            return subprocess.run(
                 ["git", "-C", str(root), *describe],  # noqa: S607 # as the user's PATH has it
                 capture_output=True,
                 text=True,
-                check=False,
+                check=True,
                 timeout=30,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            done = None
-        if done is not None and done.returncode == 0:
-            return done.stdout.strip()
+            ).stdout.strip()
     return hopper.__version__
 
 
 def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
     return platform.processor() or platform.machine()

@@ -58,14 +58,10 @@ class RecordedGradient:
 
 @dataclass(frozen=True)
 class GradientDifference:
-    """The difference of a gradient from the reference's, in one iteration.
+    """The difference of a gradient from the reference's, in one iteration of the run.
 
-    Attributes
-    ----------
-    step: number of the iteration, from the start of the run.
-    overall: max |difference| / max |gradient| over all parameters.
-    by_tensor: ||difference|| / ||gradient|| by tensor, if that norm is not negligible.
-    loss: |difference| / |loss|.
+    overall: max |difference| / max |gradient| over all parameters. by_tensor: ||difference|| /
+    ||gradient|| by tensor, if that norm is not negligible. loss: |difference| / |loss|.
     """
 
     step: int
@@ -118,38 +114,29 @@ class EngineParity:
     @property
     def needs_float64(self) -> bool:
         """Return whether float32 cannot tell an error from rounding."""
-        return (
-            self.judged
-            and self.dtype == "float32"
-            and not (
-                self.gradient_difference <= LIMITS["gradients"]["float32"]
-                and self.loss_difference <= LIMITS["losses"]["float32"]
-            )
+        passes = (
+            self.gradient_difference <= LIMITS["gradients"]["float32"]
+            and self.loss_difference <= LIMITS["losses"]["float32"]
         )
+        return self.judged and self.dtype == "float32" and not passes
 
     @property
     def problems(self) -> list[str]:
         """The reasons why this engine fails; empty if it passes."""
-        again, name = self.in_float64, self.engine
-        exact = again and (again.gradient_difference, again.loss_difference)
-        gradient, loss = exact or (None, None)
+        again = self.in_float64
+        gradient = None if again is None else again.gradient_difference
+        loss = None if again is None else again.loss_difference
         verdicts = (
             judge("gradients", self.gradient_difference, self.dtype, gradient, self.judged),
             judge("losses", self.loss_difference, self.dtype, loss, self.judged),
         )
-        return [f"{name}: {verdict}" for verdict in verdicts if verdict]
+        return [f"{self.engine}: {verdict}" for verdict in verdicts if verdict]
 
 
 def judge(what: str, difference: float, dtype: str, in_float64: float | None, judged: bool) -> str:
-    """Say what is wrong with gradients or losses; "" if nothing is.
+    """Say what is wrong with "gradients" or "losses"; "" if nothing is.
 
-    Float64 decides where float32 is over its limit. Float32 must still be near.
-
-    Parameters
-    ----------
-    what: "gradients" or "losses".
-    in_float64: the difference of the same engine in float64; None if it was not run.
-    judged: False if the engine rounds on purpose.
+    Float64 (None = not run) decides where float32 is over its limit. Float32 must still be near.
     """
     limits = LIMITS[what]
     limit = limits[dtype] if judged else ROUNDED_LIMIT
@@ -175,8 +162,7 @@ def check_engine(
         )
     if not differences:
         raise RequestError(f"{engine}: no gradient was recorded")
-    roots = reference.schedule.batch_size
-    return EngineParity(engine, dtype, tuple(differences), 0.0, roots=roots)
+    return EngineParity(engine, dtype, tuple(differences), 0.0, roots=reference.schedule.batch_size)
 
 
 def measure_spread(reference: Reference, moment: RecordedGradient) -> float:
@@ -199,12 +185,7 @@ def compare_gradients(
     loss: float,
     reference_loss: float,
 ) -> GradientDifference:
-    """Measure the difference of a gradient from the reference's, in float64.
-
-    Raises
-    ------
-    RequestError: the gradients have different parameters.
-    """
+    """Measure the difference of a gradient from the reference's, in float64."""
     shapes = {name: tuple(value.shape) for name, value in reference.items()}
     if shapes != {name: tuple(value.shape) for name, value in gradients.items()}:
         raise RequestError(
@@ -227,26 +208,16 @@ def compare_gradients(
 
 def compare_losses(losses: Sequence[float], others: Sequence[float], dtype: str) -> float:
     """Return the largest relative difference of two curves of losses, over the iterations to
-    compare.
-
-    It is infinite for curves of different length.
-    """
+    compare; infinite for curves of different length."""
     if len(losses) != len(others):
         return math.inf
     compared = COMPARED_LOSSES if dtype == "float32" else None
-    return worst(
-        _relative(abs(a - b), abs(b))
-        for a, b in zip(losses[:compared], others[:compared], strict=True)
-    )
+    pairs = zip(losses[:compared], others[:compared], strict=True)
+    return worst(_relative(abs(a - b), abs(b)) for a, b in pairs)
 
 
 def read_recorded(folder: Path) -> list[RecordedGradient]:
-    """Read all recorded gradients of a run, in order of iteration.
-
-    Raises
-    ------
-    RequestError: there are none, or Hopper did not write one of the files.
-    """
+    """Read all recorded gradients of a run, in order of iteration."""
     gradients = [_read(path) for path in folder.glob("*.safetensors")]
     if not gradients:
         raise RequestError(f"{folder}: expected recorded gradients, found none")
@@ -255,12 +226,8 @@ def read_recorded(folder: Path) -> list[RecordedGradient]:
 
 def worst(values: Iterable[float]) -> float:
     """Return the largest value; 0 if there are none, NaN if any is NaN."""
-    largest = 0.0
-    for value in values:
-        if math.isnan(value):
-            return math.nan
-        largest = max(largest, value)
-    return largest
+    known = [0.0, *values]
+    return math.nan if any(map(math.isnan, known)) else max(known)
 
 
 def _read(path: Path) -> RecordedGradient:
@@ -283,11 +250,8 @@ def _read(path: Path) -> RecordedGradient:
 
 def _select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with a prefix, which is removed from the names."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+    names = (name for name in tensors if name.startswith(prefix))
+    return {name.removeprefix(prefix): tensors[name] for name in names}
 
 
 def _largest_entry(tensors: Mapping[str, Tensor]) -> float:

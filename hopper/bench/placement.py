@@ -19,16 +19,9 @@ from hopper.bench.train_process import train_in_process
 def open_hosts(
     request: Request | None, say: Callable[[str], None]
 ) -> Iterator[tuple[TrainRun, EmulatedCluster | None]]:
-    """Build the hosts of a request, if that is possible here.
+    """Build the hosts of a request (None = loopback), if that is possible here.
 
-    Parameters
-    ----------
-    request: the hosts to emulate; None = loopback.
-    say: prints what was left by an earlier run and removed, and why there are no hosts.
-
-    Yields
-    ------
-    A function that makes a run, and the emulated cluster (None = not asked for).
+    Yield a function that makes a run, and the emulated cluster (None = not asked for).
     """
     if request is None:
         yield train_in_process, None
@@ -50,27 +43,15 @@ def open_hosts(
 def place_plan(
     plan: Plan, request: Request | None, say: Callable[[str], None]
 ) -> Iterator[tuple[Plan, dict[str, Any] | None]]:
-    """Let a plan's runs use the hosts of a request, if they can be built here.
+    """Let a plan's runs use the hosts of a request, if they can be built here; else without guests.
 
-    Parameters
-    ----------
-    request: the hosts to emulate; None = loopback.
-    say: prints the messages of :func:`open_hosts`, and which guests of the plan are left out
-        because there are no hosts.
-
-    Yields
-    ------
-    The plan to carry out, and the entry of results.json about emulation (None = not asked for).
+    Yield the plan to carry out, and the entry of results.json about emulation.
     """
     with open_hosts(request, say) as (train, cluster):
         if cluster is not None and cluster.effective:
             plan = replace(plan, train=train, cluster=cluster)
         else:
-            plan = _without_guests(plan, say)
+            for guest in plan.guests:
+                say(f"{guest.label} is left out: it is trained over emulated hosts alone")
+            plan = replace(plan, guests=())
         yield plan, None if cluster is None else cluster.describe()
-
-
-def _without_guests(plan: Plan, say: Callable[[str], None]) -> Plan:
-    for guest in plan.guests:
-        say(f"{guest.label} is left out: it is trained over emulated hosts alone")
-    return replace(plan, guests=())

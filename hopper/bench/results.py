@@ -12,13 +12,14 @@ from hopper.bench.machine import commit, machine, versions
 from hopper.bench.parity import EngineParity
 from hopper.config import Config
 from hopper.partition import PartitionedGraph
-from hopper.run_log import STAGES
-from hopper.traffic import CAUSES
-from hopper.train.results import ROW_KINDS, split_scores
+from hopper.train.results import split_scores
 from hopper.whole_files import spell_non_finite, write_text
 
-RESULTS_SCHEMA: Final = 1
 RESULTS_FILE: Final = "results.json"
+_EPOCH_KEYS: Final = (
+    *("seconds", "loss", "iterations", "decisions", "bytes", "rows", "lookups"),
+    *("stage_seconds", "sent_bytes", "cpu_seconds"),
+)
 _LINE: Final = 100
 """Number of characters. A longer list or mapping has a line for each of its entries."""
 
@@ -27,6 +28,7 @@ def run_entry(
     config: Config, contender: Contender, round_index: int, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Make an entry of ``runs`` from a run's summary."""
+    nic_bytes = [epoch.get("nic_bytes") for epoch in summary["epochs"]]
     return {
         "label": contender.label,
         "engine": contender.engine,
@@ -35,8 +37,9 @@ def run_entry(
         "partition": describe_partition(contender.graph(config)),
         "model": config.model.model_dump(),
         "round": round_index,
-        "epochs": [_epoch_entry(epoch) for epoch in summary["epochs"]],
-        "nic_bytes": _sum_by_server([epoch.get("nic_bytes") for epoch in summary["epochs"]]),
+        "epochs": [{key: epoch[key] for key in _EPOCH_KEYS} for epoch in summary["epochs"]],
+        # By server, over the whole run.
+        "nic_bytes": None if None in nic_bytes else [sum(s) for s in zip(*nic_bytes, strict=True)],
         "peak_rss_mib": summary["peak_rss_mib"],
         "scores": split_scores(summary),
     }
@@ -51,50 +54,38 @@ def assemble(
 ) -> dict[str, Any]:
     """Assemble the content of results.json.
 
-    Parameters
-    ----------
-    reference: says in words what gradients and losses were compared with.
+    ``reference`` says in words what gradients and losses were compared with.
     """
+    in_float64 = {side.engine: side.in_float64 for side in parity if side.in_float64 is not None}
+    config_values = config.model_dump()
+    # Last names of folders do not depend on the machine.
+    config_values["data"]["partitioned"] = Path(config.data.partitioned).name
     return {
-        "schema": RESULTS_SCHEMA,
+        "schema": 1,
         "commit": commit(),
         "versions": versions(),
         "machine": machine(),
-        "config": _shorten_paths(config),
+        "config": config_values,
         "dataset": describe_dataset(graph),
         "partition": describe_partition(graph),
-        "runs": [dict(run) for run in runs],
+        "runs": list(runs),
         "parity": {
             "reference": reference,
             "max_relative_gradient_difference": {
                 side.engine: side.gradient_difference for side in parity
             },
             "in_float64": {
-                side.engine: {
-                    "difference": side.in_float64.gradient_difference,
-                    "roots": side.in_float64.roots,
-                }
-                for side in parity
-                if side.in_float64 is not None
+                engine: {"difference": again.gradient_difference, "roots": again.roots}
+                for engine, again in in_float64.items()
             },
             "spread": {side.engine: side.spread for side in parity if side.spread is not None},
             "max_relative_loss_difference": {side.engine: side.loss_difference for side in parity},
             "losses_in_float64": {
-                side.engine: side.in_float64.loss_difference
-                for side in parity
-                if side.in_float64 is not None
+                engine: again.loss_difference for engine, again in in_float64.items()
             },
             "not_judged": [side.engine for side in parity if not side.judged],
         },
     }
-
-
-def _shorten_paths(config: Config) -> dict[str, Any]:
-    """Return the configuration with only the last names of folders, which do not depend on the
-    machine."""
-    values = config.model_dump()
-    values["data"]["partitioned"] = Path(config.data.partitioned).name
-    return values
 
 
 def describe_dataset(graph: PartitionedGraph) -> dict[str, Any]:
@@ -137,21 +128,19 @@ def format_result(result: Mapping[str, Any], digits: int | None = None) -> str:
     """Format a result as JSON that is short and can be compared line by line.
 
     Every key has a line. A nested list or mapping that is longer than a line has a line for each
-    entry, such as the cells of a grid or the runs of an A/B.
+    entry, such as the cells of a grid or the runs of an A/B. Numbers that JSON cannot represent are
+    the words "nan", "inf" and "-inf".
 
     Parameters
     ----------
     digits: significant digits of every float; None = all of them.
-
-    Returns
-    -------
-    JSON, in which numbers that JSON cannot represent are the words "nan", "inf" and "-inf".
     """
-    plain = spell_non_finite(result if digits is None else _round_floats(result, digits))
-    lines = ",\n".join(
-        f"{json.dumps(key)}: {_format_entries(value)}" for key, value in plain.items()
-    )
-    return f"{{\n{lines}\n}}\n"
+    plain = spell_non_finite(result)
+    if digits is not None:
+        text = json.dumps(plain)
+        plain = json.loads(text, parse_float=lambda number: float(f"{float(number):.{digits}g}"))
+    lines = [f"{json.dumps(key)}: {_format_entries(value)}" for key, value in plain.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _format_entries(value: Any) -> str:
@@ -169,36 +158,3 @@ def _format_entries(value: Any) -> str:
 
 def _format_line(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
-
-
-def _round_floats(value: Any, digits: int) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
-    if isinstance(value, Mapping):
-        return {key: _round_floats(entry, digits) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_round_floats(entry, digits) for entry in value]
-    return value
-
-
-def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "seconds": epoch["seconds"],
-        "loss": epoch["loss"],
-        "iterations": epoch["iterations"],
-        "decisions": epoch["decisions"],
-        "bytes": {cause: epoch["bytes"][cause] for cause in CAUSES},
-        "rows": {kind: epoch["rows"][kind] for kind in ROW_KINDS},
-        "lookups": epoch["lookups"],
-        "stage_seconds": {stage: epoch["stage_seconds"][stage] for stage in STAGES},
-        "sent_bytes": epoch["sent_bytes"],
-        "cpu_seconds": epoch["cpu_seconds"],
-    }
-
-
-def _sum_by_server(epochs: Sequence[Sequence[int] | None]) -> list[int] | None:
-    """Sum the bytes of a whole run by server; None unless every epoch was counted."""
-    counted_epochs = [epoch for epoch in epochs if epoch is not None]
-    if not counted_epochs or len(counted_epochs) < len(epochs):
-        return None
-    return [sum(servers) for servers in zip(*counted_epochs, strict=True)]

@@ -11,31 +11,18 @@ from hopper.errors import RequestError
 
 
 def log_files(folder: Path) -> list[Path]:
-    """List the logs of all ranks, in order. Empty if the folder has none.
-
-    Raises
-    ------
-    RequestError: the log of a rank is missing.
-    """
-    paths = {}
-    for path in folder.glob("rank-*.jsonl"):
-        number = path.stem.removeprefix("rank-")
-        if number.isdecimal():
-            paths[int(number)] = path
-    if sorted(paths) != list(range(len(paths))):
+    """List the logs of all ranks, in order. Empty if the folder has none."""
+    numbers = (path.stem.removeprefix("rank-") for path in folder.glob("rank-*.jsonl"))
+    ranks = sorted(int(number) for number in numbers if number.isdecimal())
+    if ranks != list(range(len(ranks))):
         raise RequestError(
-            f"{folder}: expected a file of every rank from 0 on, found those of {sorted(paths)}"
+            f"{folder}: expected a file of every rank from 0 on, found those of {ranks}"
         )
-    return [paths[rank] for rank in sorted(paths)]
+    return [folder / f"rank-{rank}.jsonl" for rank in ranks]
 
 
 def log_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read lines with their numbers, without a last line that a crash left half written.
-
-    Raises
-    ------
-    RequestError: a line is not a JSON object.
-    """
+    """Read lines with their numbers, without a last line that a crash left half written."""
     broken = ""
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, text in enumerate(file, 1):

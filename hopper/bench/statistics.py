@@ -37,8 +37,12 @@ class Figures:
 
 def label_of(run: Run) -> str:
     """Return the label of a run: its engine and options."""
-    label: str = run["label"] if "label" in run else run["engine"]
-    return label
+    return str(run.get("label", run["engine"]))
+
+
+def engines_of(runs: Iterable[Run]) -> list[str]:
+    """Return the labels of all runs, in order of their first run."""
+    return list(dict.fromkeys(map(label_of, runs)))
 
 
 def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
@@ -69,71 +73,41 @@ def epoch_bytes(run: Run) -> float:
     return sum(float(sum(epoch["bytes"].values())) for epoch in measured_epochs(run))
 
 
-def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
-    """Return the ratio of the baseline's seconds to an engine's, over their measured epochs.
-
-    Raises
-    ------
-    ValueError: an engine is missing in a round.
-    """
-    return _round_by_round(runs, engine, baseline, epoch_seconds)
-
-
-def fewer_bytes(runs: Iterable[Run], engine: str, baseline: str) -> Ratio | None:
-    """Return the ratio of the baseline's bytes to an engine's, over their measured epochs.
-
-    None if one of them sends nothing.
-
-    Raises
-    ------
-    ValueError: an engine is missing in a round.
-    """
-    all_runs = list(runs)
-    if any(not epoch_bytes(run) for run in all_runs if label_of(run) in (engine, baseline)):
-        return None
-    return _round_by_round(all_runs, engine, baseline, epoch_bytes)
-
-
-def _round_by_round(
-    runs: Iterable[Run], engine: str, baseline: str, measure: Callable[[Run], float]
+def speed_up(
+    runs: Iterable[Run],
+    engine: str,
+    baseline: str,
+    measure: Callable[[Run], float] = epoch_seconds,
 ) -> Ratio:
-    """Return the baseline's measure divided by an engine's."""
+    """Return the ratio of the baseline's seconds, or of another measure, to an engine's."""
     by_round: dict[str, dict[int, float]] = {engine: {}, baseline: {}}
     for run in runs:
         if label_of(run) in by_round:
             by_round[label_of(run)][run["round"]] = measure(run)
-    if by_round[engine].keys() != by_round[baseline].keys():
+    ours, theirs = by_round[engine], by_round[baseline]
+    if ours.keys() != theirs.keys():
         raise ValueError(f"{engine} and {baseline} did not run in the same rounds")
-    rounds = sorted(by_round[engine])
-    return paired_ratio(
-        [by_round[baseline][index] for index in rounds],
-        [by_round[engine][index] for index in rounds],
-    )
+    rounds = sorted(ours)
+    return paired_ratio([theirs[index] for index in rounds], [ours[index] for index in rounds])
+
+
+def fewer_bytes(runs: Sequence[Run], engine: str, baseline: str) -> Ratio | None:
+    """Return the ratio of the baseline's bytes to an engine's; None if one sends nothing."""
+    if not all(epoch_bytes(run) for run in runs if label_of(run) in (engine, baseline)):
+        return None
+    return speed_up(runs, engine, baseline, epoch_bytes)
 
 
 def figures(runs: Iterable[Run], engine: str) -> Figures:
-    """Return the measurements of an engine's runs, per epoch.
-
-    Raises
-    ------
-    ValueError: the engine did not run.
-    """
+    """Return the measurements of an engine's runs, per epoch."""
     by_run = [measured_epochs(run) for run in runs if label_of(run) == engine]
     epochs = [epoch for run in by_run for epoch in run]
     if not epochs:
         raise ValueError(f"no epoch of {engine} was measured")
-    return Figures(
-        seconds=median(fmean(float(epoch["seconds"]) for epoch in run) for run in by_run),
-        bytes=_means(epochs, "bytes"),
-        rows=_means(epochs, "rows"),
-        stage_seconds=_means(epochs, "stage_seconds"),
+    means = (
+        {key: fmean(float(epoch[group][key]) for epoch in epochs) for key in epochs[0][group]}
+        for group in ("bytes", "rows", "stage_seconds")
     )
-
-
-def engines_of(runs: Iterable[Run]) -> list[str]:
-    """Return the engines that ran, in order of their first run."""
-    return list(dict.fromkeys(label_of(run) for run in runs))
-
-
-def _means(epochs: Sequence[Mapping[str, Any]], group: str) -> dict[str, float]:
-    return {key: fmean(float(epoch[group][key]) for epoch in epochs) for key in epochs[0][group]}
+    return Figures(
+        median(fmean(float(epoch["seconds"]) for epoch in run) for run in by_run), *means
+    )

@@ -1,4 +1,4 @@
-"""The results of an A/B for the terminal: two tables, and a line about the setting."""
+"""The results of an A/B for the terminal: two tables, and sentences about what they show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from hopper.paired_ratio import Ratio
 from hopper.traffic import CAUSES
 
 REFUSED: Final = "refused"
-_MEGABYTE = 1e6
 _SHOWN: Final = 5e3
 """A cause gets a column, in megabytes with two decimals, from this number of bytes on."""
 
@@ -34,24 +33,20 @@ _SHOWN: Final = 5e3
 def print_results(console: Console, results: Mapping[str, Any], problems: Sequence[str]) -> None:
     """Print times with parity, traffic, and what was measured.
 
-    Parameters
-    ----------
-    results: the content of results.json.
-    problems: why engines are not equal; with any, no speed-up and no reduction is printed.
+    With any problem, which says why engines are not equal, no speed-up and no reduction is printed.
     """
     print_table(console, times_table(results, problems))
     print_table(console, traffic_table(results, problems))
-    console.print(describe_setting(results), soft_wrap=True, highlight=False)
-    rounds = len({run["round"] for run in results["runs"]})
-    if not problems:
-        for sentence in conclusions(results):
-            console.print(sentence, soft_wrap=True, highlight=False)
+    lines = [describe_setting(results)]
     if problems:
-        console.print("No speed-up is told, because the engines did not compute the same:")
-        for problem in problems:
-            console.print(f"  {problem}", soft_wrap=True, highlight=False)
-    elif rounds < 2:
-        console.print("One round only: no ratio has an interval; use --rounds 2 or more.")
+        lines.append("No speed-up is told, because the engines did not compute the same:")
+        lines += [f"  {problem}" for problem in problems]
+    else:
+        lines += conclusions(results)
+        if len({run["round"] for run in results["runs"]}) < 2:
+            lines.append("One round only: no ratio has an interval; use --rounds 2 or more.")
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def conclusions(results: Mapping[str, Any]) -> list[str]:
@@ -60,24 +55,23 @@ def conclusions(results: Mapping[str, Any]) -> list[str]:
     A difference is reported only if its interval excludes 1.
     """
     runs, parity = results["runs"], results["parity"]
-    engines = engines_of(runs)
-    baseline = next((name for name in BASELINES if name in engines), None)
+    baseline = next(iter(_baselines(runs)), None)
     sentences = []
-    for engine in engines:
+    for engine in engines_of(runs):
         if baseline is None or engine == baseline:
             continue
-        parts = [
-            tell_speed(engine, baseline, speed_up(runs, engine, baseline)),
-            tell_bytes(engine, baseline, fewer_bytes(runs, engine, baseline)),
-        ]
         difference = parity["max_relative_gradient_difference"].get(engine)
-        judged = difference is not None and engine not in parity.get("not_judged", [])
         within = _format_difference(difference)
         if engine in parity.get("in_float64", {}):
             exact = _format_difference(parity["in_float64"][engine]["difference"])
             within += f" in float32 and {exact} in float64"
-        parts.append(f"same gradient, within {within}" if judged else
-                    "gradient not held to the reference's")  # fmt: skip
+        is_judged = difference is not None and engine not in parity.get("not_judged", [])
+        parts = (
+            tell_speed(engine, baseline, speed_up(runs, engine, baseline)),
+            tell_bytes(engine, baseline, fewer_bytes(runs, engine, baseline)),
+            f"same gradient, within {within}" if is_judged
+            else "gradient not held to the reference's",
+        )  # fmt: skip
         sentences.append("; ".join(parts))
     return sentences
 
@@ -85,27 +79,24 @@ def conclusions(results: Mapping[str, Any]) -> list[str]:
 def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
     """Make the table of times: by engine, median epoch seconds, speed-ups with interval, parity."""
     runs, parity = results["runs"], results["parity"]
-    engines = engines_of(runs)
-    baselines = [name for name in BASELINES if name in engines]
-    epoch_count = len(measured_epochs(runs[0]))
-    title = f"Time: {_describe_rounds(runs)} of {_count(epoch_count, 'measured epoch')}"
+    baselines = _baselines(runs)
+    rounds = _count(len({run["round"] for run in runs}), "round")
+    epochs = _count(len(measured_epochs(runs[0])), "measured epoch")
     headings = ["median\nepoch, s", *(f"faster than\n{baseline}" for baseline in baselines)]
-    table = _table(title, [*headings, "gradient\ndiffers", "loss\ndiffers"])
-    for engine in engines:
-        cells = [engine_name(runs, engine), f"{figures(runs, engine).seconds:.3g}"]
-        for baseline in baselines:
-            if engine == baseline:
-                cells.append("1")
-            else:
-                cells.append(
-                    REFUSED if problems else _format_ratio(speed_up(runs, engine, baseline))
-                )
-        cells += _parity_cells(parity, engine)
-        table.add_row(*cells)
+    table = _table(f"Time: {rounds} of {epochs}", [*headings, "gradient\ndiffers", "loss\ndiffers"])
+    for engine in engines_of(runs):
+        ratios = [
+            "1" if engine == baseline
+            else REFUSED if problems
+            else _format_ratio(speed_up(runs, engine, baseline))
+            for baseline in baselines
+        ]  # fmt: skip
+        seconds = f"{figures(runs, engine).seconds:.3g}"
+        table.add_row(_name(runs, engine), seconds, *ratios, *_parity_cells(parity, engine))
     return table
 
 
-def _parity_cells(parity: Mapping[str, Any], engine: str) -> list[str]:
+def _parity_cells(parity: Mapping[str, Any], engine: str) -> tuple[str, str]:
     """Write how far gradients and losses differ, and what float64 says of it."""
     gradient = _format_difference(parity["max_relative_gradient_difference"].get(engine))
     loss = _format_difference(parity["max_relative_loss_difference"].get(engine))
@@ -118,44 +109,75 @@ def _parity_cells(parity: Mapping[str, Any], engine: str) -> list[str]:
         loss += f"\n64 bit: {_format_difference(parity.get('losses_in_float64', {}).get(engine))}"
     elif spread is not None:
         gradient += "\n64 bit: not run"
-    return [gradient, loss]
-
-
-def engine_name(runs: Sequence[Mapping[str, Any]], label: str) -> str:
-    """Write a label in several lines, and whether the engine is approximate."""
-    exact = all(run.get("exact", True) for run in runs if label_of(run) == label)
-    name = label.replace(":", "\n  ")
-    return name if exact else f"{name}\n  approximate"
+    return gradient, loss
 
 
 def traffic_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
     """Make the table of traffic: by engine, an epoch's bytes by cause and remote rows."""
-    engines = engines_of(results["runs"])
-    figures_by_engine = {engine: figures(results["runs"], engine) for engine in engines}
-    baseline = next((name for name in BASELINES if name in engines), None)
-    causes = [
-        cause
-        for cause in CAUSES
-        if any(
-            engine_figures.bytes[cause] >= _SHOWN for engine_figures in figures_by_engine.values()
-        )
-    ]
-    headings = [*causes, "all", "rows\nfetched"]
-    headings += ["features\nreduced"] if baseline is not None else []
+    runs = results["runs"]
+    by_engine = {engine: figures(runs, engine) for engine in engines_of(runs)}
+    baseline = next(iter(_baselines(runs)), None)
+    causes = [c for c in CAUSES if any(side.bytes[c] >= _SHOWN for side in by_engine.values())]
+    headings = [*causes, "all", "rows\nfetched", *(["features\nreduced"] if baseline else [])]
     table = _table("Traffic between servers, an epoch, MB", headings)
-    for engine, engine_figures in figures_by_engine.items():
-        amounts = [engine_figures.bytes[cause] for cause in causes]
-        cells = [
-            f"{value / _MEGABYTE:,.2f}" for value in (*amounts, sum(engine_figures.bytes.values()))
-        ]
-        cells.append(f"{engine_figures.rows['remote_unique']:,.0f}")
+    for engine, side in by_engine.items():
+        amounts = [*(side.bytes[cause] for cause in causes), sum(side.bytes.values())]
+        cells = [f"{value / 1e6:,.2f}" for value in amounts]
+        cells.append(f"{side.rows['remote_unique']:,.0f}")
         if baseline is not None:
-            refused = bool(problems) and engine != baseline
-            cells.append(
-                REFUSED if refused else _format_factor(figures_by_engine[baseline], engine_figures)
-            )
-        table.add_row(engine_name(results["runs"], engine), *cells)
+            factor = feature_reduction(by_engine[baseline], side)
+            text = "none sent" if factor is None else f"{factor:.2f} x"
+            cells.append(REFUSED if problems and engine != baseline else text)
+        table.add_row(_name(runs, engine), *cells)
     return table
+
+
+def feature_reduction(baseline: Figures, engine: Figures) -> float | None:
+    """Divide the baseline's feature bytes by an engine's. None if the engine sends none."""
+    sent = engine.bytes["feature"]
+    return baseline.bytes["feature"] / sent if sent else None
+
+
+def describe_setting(results: Mapping[str, Any]) -> str:
+    """Describe machine, graph and partition in one line."""
+    machine, dataset, partition = (results[key] for key in ("machine", "dataset", "partition"))
+    nodes = sum(kind["count"] for kind in dataset["node_types"].values())
+    edges = sum(dataset["relations"].values())
+    locality = partition["locality"]
+    measures = {
+        "cut": partition["edge_cut"],
+        "R_micro": locality["micrograph"],
+        "R_sub": locality["subgraph"],
+    }
+    shares = [f"{name} {value:.1%}" for name, value in measures.items() if value is not None]
+    return (
+        f"{tell_machine(machine)}; "
+        f"{dataset['name']}: {nodes:,} nodes, {edges:,} edges; {partition['method']} over "
+        f"{partition['servers']} servers on {_describe_network(machine.get('emulation') or {})}: "
+        f"{', '.join(shares) or 'no measures'}"
+    )
+
+
+def _describe_network(emulation: Mapping[str, Any]) -> str:
+    """Describe the network of servers and ranks: loopback, or the emulated hosts."""
+    if not emulation.get("effective"):
+        return "loopback"
+    rate, cpus, memory = (emulation[key] for key in ("link_rate", "host_cpus", "host_memory"))
+    bounds = ["links without a rate" if rate == "none" else f"links of {rate}"]
+    bounds += [] if cpus is None else [f"{cpus:g} CPUs each"]
+    bounds += [] if memory is None else [f"{memory / 2**20:g} MiB each"]
+    return f"emulated hosts ({', '.join(bounds)})"
+
+
+def _baselines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in BASELINES if name in engines_of(runs)]
+
+
+def _name(runs: Sequence[Mapping[str, Any]], label: str) -> str:
+    """Write a label in several lines, and whether the engine is approximate."""
+    exact = all(run.get("exact", True) for run in runs if label_of(run) == label)
+    name = label.replace(":", "\n  ")
+    return name if exact else f"{name}\n  approximate"
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
@@ -167,65 +189,14 @@ def _table(title: str, headings: Sequence[str]) -> Table:
     return table
 
 
-def feature_reduction(baseline: Figures, engine_figures: Figures) -> float | None:
-    """Divide the baseline's feature bytes by an engine's. None if the engine sends none."""
-    feature_bytes = engine_figures.bytes["feature"]
-    return baseline.bytes["feature"] / feature_bytes if feature_bytes else None
-
-
-def describe_setting(results: Mapping[str, Any]) -> str:
-    """Describe machine, graph and partition in one line."""
-    machine, dataset, partition = (results[key] for key in ("machine", "dataset", "partition"))
-    nodes = sum(kind["count"] for kind in dataset["node_types"].values())
-    edges = sum(dataset["relations"].values())
-    locality = partition["locality"]
-    shares_by_name = {
-        "cut": partition["edge_cut"],
-        "R_micro": locality["micrograph"],
-        "R_sub": locality["subgraph"],
-    }
-    shares = ", ".join(
-        f"{name} {value:.1%}" for name, value in shares_by_name.items() if value is not None
-    )
-    return (
-        f"{tell_machine(machine)}; "
-        f"{dataset['name']}: {nodes:,} nodes, {edges:,} edges; {partition['method']} over "
-        f"{partition['servers']} servers on {_describe_network(machine)}: {shares or 'no measures'}"
-    )
-
-
-def _describe_network(machine: Mapping[str, Any]) -> str:
-    """Describe the network of servers and ranks: loopback, or the emulated hosts."""
-    emulation = machine.get("emulation") or {}
-    if not emulation.get("effective"):
-        return "loopback"
-    rate, cpus, memory = (emulation[key] for key in ("link_rate", "host_cpus", "host_memory"))
-    bounds = [
-        "links without a rate" if rate == "none" else f"links of {rate}",
-        f"{cpus:g} CPUs each" if cpus is not None else "",
-        f"{memory / 2**20:g} MiB each" if memory is not None else "",
-    ]
-    return f"emulated hosts ({', '.join(bound for bound in bounds if bound)})"
-
-
 def _format_ratio(ratio: Ratio) -> str:
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.mean:.2f}"
-    return f"{ratio.mean:.2f}\n({ratio.low:.2f}-{ratio.high:.2f})"
-
-
-def _format_factor(baseline: Figures, engine_figures: Figures) -> str:
-    factor = feature_reduction(baseline, engine_figures)
-    return "none sent" if factor is None else f"{factor:.2f} x"
+    interval = "" if ratio.low is None else f"\n({ratio.low:.2f}-{ratio.high:.2f})"
+    return f"{ratio.mean:.2f}{interval}"
 
 
 def _format_difference(value: Any) -> str:
     # results.json holds "nan" and "inf" as words.
     return "not checked" if value is None else f"{float(value):.1e}"
-
-
-def _describe_rounds(runs: Sequence[Mapping[str, Any]]) -> str:
-    return _count(len({run["round"] for run in runs}), "round")
 
 
 def _count(number: int, noun: str) -> str:

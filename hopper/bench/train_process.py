@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hopper.errors import ClusterError, DeadlineExceeded
+from hopper.train.feature_servers import stop_processes
 from hopper.train.results import SUMMARY_FILE
 
 OUTPUT_FILE = "output.log"
@@ -24,10 +22,10 @@ _QUOTED_LINES = 20
 def train_in_process(
     what: str, config_file: Path, run_dir: Path, overrides: Sequence[str], limit: float
 ) -> dict[str, Any]:
-    """Run ``hopper train`` in a new process.
+    """Run ``hopper train`` in a new process, and return the run's summary.json.
 
-    Its output goes to files in ``run_dir``. The process, its ranks and its servers have ended when
-    this function returns or raises.
+    Output goes to files in ``run_dir``. The process, its ranks and its servers have ended when this
+    function returns or raises.
 
     Parameters
     ----------
@@ -35,31 +33,33 @@ def train_in_process(
     overrides: words ``--section.key value``, which follow those of the run directory.
     limit: seconds that the whole run may take.
 
-    Returns
-    -------
-    The run's summary.json.
-
     Raises
     ------
-    ClusterError: the run failed. The error quotes the end of its output.
-    DeadlineExceeded: the run did not end in time.
+    ClusterError: the run failed or did not end in time. The error quotes the end of its output.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hopper.cli", "train", str(config_file)]
-    command += [*run_dir_words(run_dir), *overrides]
-    with (
-        (run_dir / OUTPUT_FILE).open("wb") as output,
-        (run_dir / ERRORS_FILE).open("wb") as errors,
-        _start(command, output.fileno(), errors.fileno()) as process,
-    ):
+    logs = run_dir / ERRORS_FILE, run_dir / OUTPUT_FILE
+    with logs[0].open("wb") as errors, logs[1].open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *run_dir_words(run_dir), *overrides],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            # In a new group, Ctrl-C reaches only this process, which then ends the run in order.
+            start_new_session=True,
+        )
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
             raise DeadlineExceeded(what, "training", limit) from None
+        finally:
+            # Its ranks and servers end with it.
+            stop_processes([process], _STOP_SECONDS)
     if code != 0:
         raise ClusterError(
-            f"{what}: `hopper train` ended with exit code {code}: "
-            f"{last_lines(run_dir / ERRORS_FILE, run_dir / OUTPUT_FILE)} (all of it: {run_dir})"
+            f"{what}: `hopper train` ended with exit code {code}: {_last_lines(*logs)} "
+            f"(all of it: {run_dir})"
         )
     summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
     return summary
@@ -72,37 +72,10 @@ def run_dir_words(run_dir: Path) -> list[str]:
     return [f"--train.run_dir={folder}"]
 
 
-def last_lines(*files: Path) -> str:
+def _last_lines(*files: Path) -> str:
     """Return the last lines of the first log that is not empty."""
     for file in files:
         lines = file.read_text(errors="replace").strip().splitlines()
         if lines:
             return "\n".join(lines[-_QUOTED_LINES:])
     return "it said nothing"
-
-
-@contextmanager
-def _start(command: list[str], output: int, errors: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        # In a new group, Ctrl-C reaches only the present process, which then ends the run in order.
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a run to end, and kill it after a while. Its ranks and servers end with it."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()

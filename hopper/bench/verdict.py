@@ -11,41 +11,36 @@ from hopper.paired_ratio import Ratio
 
 
 def tell_speed(engine: str, baseline: str, ratio: Ratio) -> str:
-    """Say whether an engine is faster than a baseline.
-
-    Parameters
-    ----------
-    ratio: the baseline's time divided by the engine's.
-    """
+    """Say whether an engine is faster, from the baseline's time divided by the engine's."""
     if not ratio.is_shown:
         return f"no difference shown in time between {engine} and {baseline} ({why_not(ratio)})"
-    return f"{engine} is {tell_ratio(ratio)} times as fast as {baseline}"
+    if ratio.mean < 1:
+        return f"{engine} takes {tell_ratio(ratio.inverse)} as long as {baseline}"
+    return f"{engine} is {tell_ratio(ratio)} faster than {baseline}"
 
 
 def tell_bytes(engine: str, baseline: str, ratio: Ratio | None) -> str:
-    """Say whether an engine sends fewer bytes than a baseline.
+    """Say whether an engine sends fewer bytes, from the baseline's bytes divided by the engine's.
 
-    Parameters
-    ----------
-    ratio: the baseline's bytes divided by the engine's; None where one of them sends nothing.
+    The ratio is None where one of them sends nothing.
     """
     if ratio is None:
         return f"the bytes of {engine} and {baseline} cannot be compared: one of them sends none"
     if not ratio.is_shown:
         return f"no difference shown in bytes between {engine} and {baseline} ({why_not(ratio)})"
     if ratio.mean < 1:
-        return f"{engine} sends {tell_ratio(ratio.inverse)} times as many bytes as {baseline}"
-    return f"{engine} sends {tell_ratio(ratio)} times fewer bytes than {baseline}"
+        return f"{engine} sends {tell_ratio(ratio.inverse)} as many bytes as {baseline}"
+    return f"{engine} sends {tell_ratio(ratio)} fewer bytes than {baseline}"
 
 
 def tell_ratio(ratio: Ratio) -> str:
-    """Write a ratio with its interval, "1.80 (1.60 to 2.03)", or "1.80 (in every round)"."""
+    """Write a ratio with its interval, "1.80x (1.60 to 2.03)", or "1.80x (in every round)"."""
+    mean = _number(ratio.mean)
     if ratio.low is None or ratio.high is None:
-        return f"{_number(ratio.mean)} (no interval)"
-    mean_text = _number(ratio.mean)
-    if _number(ratio.low) == mean_text == _number(ratio.high):
-        return f"{mean_text} (in every round)"
-    return f"{mean_text} ({tell_bounds(ratio)})"
+        return f"{mean}x (no interval)"
+    if _number(ratio.low) == mean == _number(ratio.high):
+        return f"{mean}x (in every round)"
+    return f"{mean}x ({tell_bounds(ratio)})"
 
 
 def tell_bounds(ratio: Ratio) -> str:
@@ -57,9 +52,9 @@ def tell_bounds(ratio: Ratio) -> str:
 
 def why_not(ratio: Ratio) -> str:
     """Say why rounds show no difference."""
-    if ratio.low is None or ratio.high is None:
+    if ratio.low is None:
         return "one round has no interval"
-    return f"{_number(ratio.mean)} times, {tell_bounds(ratio)}"
+    return f"{_number(ratio.mean)}x, {tell_bounds(ratio)}"
 
 
 def most_telling(ratios: Mapping[str, Ratio]) -> str:
@@ -84,8 +79,5 @@ def _number(value: float) -> str:
     """
     if value >= 10:
         return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
-    for places in (2, 3, 4):
-        text = f"{value:.{places}f}"
-        if float(text) != 1 or value == 1:
-            return text
-    return f"{value:.6g}"
+    texts = (f"{value:.{places}f}" for places in (2, 3, 4))
+    return next((text for text in texts if float(text) != 1 or value == 1), f"{value:.6g}")

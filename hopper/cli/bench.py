@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hopper.cli import bench_paper
 from hopper.cli.numbers import whole
 from hopper.cli.overrides import OverridableParser
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
     from hopper.bench.emulate.request import Request
+
+_MOVED: Final = {"paper": "paper NAME", "peers": "paper baselines", "faults": "faults"}
+"""Former kinds of ``hopper bench``, and the module of a checkout that does the same."""
 
 
 def add_parser(commands: Any, text: str = "") -> None:
@@ -44,12 +47,6 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--run-timeout", type=float, metavar="SECONDS",
         help="deadline of each run (default: the sum of the deadlines in the configuration)",
     )  # fmt: skip
-    _add_emulation(parser)
-    parser.set_defaults(run=_run, takes_overrides=True)
-    bench_paper.add_parser(kinds)
-
-
-def _add_emulation(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "emulated cluster", "hosts are network namespaces on this machine; this needs root"
     )
@@ -64,9 +61,21 @@ def _add_emulation(parser: argparse.ArgumentParser) -> None:
         "--host-cpus", type=float, metavar="F", help="CPUs that a host may use (default: no bound)"
     )
     group.add_argument(
-        "--host-memory",
-        metavar="SIZE",
+        "--host-memory", metavar="SIZE",
         help="memory that a host may use, such as 2G (default: no bound)",
+    )  # fmt: skip
+    parser.set_defaults(run=_run, takes_overrides=True)
+    for kind in _MOVED:
+        # No word begins with this character, so that options are words too, even --help.
+        moved = kinds.add_parser(kind, prefix_chars="\0", add_help=False)
+        moved.add_argument("words", nargs="*")
+        moved.set_defaults(run=partial(_refuse_moved, kind), takes_overrides=True)
+
+
+def _refuse_moved(kind: str, _options: argparse.Namespace) -> int:
+    raise RequestError(
+        f"bench {kind}: run `python -m benchmarks.{_MOVED[kind]}` in a checkout of Hopper's "
+        "repository; an installed package does not have these experiments"
     )
 
 
@@ -106,15 +115,12 @@ def _emulation_request(options: argparse.Namespace) -> Request | None:
     """Return the cluster that ``--emulate`` and its options ask for. None without ``--emulate``."""
     from hopper.bench.emulate.request import make_request
 
+    values = options.link_rate, options.host_cpus, options.host_memory
     if options.emulate is not None:
-        return make_request(
-            options.emulate, options.link_rate, options.host_cpus, options.host_memory
-        )
-    for name in ("link_rate", "host_cpus", "host_memory"):
-        if getattr(options, name) is not None:
-            raise RequestError(
-                f"--{name.replace('_', '-')}: belongs to an emulated cluster; give --emulate P too"
-            )
+        return make_request(options.emulate, *values)
+    for name, value in zip(("link-rate", "host-cpus", "host-memory"), values, strict=True):
+        if value is not None:
+            raise RequestError(f"--{name}: belongs to an emulated cluster; give --emulate P too")
     return None
 
 

@@ -73,7 +73,6 @@ def add_parser(commands: Any, text: str = "") -> None:
         "--also", default="", metavar="P,P,...",
         help="with --graph: also rehearse these numbers of servers, to learn how epochs grow",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.set_defaults(run=_run, takes_overrides=True)
 
@@ -87,16 +86,10 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(stderr=options.json)
     with scratch_folder("hopper-plan-") as folder:
         cluster_plan = _plan(options, config, folder, console)
-    if options.out is not None:
-        from hopper.bench.plan_picture import draw_plan
-
-        draw_plan(cluster_plan, options.out)
     if options.json:
         print(json.dumps(cluster_plan.describe(), indent=1))
         return 0
     _print(cluster_plan, console)
-    if options.out is not None:
-        console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
@@ -23,7 +23,6 @@ def main(
     arguments: list[str],
     work: Callable[[Config], None] = run_rank,
     module: str = "hopper.train",
-    successor: Sequence[str] | None = None,
 ) -> int:
     """Run this process's rank to its end.
 
@@ -32,8 +31,6 @@ def main(
     arguments: the configuration file and overrides, in any order.
     work: the work of the rank.
     module: the module that this process runs.
-    successor: the module, and its arguments, of the process that replaces this one after
-        connections broke; None = ``module`` with the same arguments.
 
     Returns
     -------
@@ -54,7 +51,7 @@ def main(
         try:
             work(config)
         except MeetAgain as again:
-            again.replace_process(successor or (module, *arguments))
+            again.replace_process((module, *arguments))
     except Exception as error:
         tell_failure(_explain(error))
         return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from hopper.bench.picture import PICTURE_FILE
 from hopper.bench.results import RESULTS_FILE, run_entry
 from hopper.bench.statistics import figures
 from hopper.bench.table import feature_reduction, print_results
-from hopper.cli import bench
+from hopper.cli import main
 from hopper.config import Config, load_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
@@ -34,23 +33,15 @@ ENGINES = ("model_centric", "hop", "zero_hop")
 PNG = b"\x89PNG\r\n"
 
 
-def run_command(*words: str) -> int:
-    """Run ``hopper bench ...`` and return its exit code."""
-    parser = argparse.ArgumentParser()
-    bench.add_parser(parser.add_subparsers())
-    options = parser.parse_args(["bench", *words])
-    return int(options.run(options))
-
-
 @pytest.fixture(scope="module")
 def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """The folder and the exit code of one A/B of all engines."""
     folder = tmp_path_factory.mktemp("ab")
     config = folder / "config.json"
     config.write_text(tiny_config.model_dump_json())
-    words = ["ab", str(config), "--engines", ",".join(ENGINES), "--out", str(folder / "out")]
+    words = ["bench", "ab", str(config), "--engines", ",".join(ENGINES), "--rounds", "1"]
     # The override changes what is trained, so it must reach every run.
-    return folder / "out", run_command(*words, "--rounds", "1", "--model.hidden", "6")
+    return folder / "out", main([*words, "--out", str(folder / "out"), "--model.hidden", "6"])
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +141,8 @@ def unconcluded(
 
 
 def _print_to_text(results: dict[str, Any], problems: list[str]) -> str:
-    console = Console(width=120, record=True, quiet=True)
+    console = Console(width=120)
     with console.capture() as captured:
-        console.quiet = False
         print_results(console, results, problems)
     return captured.get()
 
@@ -174,8 +164,9 @@ def test_a_wrong_engine_makes_speed_ups_refused(
     monkeypatch.syspath_prepend(ENGINE_TESTS)
     monkeypatch.setenv("COLUMNS", "200")
     wrong = f'faulty_engines:FaultyZeroHop:train.engine_options={{fault="{fault}"}}'
-    words = ["ab", str(config_file), "--engines", f"model_centric,{wrong}", "--rounds", "1"]
-    assert run_command(*words, "--out", str(tmp_path / "out"), f"--train.dtype={dtype}") == 1
+    words = ["bench", "ab", str(config_file), "--engines", f"model_centric,{wrong}"]
+    words += ["--rounds", "1", "--out", str(tmp_path / "out"), f"--train.dtype={dtype}"]
+    assert main(words) == 1
     text = capsys.readouterr().out
     assert "No speed-up is told" in text
     assert text.count("refused") == 2

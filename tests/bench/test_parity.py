@@ -22,7 +22,6 @@ from hopper.bench.parity import (
     compare_losses,
     measure_spread,
     read_recorded,
-    worst,
 )
 from hopper.config import Config, change_config
 from hopper.engines.reference import Reference
@@ -40,11 +39,6 @@ GRADIENTS = {
 
 def change_gradient(name: str, by: Tensor) -> dict[str, Tensor]:
     return GRADIENTS | {name: GRADIENTS[name] + by}
-
-
-def test_equal_gradients_differ_by_nothing() -> None:
-    difference = compare_gradients(0, GRADIENTS, GRADIENTS, 0.7, 0.7)
-    assert (difference.overall, difference.largest, difference.loss) == (0.0, 0.0, 0.0)
 
 
 def test_gradients_are_compared_by_entry_and_by_tensor() -> None:
@@ -80,8 +74,8 @@ def test_gradients_with_nan_or_infinity_never_pass(bad: float, side: str) -> Non
 
 def test_a_loss_that_is_not_a_number_never_passes() -> None:
     difference = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
+    assert (difference.overall, difference.largest) == (0.0, 0.0)
     parity = EngineParity("hop", "float32", (difference,), 0.0)
-    assert math.isnan(parity.loss_difference)
     assert "losses differ by nan" in parity.problems[0]
     assert EngineParity("hop", "float64", (), math.nan).problems
 
@@ -109,12 +103,6 @@ def test_losses_are_compared_as_far_as_rounding_allows() -> None:
     assert compare_losses(early, losses, "float32") == pytest.approx(0.5)
     assert compare_losses(losses[:-1], losses, "float32") == math.inf
     assert math.isnan(compare_losses([math.nan], [1.0], "float32"))
-
-
-def test_worst_keeps_what_is_not_a_number() -> None:
-    assert worst([]) == 0.0
-    assert worst([1.0, 3.0, 2.0]) == 3.0
-    assert math.isnan(worst([1.0, math.nan, 2.0]))
 
 
 def test_limits_depend_on_the_dtype() -> None:
@@ -188,11 +176,14 @@ def test_the_spread_of_one_process_shows_gates_that_rounding_opens(
     rows: list[Tensor] = []
     module.layers[0].register_forward_hook(lambda _, __, output: rows.append(output.detach()))
     rounded.gradient(0, 0, parameters)
+    bias = parameters["layers.0.self_linear.bias"]
+    spreads = []
     # The input of one gate of every unit becomes zero, up to rounding.
-    opened = torch.where(rows[0] > 0, rows[0], torch.inf).amin(0)
-    parameters["layers.0.self_linear.bias"] -= torch.where(opened.isfinite(), opened, 0)
-    assert measure_spread(rounded, moment) > 1e-4
-    assert measure_spread(exact, moment) < 1e-12
+    for opened in torch.where(rows[0] > 0, rows[0], torch.inf).sort(0).values[:5]:
+        parameters["layers.0.self_linear.bias"] = bias - opened.nan_to_num(posinf=0.0)
+        spreads.append(measure_spread(rounded, moment))
+        assert measure_spread(exact, moment) < 1e-12
+    assert max(spreads) > 1e-4, spreads
 
 
 Record = Callable[..., Path]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import threading
@@ -16,45 +15,33 @@ import pytest
 
 from hopper.bench.ab_plan import make_plan
 from hopper.bench.train_process import train_in_process
-from hopper.cli import bench
-from hopper.config import Config
+from hopper.cli import main
+from hopper.config import Config, change_config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError
 from hopper.signal_handlers import end_on_signals
 
 BOTH = ("model_centric", "hop")
 
 
-def run_command(*words: str) -> int:
-    """Run ``hopper bench ...`` and return its exit code."""
-    parser = argparse.ArgumentParser()
-    bench.add_parser(parser.add_subparsers())
-    options = parser.parse_args(["bench", *words])
-    return int(options.run(options))
-
-
-def parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    bench.add_parser(parser.add_subparsers())
-    return parser.parse_args(["bench", "ab", *words])
-
-
 @pytest.mark.parametrize(
-    "words",
+    ("words", "module"),
     [
-        ["c.toml", "--engines", "hop", "--out", "o", "--train.seed", "3", "--model.name=gcn"],
-        ["--train.seed", "3", "--model.name=gcn", "--out", "o", "--engines", "hop", "c.toml"],
-        ["--engines", "hop", "--train.seed", "3", "c.toml", "--model.name=gcn", "--out", "o"],
+        (["paper", "hopgnn-fig7", "--out", "o", "--train.seed=3"], "benchmarks.paper NAME"),
+        (["peers", "--help"], "benchmarks.paper baselines"),
+        (["faults"], "benchmarks.faults"),
     ],
 )
-def test_overrides_may_stand_anywhere(words: list[str]) -> None:
-    options = parse(*words)
-    assert (options.config, options.engines, options.rounds) == ("c.toml", "hop", 3)
-    assert options.overrides == ["--train.seed", "3", "--model.name=gcn"]
+def test_former_kinds_name_the_module_that_does_the_same(
+    words: list[str], module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: bench {words[0]}: run `python -m {module}` in a checkout")
 
 
 def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse("c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3")
+        main(["bench", "ab", "c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3"])
     assert caught.value.code == 2
     assert "--frobnicate" in capsys.readouterr().err
 
@@ -103,27 +90,20 @@ def test_every_round_another_engine_begins(tiny_config: Config, tmp_path: Path) 
     assert plan.limit == 120 + 30 * (2 * 4 + 2)
 
 
-def test_first_middle_and_last_iteration_are_recorded(tiny_config: Config, tmp_path: Path) -> None:
+def test_first_middle_and_last_iteration_that_all_have_are_recorded(
+    tiny_config: Config, tmp_path: Path
+) -> None:
     plan = make_plan(tiny_config, BOTH, tmp_path / "out", 1)
     assert plan.recorded_iterations == [0, 1, 2]
     # A run has six in all.
     assert replace(plan, iterations=1000).recorded_iterations == [0, 2, 5]
     assert replace(plan, iterations=1).recorded_iterations == [0]
-    longer = tiny_config.model_copy(
-        update={"train": tiny_config.train.model_copy(update={"epochs": 9})}
-    )
-    plan = replace(make_plan(longer, BOTH, tmp_path / "longer", 1), iterations=1000)
-    assert plan.recorded_iterations == [0, 3, 7]
-
-
-def test_gradients_are_compared_where_all_have_iterations(
-    tiny_config: Config, tmp_path: Path
-) -> None:
-    """With full batches an epoch has a single iteration."""
+    longer = change_config(tiny_config, train={"epochs": 9})
+    assert replace(plan, config=longer, iterations=1000).recorded_iterations == [0, 3, 7]
+    # With full batches an epoch has a single iteration.
     engines = ("zero_hop", "neutronstar:sampler.kind=full")
-    plan = make_plan(tiny_config, engines, tmp_path / "out", 1)
+    plan = make_plan(tiny_config, engines, tmp_path / "full", 1)
     assert plan.recorded_iterations == [0, 1]
-    assert [plan.epoch_iterations(contender) for contender in plan.contenders] == [3, 1]
 
 
 def test_a_failing_run_is_named_with_its_last_words(config_file: Path, tmp_path: Path) -> None:

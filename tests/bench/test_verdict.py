@@ -11,15 +11,15 @@ from hopper.paired_ratio import Ratio
 @pytest.mark.parametrize(
     ("ratio", "sentence"),
     [
-        (Ratio(1.8, 1.6, 2.03, 5), "hop is 1.80 (1.60 to 2.03) times as fast as p3"),
-        (Ratio(0.5, 0.4, 0.6, 5), "hop is 0.50 (0.40 to 0.60) times as fast as p3"),
-        (Ratio(1.01, 1.0004, 1.02, 5), "hop is 1.01 (1.0004 to 1.02) times as fast as p3"),
+        (Ratio(1.8, 1.6, 2.03, 5), "hop is 1.80x (1.60 to 2.03) faster than p3"),
+        (Ratio(0.5, 0.4, 0.6, 5), "hop takes 2.00x (1.67 to 2.50) as long as p3"),
+        (Ratio(1.01, 1.0004, 1.02, 5), "hop is 1.01x (1.0004 to 1.02) faster than p3"),
         (Ratio(1.8, 0.99, 3.3, 2),
-         "no difference shown in time between hop and p3 (1.80 times, 0.99 to 3.30)"),
+         "no difference shown in time between hop and p3 (1.80x, 0.99 to 3.30)"),
         (Ratio(1.8, None, None, 1),
          "no difference shown in time between hop and p3 (one round has no interval)"),
         (Ratio(1.0, 1.0, 1.0, 5),
-         "no difference shown in time between hop and p3 (1.00 times, 1.00 to 1.00)"),
+         "no difference shown in time between hop and p3 (1.00x, 1.00 to 1.00)"),
     ],
 )  # fmt: skip
 def test_sentences_on_speed(ratio: Ratio, sentence: str) -> None:
@@ -29,11 +29,11 @@ def test_sentences_on_speed(ratio: Ratio, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("ratio", "sentence"),
     [
-        (Ratio(5.0, 5.0, 5.0, 3), "hop sends 5.00 (in every round) times fewer bytes than p3"),
-        (Ratio(48.81, 47.0, 112.4, 3), "hop sends 48.8 (47.0 to 112) times fewer bytes than p3"),
-        (Ratio(0.5, 0.4, 0.625, 3), "hop sends 2.00 (1.60 to 2.50) times as many bytes as p3"),
+        (Ratio(5.0, 5.0, 5.0, 3), "hop sends 5.00x (in every round) fewer bytes than p3"),
+        (Ratio(48.81, 47.0, 112.4, 3), "hop sends 48.8x (47.0 to 112) fewer bytes than p3"),
+        (Ratio(0.5, 0.4, 0.625, 3), "hop sends 2.00x (1.60 to 2.50) as many bytes as p3"),
         (Ratio(2.0, 0.5, 8.0, 2),
-         "no difference shown in bytes between hop and p3 (2.00 times, 0.50 to 8.00)"),
+         "no difference shown in bytes between hop and p3 (2.00x, 0.50 to 8.00)"),
         (None, "the bytes of hop and p3 cannot be compared: one of them sends none"),
     ],
 )  # fmt: skip

@@ -62,13 +62,11 @@ def test_a_graph_is_divided_for_other_numbers_of_servers(
     config: Path,
     community_graph: GraphDirectory,
     capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
 ) -> None:
-    picture = tmp_path / "plan.png"
     plan = run_plan(
         *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),
         *("--method", "random", "--engines", "zero_hop,hop", "--iterations", "1"),
-        *("--also", "2", "--out", str(picture)),
+        *("--also", "2"),
     )
     assert plan["partition"]["servers"] == 3
     assert {engine["engine"] for engine in plan["engines"]} == {"zero_hop", "hop"}
@@ -77,7 +75,6 @@ def test_a_graph_is_divided_for_other_numbers_of_servers(
         rehearsed = [point["servers"] for point in growth["points"] if point["rehearsed"]]
         assert rehearsed == [2, 3]
         assert growth["points"][-1]["servers"] == 1024
-    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(

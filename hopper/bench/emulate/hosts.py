@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopper.bench.emulate.commands import NotAvailable
 from hopper.bench.emulate.enter import enter_words
-from hopper.bench.emulate.limits import bound_hosts, remove_leftover_limits, remove_limits
+from hopper.bench.emulate.limits import bound_hosts, remove_limits
 from hopper.bench.emulate.network import (
     HostNetwork,
+    NotAvailable,
     build_network,
     check_rights,
-    remove_leftover_networks,
-    remove_network,
+    is_leftover,
+    is_ours,
+    remove_networks,
 )
 from hopper.bench.emulate.request import Request
-from hopper.bench.emulate.standing_ranks import StandingRanks
 from hopper.errors import ClusterError
 from hopper.signal_handlers import defer_signals
 from hopper.train.feature_servers import Place
@@ -40,22 +40,15 @@ class Host:
 
 @dataclass(frozen=True)
 class EmulatedCluster:
-    """The hosts of a request, or the reason why there are none.
+    """The hosts of a request, in order of server, or the reason why they cannot be built here.
 
-    Attributes
-    ----------
-    request: the request.
-    hosts: the hosts in order of server; empty if they cannot be built here.
-    why_not: says in that case what is missing.
-    removed: names of namespaces and cgroups that ended processes had left and that were removed.
-    ranks: the ranks on the hosts.
+    ``removed`` has the names of namespaces and cgroups that ended processes had left.
     """
 
     request: Request
     hosts: tuple[Host, ...]
     why_not: str | None = None
     removed: tuple[str, ...] = ()
-    ranks: StandingRanks = field(default_factory=StandingRanks)
 
     @property
     def effective(self) -> bool:
@@ -74,19 +67,11 @@ def emulate_hosts(request: Request) -> Iterator[EmulatedCluster]:
     Leftovers of killed processes are removed first. Signals that end this process take effect only
     after building or removing is complete. If the hosts cannot be built there is no error: the
     cluster has no hosts, and says why.
-
-    Raises
-    ------
-    ClusterError: the hosts cannot be removed.
     """
     try:
         with defer_signals():
             cluster = _build(request)
-        try:
-            yield cluster
-        finally:
-            with defer_signals():
-                cluster.ranks.stop()
+        yield cluster
     finally:
         with defer_signals():
             _take_down()
@@ -96,13 +81,10 @@ def _build(request: Request) -> EmulatedCluster:
     removed: tuple[str, ...] = ()
     try:
         check_rights()
-        removed = tuple(remove_leftover_networks() + remove_leftover_limits())
+        removed = tuple(sorted({*remove_networks(is_leftover), *remove_limits(is_leftover)}))
         networks = build_network(request.hosts, request.bits_per_second)
         groups = bound_hosts(request.hosts, request.host_cpus, request.host_memory)
-        hosts = tuple(
-            Host(network, cgroups) for network, cgroups in zip(networks, groups, strict=True)
-        )
-        return EmulatedCluster(request, hosts, removed=removed)
+        return EmulatedCluster(request, tuple(map(Host, networks, groups)), removed=removed)
     except NotAvailable as error:
         _take_down()
         return EmulatedCluster(request, (), str(error), removed)
@@ -112,7 +94,7 @@ def _take_down() -> None:
     """Remove all hosts that this process has built."""
     try:
         try:
-            remove_network()
+            remove_networks(is_ours)
         finally:
             remove_limits()
     except NotAvailable as error:

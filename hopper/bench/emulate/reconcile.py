@@ -6,32 +6,22 @@ all. A larger difference shows traffic that was sent but not counted, or counted
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from hopper.bench.statistics import label_of, sent_bytes
+from hopper.bench.statistics import Run, engines_of, label_of, sent_bytes
 from hopper.console_tables import print_table
 
 TOLERANCE: Final = 0.10
 """The allowed relative difference between the two."""
 
-_MEGABYTE = 1e6
 
-
-@dataclass(frozen=True)
-class Reconciled:
-    """One contender's bytes over all its timed runs, summed over hosts.
-
-    Attributes
-    ----------
-    label: the contender's label.
-    counted: bytes that ranks counted when they sent them, for all causes.
-    sent: bytes that the interfaces counted.
-    """
+class Reconciled(NamedTuple):
+    """One contender's bytes over all its runs and hosts: those that ranks counted when they sent
+    them, and those that the interfaces counted."""
 
     label: str
     counted: int
@@ -48,24 +38,19 @@ class Reconciled:
         return self.ratio is not None and abs(self.ratio - 1) <= TOLERANCE
 
 
-def reconcile(runs: Sequence[Mapping[str, Any]]) -> list[Reconciled]:
-    """Add up the ``runs`` of results.json by contender, in order of appearance.
-
-    Runs without interface counters are left out.
-    """
-    counted: dict[str, int] = {}
-    sent: dict[str, int] = {}
-    for run in runs:
-        if run["nic_bytes"] is None:
-            continue
-        label = label_of(run)
-        run_bytes = int(sum(map(sent_bytes, run["epochs"])))
-        counted[label] = counted.get(label, 0) + run_bytes
-        sent[label] = sent.get(label, 0) + sum(run["nic_bytes"])
-    return [Reconciled(label, counted[label], sent[label]) for label in counted]
+def reconcile(runs: Sequence[Run]) -> list[Reconciled]:
+    """Add up the ``runs`` of results.json by contender, those without interface counters apart."""
+    result = []
+    read = [run for run in runs if run["nic_bytes"] is not None]
+    for label in engines_of(read):
+        of_label = [run for run in read if label_of(run) == label]
+        counted = sum(sent_bytes(epoch) for run in of_label for epoch in run["epochs"])
+        sent = sum(sum(run["nic_bytes"]) for run in of_label)
+        result.append(Reconciled(label, int(counted), sent))
+    return result
 
 
-def print_reconciliation(console: Console, runs: Sequence[Mapping[str, Any]]) -> None:
+def print_reconciliation(console: Console, runs: Sequence[Run]) -> None:
     """Print both numbers of each contender, with a warning where they disagree.
 
     Nothing is printed if no interface was read.
@@ -78,7 +63,7 @@ def print_reconciliation(console: Console, runs: Sequence[Mapping[str, Any]]) ->
         table.add_column(name, justify="right" if name else "left")
     for traffic in reconciled:
         ratio = "nothing counted" if traffic.ratio is None else f"{traffic.ratio:.3f}"
-        megabytes = (f"{value / _MEGABYTE:,.2f}" for value in (traffic.counted, traffic.sent))
+        megabytes = (f"{count / 1e6:,.2f}" for count in (traffic.counted, traffic.sent))
         table.add_row(traffic.label, *megabytes, ratio)
     print_table(console, table)
     for traffic in reconciled:

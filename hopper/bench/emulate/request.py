@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from hopper.config import Config
@@ -14,10 +15,8 @@ MOST_HOSTS: Final = 200
 DEFAULT_RATE: Final = "1gbit"
 NO_RATE: Final = "none"
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", re.IGNORECASE)
 _BITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|kib|mib|gib)?", re.IGNORECASE)
-_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_BYTES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _LEAST_CPUS: Final = 0.05
 _LEAST_MEMORY: Final = 64 * 2**20
 
@@ -45,17 +44,7 @@ class Request:
         return parse_rate(self.link_rate)
 
     def check(self, config: Config, servers: int) -> None:
-        """Check that the request fits a run.
-
-        Parameters
-        ----------
-        servers: number of partitions of the run's graph.
-
-        Raises
-        ------
-        RequestError: the number of hosts is not that of partitions, or the configuration names
-            servers or an interface.
-        """
+        """Check that the request fits a run whose graph has a number of partitions."""
         if self.hosts != servers:
             raise RequestError(
                 f"--emulate: {config.data.partitioned} has {servers} partitions, which need "
@@ -74,12 +63,7 @@ class Request:
 
     def describe(self) -> dict[str, Any]:
         """Return the entry of results.json about the request."""
-        return {
-            "hosts": self.hosts,
-            "link_rate": self.link_rate,
-            "host_cpus": self.host_cpus,
-            "host_memory": self.host_memory,
-        }
+        return asdict(self)
 
 
 def make_request(
@@ -88,12 +72,7 @@ def make_request(
     host_cpus: float | None = None,
     host_memory: str | None = None,
 ) -> Request:
-    """Check ``--emulate``, ``--link-rate``, ``--host-cpus`` and ``--host-memory``.
-
-    Raises
-    ------
-    RequestError: names the option, what was expected and what came.
-    """
+    """Check ``--emulate``, ``--link-rate``, ``--host-cpus`` and ``--host-memory``."""
     if not 1 <= hosts <= MOST_HOSTS:
         raise RequestError(f"--emulate: expected 1 to {MOST_HOSTS} hosts, given {hosts}")
     if host_cpus is not None and not _LEAST_CPUS <= host_cpus < math.inf:
@@ -105,16 +84,10 @@ def make_request(
 
 
 def parse_rate(text: str) -> int | None:
-    """Return the bits per second of a text such as "100mbit"; None for "none".
-
-    Raises
-    ------
-    RequestError: the text has another form, or its rate is below 1 kbit.
-    """
-    match = _RATE.fullmatch(text)
+    """Return the bits per second of a text such as "100mbit"; None for "none"."""
     if text.lower() == NO_RATE:
         return None
-    bits = int(float(match[1]) * _BITS[match[2].lower()]) if match else 0
+    bits = _parse_number(text, _BITS)
     if bits < _BITS["kbit"]:
         raise RequestError(
             f"--link-rate: expected {NO_RATE}, or a number of at least 1 kbit with its unit kbit, "
@@ -124,20 +97,17 @@ def parse_rate(text: str) -> int | None:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a text such as "2G" or "512M", with powers of 1024.
-
-    Raises
-    ------
-    RequestError: the text has another form, or is too little for a feature server and a rank.
-    """
-    match = _SIZE.fullmatch(text)
-    size = 0
-    if match:
-        unit = (match[2] or "").lower().removesuffix("ib")
-        size = int(float(match[1]) * _UNITS[unit])
+    """Return the bytes of a text such as "2G" or "512M", with powers of 1024."""
+    size = _parse_number(text.lower().removesuffix("ib"), _BYTES)
     if size < _LEAST_MEMORY:
         raise RequestError(
             f"--host-memory: expected at least {_LEAST_MEMORY >> 20}M, as a number with K, M or G; "
             f"given {text!r}"
         )
     return size
+
+
+def _parse_number(text: str, units: Mapping[str, int]) -> int:
+    """Return a number with one of the units; 0 if the text has another form."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.lower())
+    return int(float(match[1]) * units[match[2]]) if match and match[2] in units else 0

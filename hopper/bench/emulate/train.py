@@ -1,31 +1,36 @@
-"""One training run over emulated hosts, with a feature server and standing ranks on each."""
+"""One training run over emulated hosts, with a feature server and ranks on each."""
 
 from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from cache_server.available_memory import LIMIT_VARIABLE
 from hopper.bench.emulate.hosts import EmulatedCluster
 from hopper.bench.emulate.limits import ran_out_of_memory
 from hopper.bench.emulate.network import INTERFACE, end_processes
-from hopper.bench.emulate.standing_ranks import Start, environment_of_ranks
-from hopper.bench.emulate.waiting_rank import Order
-from hopper.bench.train_process import last_lines, run_dir_words
-from hopper.config import change_config, load_config
+from hopper.bench.train_process import run_dir_words
+from hopper.config import Config, change_config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.signal_handlers import defer_signals
 from hopper.train.feature_servers import FeatureServers, feature_servers
-from hopper.train.launch import prepare, ranks_of, write_config
-from hopper.train.rank_failures import Failure, explain, find_first, how_it_ended, was_killed
+from hopper.train.launch import prepare, write_config
+from hopper.train.parent import DIE_WITH_PARENT
+from hopper.train.rank_failures import explain, read_failure
 from hopper.train.results import read_summary
 from hopper.train.run_lock import lock_run_folder
 
 HOSTS_FOLDER: Final = "hosts"
+_MEETING_PORT: Final = "29500"
 _LOOK_SECONDS: Final = 0.02
 _GRACE_SECONDS: Final = 10.0
 """How long ranks that miss another rank may take to end by themselves and say which one."""
@@ -39,54 +44,29 @@ def train_on_hosts(
     overrides: Sequence[str],
     limit: float,
 ) -> dict[str, Any]:
-    """Train over emulated hosts, from the start of servers to the run's summary.
+    """Train over emulated hosts, and return the run's summary.json, with ``nic_bytes`` of epochs.
 
-    Output goes to files in ``run_dir``. The ranks stay on the hosts for the next run. After an
-    error no process stays on them. The main thread of the process that built the hosts must call
-    it.
-
-    Parameters
-    ----------
-    what: names the run in errors, such as "hop, round 2".
-    overrides: arguments ``--section.key value``.
-    limit: seconds that the whole run may take.
-
-    Returns
-    -------
-    The content of the run's summary.json, whose epochs have ``nic_bytes``.
-
-    Raises
-    ------
-    ClusterError: the run failed; names the host, and the rank or server that failed first.
-    DeadlineExceeded: the run did not end in time.
+    The arguments are those of :func:`hopper.bench.train_process.train_in_process`. The main thread
+    of the process that built the hosts must call it. No process stays on the hosts. Errors name the
+    host, and the rank or server that failed first.
     """
     deadline = time.monotonic() + limit
     run_dir.mkdir(parents=True, exist_ok=True)
     config = load_config(config_file, [*run_dir_words(run_dir), *overrides])
     threads = config.train.threads or threads_per_rank(cluster, config.cluster.ranks_per_server)
     # The hosts' network is private, so connections need no protection.
-    config = change_config(
-        config,
-        cluster={"interface": INTERFACE, "insecure": True},
-        train={"threads": threads},
-    )
-    graph, run_dir = prepare(config)
-    ranks = ranks_of(config, graph)
+    changes = {"interface": INTERFACE, "insecure": True}
+    config = change_config(config, cluster=changes, train={"threads": threads})
+    _, run_dir = prepare(config)
     places = [host.place for host in cluster.hosts]
     try:
         with (
             lock_run_folder(run_dir, "launcher"),
-            _end_processes_on_error(cluster),
             feature_servers(config, run_dir, places) as servers,
+            _start_ranks(cluster, config, run_dir, servers.addresses) as ranks,
         ):
-            order = Order(write_config(config, run_dir, servers.addresses), run_dir / HOSTS_FOLDER)
-            start = Start(
-                *(places, config.cluster.ranks_per_server, config.cluster.timeout_seconds),
-                environment_of_ranks(threads, cluster.request.host_memory),
-            )
-            with cluster.ranks.training(start, order):
-                if not _await(cluster, order, servers, ranks, deadline, start.end_limit):
-                    raise DeadlineExceeded(what, "training", limit)
+            if not _await(ranks, servers, config, run_dir, deadline):
+                raise DeadlineExceeded(what, "training", limit)
     except ClusterError as error:
         if isinstance(error, DeadlineExceeded) and error.who == what:
             raise
@@ -109,77 +89,106 @@ def threads_per_rank(cluster: EmulatedCluster, ranks_per_server: int) -> int:
 
 
 @contextmanager
-def _end_processes_on_error(cluster: EmulatedCluster) -> Iterator[None]:
-    """End all processes on the hosts after an error, even suspended ones."""
+def _start_ranks(
+    cluster: EmulatedCluster, config: Config, run_dir: Path, servers: list[str]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the ranks of all hosts, in order. After an error everything on the hosts is killed,
+    even what is suspended."""
+    command = [sys.executable, "-u", "-P", "-m", "hopper.train"]
+    command.append(str(write_config(config, run_dir, servers)))
+    per_host, memory = config.cluster.ranks_per_server, cluster.request.host_memory
+    (run_dir / HOSTS_FOLDER).mkdir(exist_ok=True)
+    # What torchrun would set.
+    environment = os.environ | {
+        "MASTER_ADDR": cluster.hosts[0].network.address,
+        "MASTER_PORT": _MEETING_PORT,
+        "WORLD_SIZE": str(len(cluster.hosts) * per_host),
+        "LOCAL_WORLD_SIZE": str(per_host),
+        "OMP_NUM_THREADS": str(config.train.threads),
+        # Hosts share this machine's cores, so waiting threads must not spin.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        DIE_WITH_PARENT: str(os.getpid()),
+    }
+    if memory is not None:
+        environment[LIMIT_VARIABLE] = str(memory)
+    ranks: list[subprocess.Popen[bytes]] = []
     try:
-        yield
+        for rank in range(len(cluster.hosts) * per_host):
+            index, local_rank = divmod(rank, per_host)
+            (error_file := _error_file(run_dir, rank)).unlink(missing_ok=True)
+            own = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(local_rank),
+                "TORCHELASTIC_ERROR_FILE": str(error_file),
+            }
+            # A signal between start and append would leave the rank behind.
+            with (run_dir / HOSTS_FOLDER / f"{index}.log").open("ab") as log, defer_signals():
+                ranks.append(
+                    subprocess.Popen(
+                        [*cluster.hosts[index].place.prefix, *command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=environment | own,
+                        # Ctrl-C must reach only this process, which then ends them in order.
+                        start_new_session=True,
+                    )
+                )
+        yield ranks
     except BaseException:
         with defer_signals():
-            cluster.ranks.stop()
+            for process in ranks:
+                process.kill()
             for host in cluster.hosts:
                 end_processes(host.network.namespace)
+            for process in ranks:
+                process.wait()
         raise
 
 
+def _error_file(run_dir: Path, rank: int) -> Path:
+    return run_dir / HOSTS_FOLDER / f"error-{rank}.json"
+
+
 def _await(
-    cluster: EmulatedCluster,
-    order: Order,
+    ranks: Sequence[subprocess.Popen[bytes]],
     servers: FeatureServers,
-    ranks: int,
+    config: Config,
+    run_dir: Path,
     deadline: float,
-    end_limit: float,
 ) -> bool:
-    """Wait for every rank to end its run well; return False if the deadline comes first.
+    """Wait for all ranks to end well; return False if the deadline comes first.
 
-    Parameters
-    ----------
-    end_limit: seconds within which all ranks must end their run after one has.
-
-    Raises
-    ------
-    ServerLost, ClusterError: says what ended first, and on which host.
-    DeadlineExceeded: a rank did not end after the others.
+    Errors say what ended first and on which host, or which rank did not end after the others.
     """
-    judged_at = late_at = math.inf
-    while True:
-        lost = servers.find_lost()
-        if lost is not None:
+    failed_at = ended_at = math.inf
+    end_limit = config.cluster.timeout_seconds
+    while (now := time.monotonic()) <= deadline:
+        if (lost := servers.find_lost()) is not None:
             raise ServerLost(f"{lost}; the ranks were ended")
-        missing = cluster.ranks.find_missing()
-        if not missing:
+        codes = [process.poll() for process in ranks]
+        if all(code == 0 for code in codes):
             return True
-        if len(missing) < ranks:
-            late_at = min(late_at, time.monotonic() + end_limit)
-        if time.monotonic() > late_at:
-            ranks_text = ", ".join(f"rank {rank}" for rank in missing)
-            raise DeadlineExceeded(ranks_text, "ending after the other ranks", end_limit)
-        codes = [agent.poll() for agent in cluster.ranks.agents]
-        if codes.count(None) < len(codes):
-            judged_at = min(judged_at, time.monotonic() + _GRACE_SECONDS)
-            failures = cluster.ranks.failures()
-            was_signal = any(was_killed(failure) for failure in failures)
-            is_known = was_signal or min(code or 0 for code in codes) < 0
-            if is_known or None not in codes or time.monotonic() > judged_at:
-                raise ClusterError(_judge(cluster, order, failures, ranks))
-        if time.monotonic() > deadline:
-            return False
+        if any(codes):
+            failed_at = min(failed_at, now)
+            was_killed = any(code is not None and code < 0 for code in codes)
+            if was_killed or None not in codes or now > failed_at + _GRACE_SECONDS:
+                failures = [
+                    ProcessFailure(rank, process.pid, code, str(_error_file(run_dir, rank)))
+                    for rank, (process, code) in enumerate(zip(ranks, codes, strict=True))
+                    if code
+                ]
+                raise explain(
+                    [read_failure(failure.local_rank, failure) for failure in failures],
+                    lambda rank: f"host {rank // config.cluster.ranks_per_server}: ",
+                )
+        elif 0 in codes:
+            ended_at = min(ended_at, now)
+            if now > ended_at + end_limit:
+                late = ", ".join(f"rank {i}" for i, code in enumerate(codes) if code is None)
+                raise DeadlineExceeded(late, "ending after the other ranks", end_limit)
         time.sleep(_LOOK_SECONDS)
-
-
-def _judge(cluster: EmulatedCluster, order: Order, failures: Sequence[Failure], ranks: int) -> str:
-    """Describe the failure that caused the others, with its host."""
-    agents = cluster.ranks.agents
-    silent = [i for i, agent in enumerate(agents) if agent.returncode and agent.returncode < 0]
-    if not failures:
-        silent = silent or [i for i, agent in enumerate(agents) if agent.returncode]
-    if not silent:
-        first_host = find_first(failures).rank * len(cluster.hosts) // ranks
-        return f"host {first_host}: {explain(failures)}"
-    host, agent = silent[0], agents[silent[0]]
-    return (
-        f"host {host}: the agent of its ranks (pid {agent.pid}) "
-        f"{how_it_ended(agent.returncode)}: {last_lines(cluster.ranks.log(host), order.log(host))}"
-    )
+    return False
 
 
 def _describe_starved(cluster: EmulatedCluster) -> str:
