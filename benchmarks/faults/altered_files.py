@@ -9,19 +9,19 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import numpy as np
 
+from benchmarks.faults.outcomes import WRONG, Outcome
 from hopper.cli import main
 from hopper.config import load_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.errors import HopperError
+from hopper.errors import HopperError, RequestError
 from hopper.features import open_graph
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph
@@ -30,122 +30,43 @@ from hopper.partition.checksums import check_rows, check_structure
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import check_file
 
-LIMIT = 60.0
-DIVISIONS: dict[str, tuple[str, list[str]]] = {
-    "divided by node": ("arxiv-like", ["--servers", "2", "--method", "random"]),
-    "partitioned topology": (
-        "arxiv-like",
-        ["--servers", "2", "--method", "random", "--topology", "partitioned"],
-    ),
-    "typed, divided by node": ("mag-like", ["--servers", "2", "--method", "random"]),
-    "divided by relation": ("mag-like", ["--servers", "2", "--method", "meta"]),
-    "divided by relation, in parts": (
-        "mag-like",
-        ["--servers", "4", "--method", "meta", "--layers", "1", "--server-memory", "700K"],
-    ),
+LIMIT: Final = 60.0
+DIVISIONS: Final = {
+    "divided by node": "arxiv-like --servers 2 --method random",
+    "partitioned topology": "arxiv-like --servers 2 --method random --topology partitioned",
+    "typed, divided by node": "mag-like --servers 2 --method random",
+    "divided by relation": "mag-like --servers 2 --method meta",
+    "divided by relation, in parts": "mag-like --servers 4 --method meta --layers 1 "
+    "--server-memory 700K",
 }
 """by name: preset and options of ``hopper partition``"""
-SCALES = {"arxiv-like": "0.003", "mag-like": "0.0005"}
-DGL_SHARE = 0.08
-"""of the files of other formats: DGL's are read in a process of their own, which takes seconds"""
+SCALES: Final = {"arxiv-like": "0.003", "mag-like": "0.0005"}
+WAYS: Final = {
+    "bits flipped": 60, "cut short": 10, "longer": 5, "a page of zeros": 10, "emptied": 3,
+    "missing": 4, "a pipe": 4, "a folder": 4,
+}  # fmt: skip
+"""of altering a file, and their weights"""
+REFUSED, ACCEPTED = "refused", "accepted"
+
+Read = Callable[[Path], object]
+Owner = tuple[Path, Read, Sequence[Path]]
+"""what is read as a whole, by what, and its files"""
 
 
-def alter_files(
-    folder: Path, run_dir: Path, count: int, seed: int, advance: Callable[[int], None]
-) -> dict[str, Any]:
-    """Alter one file at a time, and read what it belongs to in another process.
-
-    Parameters
-    ----------
-    run_dir: a finished run's folder, whose checkpoint and best model are altered too.
-
-    Returns
-    -------
-    Counts of outcomes by kind of file, and ``wrong``, a line for each wrong outcome.
-    """
-    draw = random.Random(seed)
-    divisions = _make_divisions(folder)
-    sources = _make_sources(folder)
-    plain = _make_plain(folder, run_dir, next(iter(divisions.values())))
-    outcomes: dict[str, dict[str, int]] = {}
-    wrong = [
-        f"{what}: refused, and nothing was altered: {outcome}"
-        for what, (owner, read_file) in plain.items()
-        if (outcome := _in_a_child(read_file, owner, folder / "said")) != "accepted"
-    ]
-    for _ in range(count):
-        kind, what, owner, file, read = _choose(draw, divisions, plain, sources, run_dir)
-        original = file.read_bytes()
-        how = _alter(file, draw)
-        unchanged = file.is_file() and file.read_bytes() == original
-        target = file if kind == "tensors" else owner
-        outcome = _in_a_child(read, target, folder / "said")
-        if outcome == "accepted" and kind in ("division", "tensors") and not unchanged:
-            outcome = "silent"
-        if outcome not in ("refused", "accepted"):
-            wrong.append(f"{what}: {file.relative_to(owner.parent)} {how}: {outcome}")
-        counts = outcomes.setdefault(what, {})
-        short = outcome if outcome in ("refused", "accepted") else "wrong"
-        counts[short] = counts.get(short, 0) + 1
-        if file.is_dir() and not file.is_symlink():
-            file.rmdir()
-        file.unlink(missing_ok=True)
-        file.write_bytes(original)
-        shutil.rmtree(folder / "out", ignore_errors=True)
-        leftovers = [path.name for path in folder.glob(".out*")]
-        if leftovers:
-            wrong.append(f"{what}: {how}: left behind {leftovers}")
-        advance(1)
-    return {"files": count, "outcomes": dict(sorted(outcomes.items())), "wrong": wrong}
-
-
-def _choose(
-    draw: random.Random,
-    divisions: dict[str, Path],
-    plain: dict[str, tuple[Path, Callable[[Path], None]]],
-    sources: dict[str, Path],
-    run_dir: Path,
-) -> tuple[str, str, Path, Path, Callable[[Path], None]]:
-    """Choose a file. Return its kind, the name and path of what it belongs to, the file, and its
-    reader."""
-    kind = draw.choices(("division", "tensors", "source", "plain"), (5, 2, 3, 2))[0]
-    if kind == "tensors":
-        what = draw.choice(("checkpoint", "best.safetensors"))
-        newest = CheckpointFiles(run_dir).newest if what == "checkpoint" else None
-        return kind, what, run_dir, newest or run_dir / what, check_file
-    if kind == "division":
-        what = draw.choice(list(divisions))
-        owner, read_file = divisions[what], _read_division
-    elif kind == "plain":
-        what = draw.choice(list(plain))
-        owner, read_file = plain[what]
-    else:
-        what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
-        owner = sources[what]
-        read_file = _import_as(what.split()[0], owner.parent / "out")
-    files = [owner] if owner.is_file() else sorted(owner.rglob("*"))
-    return kind, what, owner, draw.choice([path for path in files if path.is_file()]), read_file
-
-
-def _alter(file: Path, draw: random.Random) -> str:
-    """Alter a file in one of many ways, and return which."""
+def alter(file: Path, draw: random.Random, ways: Sequence[str] = tuple(WAYS)) -> str:
+    """Alter a file in one of several ways, and return which."""
     content = bytearray(file.read_bytes())
-    how = draw.choices(
-        ("bits flipped", "cut short", "longer", "a page of zeros", "emptied", "missing", "a pipe",
-         "a folder"),
-        (60, 10, 5, 10, 3, 4, 4, 4),
-    )[0]  # fmt: skip
-    if not content and how in ("bits flipped", "cut short", "a page of zeros", "emptied"):
-        how = "longer"
-    if how == "bits flipped":
+    how = draw.choices(ways, [WAYS[way] for way in ways])[0]
+    place = draw.randrange(len(content) or 1)
+    if how == "bits flipped" and content:
         for _ in range(draw.choice((1, 1, 1, 2, 8, 50))):
             content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
     elif how == "cut short":
-        del content[draw.randrange(len(content)) :]
+        del content[place:]
     elif how == "longer":
         content += draw.randbytes(draw.choice((1, 8, 4096)))
     elif how == "a page of zeros":
-        start = draw.randrange(len(content)) // 4096 * 4096
+        start = place // 4096 * 4096
         content[start : start + 4096] = bytes(len(content[start : start + 4096]))
     elif how == "emptied":
         content.clear()
@@ -159,23 +80,59 @@ def _alter(file: Path, draw: random.Random) -> str:
     return how
 
 
-def _in_a_child(read_file: Callable[[Path], None], target: Path, log_file: Path) -> str:
-    """Read a path in another process. Return "accepted", "refused", or what went wrong."""
+def alter_files(folder: Path, run_dir: Path, count: int, seed: int) -> Iterator[Outcome]:
+    """Alter one file at a time, and read what it belongs to in another process.
+
+    What has checksums, divisions and checkpoints, may be accepted only where it was not altered
+    after all. ``run_dir`` is a finished run's folder.
+    """
+    draw, log = random.Random(seed), folder / "said"
+    owners = _make_owners(folder, run_dir)
+    for name, (owner, read, _) in owners.items():
+        outcome = _in_a_child(read, owner, log)
+        if outcome != ACCEPTED:
+            raise RequestError(f"bench faults: {name}: refused, though unaltered: {outcome}")
+    for _ in range(count):
+        name = draw.choice(list(owners))
+        owner, read, files = owners[name]
+        file = draw.choice(files)
+        original, begun = file.read_bytes(), time.monotonic()
+        how = alter(file, draw)
+        unchanged = file.is_file() and file.read_bytes() == original
+        has_checksums = name in DIVISIONS or read is check_file
+        outcome = _in_a_child(read, owner, log)
+        if outcome == ACCEPTED and has_checksums and not unchanged:
+            outcome = f"{WRONG}accepted"
+        if file.is_dir() and not file.is_symlink():
+            file.rmdir()
+        file.unlink(missing_ok=True)
+        file.write_bytes(original)
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        if leftovers := [path.name for path in folder.glob(".out*")]:
+            outcome = f"{WRONG}left behind {leftovers}"
+        target = f"{name}: {file.name}"
+        expected = REFUSED if has_checksums else f"{REFUSED} or {ACCEPTED}"
+        yield Outcome(f"a file is altered: {how}", target, expected, outcome,
+                      time.monotonic() - begun)  # fmt: skip
+
+
+def _in_a_child(read: Read, target: Path, log: Path) -> str:
+    """Read a path in another process. Return whether it was accepted or refused."""
     child = os.fork()
     if not child:
         code = 3
         try:
-            with log_file.open("w") as log:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
+            with log.open("w") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
                 try:
-                    read_file(target)
+                    read(target)
                     code = 0
                 except HopperError as error:
                     code = 1 if "\n" not in str(error) else 2
-                    print(error, file=log)
+                    print(error, file=output)
                 except BaseException as error:
-                    print(repr(error), file=log)
+                    print(repr(error), file=output)
         finally:
             os._exit(code)
     deadline = time.monotonic() + LIMIT
@@ -186,14 +143,44 @@ def _in_a_child(read_file: Callable[[Path], None], target: Path, log_file: Path)
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return f"not read in {LIMIT:g} s"
+            return f"{WRONG}not read in {LIMIT:g} s"
         time.sleep(0.002)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        return f"ended by {signal.Signals(-code).name}"
-    words = log_file.read_text(errors="replace").strip()[-300:]
-    names = {0: "accepted", 1: "refused", 2: f"several lines: {words}"}
-    return names.get(code, f"an error that is none of ours: {words}")
+        return f"{WRONG}ended by {signal.Signals(-code).name}"
+    words = log.read_text(errors="replace").strip()[-300:]
+    wrong = {2: "several lines", 3: "an error that is none of ours"}
+    return {0: ACCEPTED, 1: REFUSED}.get(code) or f"{WRONG}{wrong[code]}: {words}"
+
+
+def _make_owners(folder: Path, run_dir: Path) -> dict[str, Owner]:
+    """Make divisions, a graph, a configuration and sources of imports, with their readers."""
+    for preset, scale in SCALES.items():
+        run_quietly(["dataset", "make", preset, "--scale", scale, "--out", str(folder / preset)])
+    owners: dict[str, tuple[Path, Read]] = {"graph directory": (folder / "mag-like", _read_graph)}
+    for name, words in DIVISIONS.items():
+        preset, *options = words.split()
+        owners[name] = (folder / name.replace(" ", "-").replace(",", ""), _read_division)
+        run_quietly(["partition", str(folder / preset), *options, "--out", str(owners[name][0])])
+    config = folder / "altered-config.json"
+    values = json.loads((run_dir / "config.json").read_text())
+    values["data"]["partitioned"] = str(owners["divided by node"][0])
+    config.write_text(json.dumps(values))
+    owners["configuration"] = (config, _read_config)
+    newest = CheckpointFiles(run_dir).newest
+    assert newest is not None
+    owners["checkpoint"] = (newest, check_file)
+    owners["best model"] = (run_dir / "best.safetensors", check_file)
+    for kind, source in _make_sources(folder).items():
+        owners[kind] = (source, _import_as(kind, folder / "out"))
+    return {
+        name: (
+            path,
+            read,
+            [path] if path.is_file() else [f for f in path.rglob("*") if f.is_file()],
+        )
+        for name, (path, read) in owners.items()
+    }
 
 
 def _read_division(path: Path) -> None:
@@ -204,7 +191,16 @@ def _read_division(path: Path) -> None:
     check_rows(path, servers)
 
 
-def _import_as(kind: str, out: Path) -> Callable[[Path], None]:
+def _read_graph(path: Path) -> None:
+    GraphDirectory.open(path, check="full")
+
+
+def _read_config(path: Path) -> None:
+    config = load_config(path)
+    check_request(Request(config, open_graph(config)))
+
+
+def _import_as(kind: str, out: Path) -> Read:
     def read(source: Path) -> None:
         output = io.StringIO()
         with contextlib.redirect_stderr(output):
@@ -220,86 +216,35 @@ def _import_as(kind: str, out: Path) -> Callable[[Path], None]:
     return read
 
 
-def _make_divisions(folder: Path) -> dict[str, Path]:
-    for preset, scale in SCALES.items():
-        _run(["dataset", "make", preset, "--scale", scale, "--out", str(folder / preset)])
-    folders = {}
-    for name, (preset, options) in DIVISIONS.items():
-        folders[name] = folder / name.replace(" ", "-").replace(",", "")
-        _run(["partition", str(folder / preset), *options, "--out", str(folders[name])])
-    return folders
-
-
 def _make_sources(folder: Path) -> dict[str, Path]:
-    """Write a small graph in the formats of other libraries."""
-    import dgl
-    import torch
-    from scipy.sparse import random as random_sparse
-    from scipy.sparse import save_npz
-
-    rng = np.random.default_rng(1)
-    npy, csv, saved = folder / "npy", folder / "csv", folder / "saved.bin"
+    """Write a small graph in two formats."""
+    rng, npy, csv = np.random.default_rng(1), folder / "npy", folder / "csv"
     npy.mkdir()
-    np.save(npy / "edges.npy", rng.integers(0, 50, (2, 300)))
-    np.save(npy / "feat.npy", rng.random((50, 6), np.float32))
-    save_npz(npy / "sparse.npz", random_sparse(40, 8, 0.2, "csr", dtype=np.float32))
-    np.save(npy / "writes.npy", np.stack([rng.integers(0, 40, 99), rng.integers(0, 50, 99)]))
-    np.save(npy / "label.npy", rng.integers(0, 3, 50))
-    np.save(npy / "train.npy", np.arange(0, 50, 2))
+    arrays = {
+        "edges": rng.integers(0, 50, (2, 300)), "feat": rng.random((50, 6), np.float32),
+        "label": rng.integers(0, 3, 50), "train": np.arange(0, 50, 2),
+    }  # fmt: skip
+    for name, array in arrays.items():
+        np.save(npy / f"{name}.npy", array)
+    edges = {"src": "paper", "rel": "cites", "dst": "paper", "file": "edges.npy"}
     meta = {
-        "name": "small",
-        "node_types": {
-            "paper": {"count": 50, "feat_file": "feat.npy"},
-            "author": {"count": 40, "feat_file": "sparse.npz"},
-        },
-        "edge_types": [
-            {"src": "paper", "rel": "cites", "dst": "paper", "file": "edges.npy"},
-            {"src": "author", "rel": "writes", "dst": "paper", "file": "writes.npy"},
-        ],
-        "target_type": "paper",
-        "num_classes": 3,
-        "labels": {"paper": "label.npy"},
-        "splits": {"train": {"file": "train.npy"}},
-    }
+        "name": "small", "node_types": {"paper": {"count": 50, "feat_file": "feat.npy"}},
+        "edge_types": [edges], "target_type": "paper", "num_classes": 3,
+        "labels": {"paper": "label.npy"}, "splits": {"train": {"file": "train.npy"}},
+    }  # fmt: skip
     (npy / "meta.json").write_text(json.dumps(meta))
     csv.mkdir()
     lines = [f"{i},{i % 3},{'train' if i % 2 else 'val'},{i / 7}" for i in range(50)]
     (csv / "nodes.csv").write_text("\n".join(["id,label,split,x", *lines, ""]))
     ends = rng.integers(0, 50, (99, 2))
     (csv / "edges.csv").write_text("\n".join(["src,dst", *(f"{a},{b}" for a, b in ends), ""]))
-    graph = dgl.graph((torch.arange(99) % 7, torch.arange(99) % 50), num_nodes=50)
-    graph.ndata["feat"] = torch.ones(50, 3)
-    graph.ndata["label"] = torch.arange(50) % 2
-    dgl.save_graphs(str(saved), [graph])
-    return {"npy": npy, "csv": csv, "dgl file": saved}
+    return {"npy": npy, "csv": csv}
 
 
-def _make_plain(
-    folder: Path, run_dir: Path, divided: Path
-) -> dict[str, tuple[Path, Callable[[Path], None]]]:
-    """Make what has no checksums, a graph directory and a configuration, with their readers."""
-    config = folder / "config.json"
-    values = json.loads((run_dir / "config.json").read_text())
-    values["data"]["partitioned"] = str(divided)
-    config.write_text(json.dumps(values))
-    return {
-        "graph directory": (folder / "mag-like", _read_graph),
-        "configuration": (config, _read_config),
-    }
-
-
-def _read_graph(path: Path) -> None:
-    GraphDirectory.open(path, check="full")
-
-
-def _read_config(path: Path) -> None:
-    config = load_config(path)
-    check_request(Request(config, open_graph(config)))
-
-
-def _run(arguments: list[str]) -> None:
+def run_quietly(words: Sequence[str]) -> None:
+    """Run a ``hopper`` command in this process. Raise RequestError with its output if it fails."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = main(arguments)
+        code = main(list(words))
     if code:
-        sys.exit(f"hopper {' '.join(arguments)} ended with {code}: {output.getvalue()}")
+        raise RequestError(f"hopper {' '.join(words)}: {output.getvalue().strip()}")

@@ -9,35 +9,88 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
-from benchmarks.faults.links import Link, Stranger
-from benchmarks.faults.serving import await_address, serving, start_server
-from hopper.bench.emulate.limits import bound_hosts, remove_limits
+from benchmarks.faults.links import Link, NoServer
+from benchmarks.processes import HOPPER, bounded_group, in_group
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = 2
 CHECKPOINT_EVERY = 3
-DISK_BYTES = 3 << 20
+SMALL_DISK = "3m"
 _UNBOUNDED = 64 << 30
+
+Serving = Literal[
+    "itself", "a server beside it", "two servers of a part", "a link", "a link and a server"
+]
+"""who serves a run: the link lies before a server, the last and third have two for one part"""
+
+
+@contextmanager
+def serving(
+    partitioned: Path, index: int, port_file: Path, *words: str, listen: str = "127.0.0.1:0"
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a feature server. Yield its process, whose stderr is a pipe, and its address once it
+    listens, and kill it afterwards. Raise RuntimeError if it ends before."""
+    port_file.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "cache_server", str(partitioned)),
+            *("--server", str(index), "--listen", listen),
+            *("--port-file", str(port_file), "--die-with-parent", str(os.getpid()), *words),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Ctrl-C must reach only the command that started the server.
+        start_new_session=True,
+    )
+    try:
+        while not port_file.exists():
+            if process.poll() is not None:
+                raise RuntimeError(f"a feature server ended before it served: {process.args}")
+            time.sleep(0.02)
+        yield process, str(json.loads(port_file.read_text())["address"])
+    finally:
+        process.kill()
+        process.communicate()
+        port_file.unlink(missing_ok=True)
+
+
+@contextmanager
+def own_disk(folder: Path, size: str) -> Iterator[None]:
+    """Mount a small file system at a folder. Needs root."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    subprocess.run(mount, check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
+
+
+def processes_of(temporary: Path) -> list[psutil.Process]:
+    """Return the processes that live and were started with a folder as ``TMPDIR``."""
+    members = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_member = process.environ().get("TMPDIR") == str(temporary)
+            if is_member and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process)
+    return members
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The deadlines of a run, and what it may take beyond them, in seconds.
-
-    Attributes
-    ----------
-    start, wait: ``cluster.start_timeout_seconds``, ``cluster.timeout_seconds``.
-    """
+    """The deadlines of a run (``cluster.start_timeout_seconds`` and ``cluster.timeout_seconds``),
+    and what it may take beyond them, in seconds."""
 
     start: float = 15.0
     wait: float = 8.0
@@ -50,10 +103,9 @@ class World:
 
     Attributes
     ----------
-    parts: the partitioned directory.
-    servers: "host:port" of one feature server a part.
-    others: the same of a graph of the same shape.
+    servers, others: addresses of one feature server a part, and of another graph's.
     silent, babbling: listen, and are no feature servers.
+    memory: held by the one run that has its memory bounded.
     """
 
     folder: Path
@@ -62,13 +114,12 @@ class World:
     epochs: int
     servers: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    silent: Stranger = field(default_factory=lambda: Stranger(speaks=False))
-    babbling: Stranger = field(default_factory=lambda: Stranger(speaks=True))
+    silent: NoServer = field(default_factory=lambda: NoServer(speaks=False))
+    babbling: NoServer = field(default_factory=lambda: NoServer(speaks=True))
     memory: threading.Lock = field(default_factory=threading.Lock)
-    """held by the one run that has its memory bounded"""
 
     def config(self, place: Path) -> dict[str, Any]:
-        """Return the configuration of a run in the folder ``place``."""
+        """Return the configuration of a run in a folder."""
         return {
             "data": {"partitioned": str(place / "parts")},
             "model": {"layers": 2, "hidden": 16, "dropout": 0.3},
@@ -101,7 +152,7 @@ def make_world(
 
 
 class Running:
-    """A run that has been started.
+    """A run that has been started, in a folder of its own.
 
     Attributes
     ----------
@@ -112,8 +163,8 @@ class Running:
     victim: a feature server of its own that it did not start itself.
     """
 
-    def __init__(self, world: World, name: str, place: int) -> None:
-        self.world, self.place = world, place
+    def __init__(self, world: World, name: str, place: int, stack: ExitStack) -> None:
+        self.world, self.place, self._stack = world, place, stack
         self.folder = world.folder / name
         self.run_dir = self.folder / "run"
         # Logs and port files lie on another disk than the run's files.
@@ -122,42 +173,30 @@ class Running:
         self.returned_late = False
         self.link: Link | None = None
         self.victim: subprocess.Popen[str] | None = None
-        self.victim_address = ""
-        self.cgroups: Sequence[Path] = ()
+        self._victim_address = "127.0.0.1:0"
+        self.group: Path | None = None
         self.process: subprocess.Popen[bytes]
-
-    @property
-    def pid_of_victim(self) -> int | None:
-        """The process id of the victim. None if the run has none."""
-        return None if self.victim is None else self.victim.pid
 
     def start(self, *words: str) -> None:
         """Start ``hopper train``. Its output is appended to the same log."""
-        command = [sys.executable, "-m", "hopper.cli", "train", str(self.folder / "config.json")]
-        command += words
-        if self.cgroups:
-            enter = "".join(f"echo $$ > {group / 'cgroup.procs'} && " for group in self.cgroups)
-            command = ["sh", "-c", f'{enter}exec "$@"', "sh", *command]
+        command = [*HOPPER, "train", str(self.folder / "config.json"), *words]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, cwd=ROOT, start_new_session=True,
+                in_group(command, self.group), stdout=output, stderr=output, cwd=ROOT,
+                start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.temporary)},
             )  # fmt: skip
 
-    @property
-    def serves_elsewhere(self) -> bool:
-        """Whether it starts no feature servers itself."""
-        return self.link is not None or self.victim is not None
-
-    def return_victim(self) -> None:
-        """Start the killed server again, at the same address."""
+    def start_victim(self) -> str:
+        """Start the server that is not the run's own, or start it again at the same address."""
         gone = time.monotonic()
-        port_file = self.folder / f"server-{self.place}.json"
-        self.victim = start_server(
-            self.folder / "parts", self.place, port_file, listen=self.victim_address
-        )
-        await_address(self.victim, port_file)
+        context = serving(
+            self.folder / "parts", self.place, self.folder / f"server-{self.place}.json",
+            listen=self._victim_address,
+        )  # fmt: skip
+        self.victim, self._victim_address = self._stack.enter_context(context)
         self.returned_late = time.monotonic() - gone > self.world.limits.wait / 2
+        return self._victim_address
 
     @property
     def text(self) -> str:
@@ -204,26 +243,12 @@ class Running:
         return any(CheckpointFiles(self.run_dir).folder.glob("*.unfinished"))
 
     def members(self) -> list[psutil.Process]:
-        """Return every process of the run except the launcher and those started beside it. The
-        run's folder in the command line tells them."""
-        known_pids = (self.process.pid, os.getpid(), self.pid_of_victim)
-        members = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                named = any(f"{self.folder}/" in word for word in process.cmdline())
-                gone = process.status() == psutil.STATUS_ZOMBIE
-                if named and process.pid not in known_pids and not gone:
-                    members.append(process)
-        return members
+        """Return every process of the run except the launcher."""
+        return [one for one in processes_of(self.temporary) if one.pid != self.process.pid]
 
     def ranks(self) -> list[psutil.Process]:
         """Return the ranks that live."""
-        ranks = []
-        for process in self.members():
-            with suppress(psutil.Error):
-                if _place_of(process, "rank") is not None:
-                    ranks.append(process)
-        return ranks
+        return [process for process in self.members() if _place_of(process, "rank") is not None]
 
     def find(self, role: str) -> int | None:
         """Find the process id of the "launcher", or of the "rank" or "server" at the place, once it
@@ -234,9 +259,8 @@ class Running:
             return self.victim.pid
         while self.process.poll() is None:
             for process in self.members():
-                with suppress(psutil.Error):
-                    if _place_of(process, role) == str(self.place):
-                        return int(process.pid)
+                if _place_of(process, role) == str(self.place):
+                    return int(process.pid)
             time.sleep(0.02)
         return None
 
@@ -250,11 +274,12 @@ class Running:
 
 
 def _place_of(process: psutil.Process, role: str) -> str | None:
-    words = process.cmdline()
-    if role == "rank" and "hopper.train" in words:
-        return process.environ().get("RANK")
-    if role == "server" and "cache_server" in words:
-        return str(words[words.index("--server") + 1])
+    with suppress(psutil.Error):
+        words = process.cmdline()
+        if role == "rank" and "hopper.train" in words:
+            return process.environ().get("RANK")
+        if role == "server" and "cache_server" in words:
+            return str(words[words.index("--server") + 1])
     return None
 
 
@@ -263,37 +288,29 @@ def running(
     world: World,
     name: str,
     place: int,
-    *,
-    serving_by: str = "itself",
+    *words: str,
+    serving_by: Serving = "itself",
     seed: int = 0,
     small_disk: bool = False,
     bounded_memory: bool = False,
-    words: Sequence[str] = (),
 ) -> Iterator[Running]:
     """Start a run. Kill it afterwards, and remove what it wrote except its log.
 
     Parameters
     ----------
-    serving_by: "itself"; "a server beside it"; "two servers of a part"; "a link" before a server;
-        "a link and a server".
     small_disk: whether its folder is a file system of 3 MiB. bounded_memory: whether it is in a
         cgroup of its own, without a bound at first. Both need root.
-    words: of ``hopper train``, beside the configuration.
-    """  # fmt: skip
-    run = Running(world, name, place)
-    run.folder.mkdir()
-    run.temporary.mkdir()
+    """
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, run.folder, ignore_errors=True)
-        stack.callback(shutil.rmtree, run.temporary, ignore_errors=True)
+        run = Running(world, name, place, stack)
+        for folder in (run.folder, run.temporary):
+            folder.mkdir()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
         if small_disk:
-            size = f"size={DISK_BYTES}"
-            _as_root("mount", "-t", "tmpfs", "-o", size, "tmpfs", str(run.folder))
-            stack.callback(_as_root, "umount", "-l", str(run.folder))
+            stack.enter_context(own_disk(run.folder, SMALL_DISK))
         if bounded_memory:
             stack.enter_context(world.memory)
-            stack.callback(remove_limits)
-            [run.cgroups] = bound_hosts(1, None, _UNBOUNDED)
+            run.group = stack.enter_context(bounded_group(_UNBOUNDED))
         (run.folder / "parts").symlink_to(world.parts)
         config = world.config(run.folder)
         config["cluster"]["servers"] = _servers(run, serving_by, seed, stack)
@@ -303,31 +320,16 @@ def running(
         yield run
 
 
-def _servers(run: Running, serving_by: str, seed: int, stack: ExitStack) -> list[Any]:
+def _servers(run: Running, serving_by: Serving, seed: int, stack: ExitStack) -> list[Any]:
     """Return ``cluster.servers`` of a run, and start the servers that it needs."""
-    shared = run.world.servers
     if serving_by == "itself":
         return []
+    servers: list[Any] = list(run.world.servers)
     if "link" in serving_by:
-        run.link = stack.enter_context(Link(shared[run.place], seed))
-        rank_address = run.link.proxy.address
+        run.link = stack.enter_context(Link(servers[run.place], seed))
+        address = run.link.address
     else:
-        port_file = run.folder / f"server-{run.place}.json"
-        run.victim = start_server(run.folder / "parts", run.place, port_file)
-        stack.callback(_end_victim, run)
-        rank_address = run.victim_address = await_address(run.victim, port_file)
+        address = run.start_victim()
     is_alone = serving_by in ("a server beside it", "a link")
-    return [
-        (rank_address if is_alone else [rank_address, core]) if index == run.place else core
-        for index, core in enumerate(shared)
-    ]
-
-
-def _end_victim(run: Running) -> None:
-    assert run.victim is not None
-    run.victim.kill()
-    run.victim.communicate()
-
-
-def _as_root(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
+    servers[run.place] = address if is_alone else [address, servers[run.place]]
+    return servers

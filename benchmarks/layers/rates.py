@@ -38,13 +38,8 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class Aggregation:
-    """Sums over edges that one side takes for all batches.
-
-    Attributes
-    ----------
-    calls: each computes one sum.
-    operations: floating-point operations of all of them. nbytes: that they read and write.
-    """
+    """Sums over edges that one side takes for all batches, one a call; floating-point operations
+    of all of them, and bytes that they read and write."""
 
     calls: Sequence[Callable[[], object]]
     operations: int
@@ -86,12 +81,7 @@ def _least_seconds(call: Callable[[], object]) -> float:
 
 def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
     """Return the sums over edges of Hopper's layers: one of every relation and hop, or, where
-    relations are merged, one of a hop.
-
-    Parameters
-    ----------
-    weighted: whether every edge has a weight, as under attention.
-    """
+    relations are merged, one of a hop; ``weighted`` as under attention."""
     patterns: list[tuple[Edges, Tensor]] = []
     for batch in range(len(side.work.batches)):
         rows = side.work.rows[batch]
@@ -118,13 +108,8 @@ def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
 
 
 def pyg_aggregation(side: StackedSide, *, by_relation: bool) -> Aggregation:
-    """Return PyG's ``scatter`` calls on messages that have been made.
-
-    Parameters
-    ----------
-    by_relation: whether it is called once for every relation of a hop, as ``RGCNConv`` calls it, or
-        once for a hop, as ``RGATConv`` does.
-    """
+    """Return PyG's ``scatter`` calls on messages that have been made: once for every relation of a
+    hop, as ``RGCNConv`` calls it, or once for a hop, as ``RGATConv`` does."""
     from torch_geometric.utils import scatter
 
     calls: list[Callable[[], object]] = []
@@ -146,7 +131,7 @@ def _aggregation(
     *,
     weighted: bool,
 ) -> Aggregation:
-    """Parameters: ``sums`` are edges and rows of the result of every call."""
+    """Count what calls do whose sums have these edges and rows of the result."""
     edges, rows = (sum(counts) for counts in zip(*sums, strict=True))
     by_edge = work.hidden * _FLOAT + _INDEX + (_FLOAT if weighted else 0)
     by_row = work.hidden * _FLOAT + _INDEX

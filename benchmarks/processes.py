@@ -1,0 +1,103 @@
+"""Commands as processes of their own: their seconds, their memory, and a bound of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from hopper.bench.emulate.limits import bound_hosts, ran_out_of_memory, remove_limits
+
+HOPPER = [sys.executable, "-m", "hopper.cli"]
+_POLL_SECONDS = 0.02
+
+
+@contextmanager
+def bounded_group(memory: int) -> Iterator[Path]:
+    """Make a cgroup that holds its processes and their page cache to some bytes. Needs root."""
+    try:
+        ((group,),) = bound_hosts(1, None, memory)
+        yield group
+    finally:
+        remove_limits()
+
+
+def in_group(command: Sequence[str], group: Path | None) -> list[str]:
+    """Return a command that is in a cgroup from its first moment on."""
+    if group is None:
+        return list(command)
+    return ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh", *command]
+
+
+def run_measured(
+    command: Sequence[str],
+    log: Path,
+    *,
+    group: Path | None = None,
+    kill_after: float = float("inf"),
+) -> dict[str, float]:
+    """Run a command. Return its seconds, and the most MiB that its processes had at once.
+
+    ``own MiB`` leaves pages of mapped files out, which the kernel drops when memory is short. Pages
+    that processes share are counted in each.
+
+    Parameters
+    ----------
+    log: gets its output.
+    kill_after: seconds, after which all its processes are killed.
+
+    Raises
+    ------
+    SystemExit: it failed.
+    """
+    begun, peak, own = time.monotonic(), 0, 0
+    with log.open("wb") as output:
+        process = psutil.Popen(
+            in_group(command, group),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    was_killed = False
+    while process.poll() is None:
+        sizes = []
+        for member in _tree(process):
+            with suppress(psutil.Error):
+                sizes.append(member.memory_info())
+        peak = max(peak, sum(size.rss for size in sizes))
+        own = max(own, sum(size.rss - size.shared for size in sizes))
+        if time.monotonic() - begun > kill_after:
+            was_killed = True
+            for member in _tree(process):
+                with suppress(psutil.Error):
+                    member.kill()
+            process.wait()
+        time.sleep(_POLL_SECONDS)
+    if not was_killed and (process.returncode or (group and ran_out_of_memory([group]))):
+        raise SystemExit(f"{' '.join(command)}: ended with {process.returncode}; see {log}")
+    if group is not None:
+        _empty(group)
+    return {"seconds": time.monotonic() - begun, "peak MiB": peak / 2**20, "own MiB": own / 2**20}
+
+
+def _tree(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _empty(group: Path) -> None:
+    """Kill what is left in a group."""
+    while pids := (group / "cgroup.procs").read_text().split():
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.1)
