@@ -19,10 +19,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,8 +46,7 @@ ITERATIONS, LIMIT_SECONDS = 20, 900.0
 LATENCY = 5e-5
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """A cluster, and what is trained on it."""
 
     name: str
@@ -99,15 +97,12 @@ def make_values(setting: Setting, parts: Path, rounds: int) -> dict[str, Any]:
         "model": {"name": setting.model, "layers": len(setting.fanouts), "hidden": setting.hidden},
         "sampler": {"fanouts": list(setting.fanouts)},
         "train": {
-            "batch_size": setting.batch_size,
-            "epochs": rounds + 2,
-            "iterations_per_epoch": ITERATIONS,
-            "evaluate_every": 0,
-            "threads": 1,
+            "batch_size": setting.batch_size, "epochs": rounds + 2,
+            "iterations_per_epoch": ITERATIONS, "evaluate_every": 0, "threads": 1,
         },
         "hop": {"merge": "off"},
         "cluster": {"ranks_per_server": setting.ranks_per_server},
-    }
+    }  # fmt: skip
 
 
 def measure(

@@ -5,8 +5,7 @@ usage: python -m benchmarks.sampler --graph DIR --out DIR [--batches 30]
 All sides draw 3-hop neighbourhoods (fanout 10, 1,024 roots) of the same training roots on equal
 threads, and make blocks. Edges get log-normal weights (sigma 1). ``unbiased`` makes the
 probabilities of its edges too. The graph, a graph directory or a partitioned one, has one relation.
-Needs DGL. A line has the seconds of a round's batches, the edges of a batch, and the resident MiB
-that a side adds in a process of its own.
+Needs DGL. A line has the seconds of a round's batches, or the edges of a batch.
 """
 
 from __future__ import annotations
@@ -136,18 +135,13 @@ class Workload:
         return sample
 
 
-def open_workload(options: argparse.Namespace) -> Workload:
-    """Open the graph, with the threads that every side has."""
+def measure(options: argparse.Namespace) -> tuple[Measured, dict[str, float]]:
+    """Return the seconds of every side, batch by batch, and its mean edges of a batch."""
     import dgl
 
     for set_threads in (torch.set_num_threads, numba.set_num_threads, dgl.utils.set_num_threads):
         set_threads(options.threads)
-    return Workload(options)
-
-
-def measure_times(options: argparse.Namespace) -> tuple[Measured, dict[str, float]]:
-    """Return the seconds of every side, batch by batch, and its mean edges of a batch."""
-    work = open_workload(options)
+    work = Workload(options)
     samples = {name: work.make_side(name) for name in (*HOPPER, *DGL)}
     edges: dict[str, list[int]] = {name: [] for name in samples}
     for index in range(WARM_UP):
@@ -160,22 +154,6 @@ def measure_times(options: argparse.Namespace) -> tuple[Measured, dict[str, floa
     sides = {name: (lambda batch, name=name: run(name, batch)) for name in samples}
     measured = take_turns(sides, options.rounds, parts=len(work.batches), warm_up=0)
     return measured, {name: float(np.mean(counts)) for name, counts in edges.items()}
-
-
-def measure_memory(options: argparse.Namespace, name: str) -> float:
-    """Return the MiB that a side adds at the peak; maps of the topology count as far as read."""
-    work = open_workload(options)
-    before = resident_mib("VmRSS")
-    sample = work.make_side(name)
-    for iteration, roots in enumerate(work.batches):
-        sample(roots, iteration)
-    return resident_mib("VmHWM") - before
-
-
-def resident_mib(field: str) -> float:
-    """Read a line of /proc/self/status. getrusage would count the parent's memory before exec."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1]) / 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,13 +169,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                    # A side's idle threads must not spin on the cores that the next side uses.
                    "OMP_WAIT_POLICY": "PASSIVE"}  # fmt: skip
 
-    def in_process(function: Callable[..., Any], *words: str) -> Any:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            return pool.submit(function, options, *words).result()
-
-    measured, edges = in_process(measure_times)
+    # The environment has to be there before torch is loaded, so measure in another process.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        measured, edges = pool.submit(measure, options).result()
     facts = [(name, "edges of a batch", count) for name, count in edges.items()]
-    facts += [(name, "added MiB", in_process(measure_memory, name)) for name in measured]
     Results("sampler", options.out).add(options.graph.name, measured, AGAINST, facts)
     return 0
 

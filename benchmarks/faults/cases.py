@@ -7,32 +7,77 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final
 
-from benchmarks.faults.altered_files import alter
 from benchmarks.faults.links import Link, cut_connections
-from benchmarks.faults.running import Running, Serving
+from benchmarks.faults.running import Running
 
-Expected = Literal["recovered", "error", "either"]
 Act = Callable[[Running], None]
 RESUME: Final = ("--train.resume", "auto")
-
-_PAUSE_SECONDS: Final = 2.0
-_LINK_SECONDS: Final = 5.0
+PAUSE_SECONDS: Final = 2.0
+LINK_SECONDS: Final = 5.0
 _AWAY_SECONDS: Final = 0.5
 _SLOW: Final = 5e3
 """bytes per second"""
 _WRITING_SECONDS: Final = 3.0
-_RANK: Final = (
-    r"(error: |waiting for )rank {place}\b|rank {place} .* (ended|failed)|rank {place}\b.*finish"
-)
-_SERVER: Final = r"feature server {place}\b"
-_TOLD: Final = r"ended by SIG|interrupted|told to end"
-_DISK: Final = r"No space left|bytes of free space"
-_MEMORY: Final = r"killed by SIGKILL|out of memory|Cannot allocate|\bpid \d+\) ended"
+
+_CASES: Final = """
+a rank is killed                                | kill rank        | error     | rank   |
+a rank is killed, restarts                      | kill rank        | recovered |        | restarts
+a rank crashes, restarts                        | crash rank       | recovered |        | restarts
+a rank is told to end                           | end rank         | error     | rank   |
+a rank is stopped                               | stop rank        | error     | rank   |
+a rank is stopped, restarts                     | stop rank        | recovered |        | restarts
+a rank is stopped for 2 s                       | pause rank       | recovered |        |
+a server is killed                              | kill server      | error     | server |
+a server is killed, restarts                    | kill server      | recovered |        | restarts
+a server is told to end, restarts               | end server       | recovered |        | restarts
+a server is stopped                             | stop server      | error     | server |
+a server is stopped, restarts                   | stop server      | recovered |        | restarts
+a server is stopped for 2 s                     | pause server     | recovered |        |
+a server that it did not start is killed        | kill server      | error     | server | alone
+a server is killed and returns at its address   | kill, return     | recovered | server | alone
+one of two servers of a part is killed          | kill server      | recovered |        | two
+one of two servers of a part is stopped         | stop server      | recovered |        | two
+the launcher is killed, and started again       | kill launcher    | recovered |        | goes_on
+the launcher is stopped for 2 s                 | pause launcher   | recovered |        |
+the launcher is told to end                     | end launcher     | error     | told   |
+the launcher is told to end, restarts           | end launcher     | error     | told   | restarts
+Ctrl-C                                          | Ctrl-C           | error     | told   |
+the link to a server is down for 5 s            | down for a while | recovered |        | link
+the link to a server is down for good           | down             | error     | server | link
+the link to one of two servers is down for good | down             | recovered |        | link two
+connections are cut                             | cut              | recovered |        | link
+connections between ranks are cut               | cut ranks        | recovered |        |
+a bit flips on the way                          | flip a bit       | either    | server | link
+replies at 5 kB/s                               | slow down        | either    | server | link
+a server accepts and never answers              | lead to silence  | error     | server | link
+one of two servers accepts and never answers    | lead to silence  | recovered |        | link two
+a server answers with random bytes              | lead to noise    | error     | server | link
+one of two servers answers with random bytes    | lead to noise    | recovered |        | link two
+a server of another graph takes its address     | lead to a graph  | error     | server | link
+a server of another part takes its address      | lead to a part   | error     | server | link
+the disk is full                                | fill disk        | error     | disk   | disk
+the disk is full while a checkpoint is written  | fill, writing    | error     | disk   | disk
+killed, and the newest checkpoint is altered    | alter newest     | recovered |        | goes_on
+killed, and all checkpoints are altered         | alter all        | recovered |        | goes_on
+no more memory than it has                      | bound memory     | either    | memory | memory
+"""
+"""A line a case: what happens, how, what a run has to do, what an early end names, and how it runs:
+its servers as of :func:`running`, and flags of :class:`Case`."""
+_NAMED: Final = {
+    "rank": r"(error: |waiting for )rank {place}\b|rank {place} .* (ended|failed)"
+    r"|rank {place}\b.*finish",
+    "server": r"feature server {place}\b",
+    "told": r"ended by SIG|interrupted|told to end",
+    "disk": r"No space left|bytes of free space",
+    "memory": r"killed by SIGKILL|out of memory|Cannot allocate|\bpid \d+\) ended",
+}
+"""by word, the pattern that the last line has to have; "{place}" is the rank's or server's index"""
 
 
 @dataclass(frozen=True)
@@ -41,12 +86,12 @@ class Case:
 
     Attributes
     ----------
-    act: makes it happen.
-    expected: what a run has to do. One that need not recover may: what happened came too late.
-    named: pattern that the last line of a run that ends early has to have; "{place}" is the index
-        of the rank or server.
-    serving_by, small_disk, bounded_memory: as of :func:`running`.
+    expected: "recovered", "error" or "either". A run that need not recover may: what happened came
+        too late.
+    named: pattern of the last line of a run that ends early.
+    servers: a set of "alone", "two" and "link", as of :func:`running`.
     restarts: whether the run is allowed three.
+    disk, memory: whether it has a small disk, or a bound of memory, of its own, which need root.
     goes_on: whether the launcher is killed, and the same command started again, with
         ``train.resume = "auto"``, after what has ended; then that is what has to recover.
     seconds: how long it lasts, where it does not last for good.
@@ -54,12 +99,12 @@ class Case:
 
     name: str
     act: Act
-    expected: Expected
+    expected: str
     named: str = ""
-    serving_by: Serving = "itself"
+    servers: frozenset[str] = frozenset()
     restarts: bool = False
-    small_disk: bool = False
-    bounded_memory: bool = False
+    disk: bool = False
+    memory: bool = False
     goes_on: bool = False
     seconds: float = 0.0
 
@@ -71,11 +116,11 @@ class Case:
     @property
     def needs_root(self) -> bool:
         """Whether it mounts or bounds anything."""
-        return self.small_disk or self.bounded_memory
+        return self.disk or self.memory
 
 
 def _signal(number: signal.Signals, process: str) -> Act:
-    """Send a signal to a process; one that stops it for a while is SIGCONT."""
+    """Send a signal to a process; one that is to go on is stopped for a while before."""
 
     def send(run: Running) -> None:
         pid = run.find(process)
@@ -84,15 +129,14 @@ def _signal(number: signal.Signals, process: str) -> Act:
             with suppress(ProcessLookupError):
                 if number == signal.SIGCONT:
                     os.kill(pid, signal.SIGSTOP)
-                    time.sleep(_PAUSE_SECONDS)
+                    time.sleep(PAUSE_SECONDS)
                 os.kill(pid, number)
 
     return send
 
 
 def _interrupt(run: Running) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(run.process.pid, signal.SIGINT)
+    os.killpg(run.process.pid, signal.SIGINT)
 
 
 def _kill_and_return(run: Running) -> None:
@@ -149,7 +193,7 @@ def _cut_ranks(run: Running) -> None:
 
 def _go_down_for_a_while(link: Link, _: Running) -> None:
     link.go_down()
-    time.sleep(_LINK_SECONDS)
+    time.sleep(LINK_SECONDS)
     link.mend()
 
 
@@ -164,85 +208,61 @@ def _kill_and_alter(count: int) -> Act:
             time.sleep(0.02)
         draw = random.Random(run.run_dir.name + str(run.epochs_done))
         for file in run.checkpoints[:count]:
-            alter(file, draw, ("bits flipped", "cut short"))
+            alter(file, draw)
 
     return act
 
 
-_ALONE, _TWO, _LINK, _BOTH = (
-    "a server beside it", "two servers of a part", "a link", "a link and a server",
-)  # fmt: skip
-_KILL, _STOP, _TERM, _PAUSE = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT
-_DOWN = _link(lambda link, _: link.go_down())
-_TO_SILENT = _link(lambda link, run: link.lead_to(run.world.silent.address))
-_TO_RANDOM = _link(lambda link, run: link.lead_to(run.world.babbling.address))
-_TO_OTHER = _link(lambda link, run: link.lead_to(run.world.others[run.place]))
-_TO_PART = _link(lambda link, run: link.lead_to(run.world.servers[1 - run.place]))
-_SLOWLY = _link(lambda link, _: link.slow_down(_SLOW))
-_FLIP = _link(lambda link, _: link.flip_a_bit())
+def alter(file: Path, draw: random.Random) -> None:
+    """Flip a bit of a file, or cut it short."""
+    content = bytearray(file.read_bytes())
+    place = draw.randrange(len(content))
+    if draw.random() < 0.5:
+        content[place] ^= 1 << draw.randrange(8)
+    else:
+        del content[place:]
+    file.write_bytes(content)
 
-CASES: Final = {
-    case.name: case
-    for case in (
-        Case("a rank is killed", _signal(_KILL, "rank"), "error", _RANK),
-        Case("a rank is killed, restarts", _signal(_KILL, "rank"), "recovered", restarts=True),
-        Case("a rank crashes, restarts", _signal(signal.SIGSEGV, "rank"), "recovered",
-             restarts=True),
-        Case("a rank is told to end", _signal(_TERM, "rank"), "error", _RANK),
-        Case("a rank is stopped", _signal(_STOP, "rank"), "error", _RANK),
-        Case("a rank is stopped, restarts", _signal(_STOP, "rank"), "recovered", restarts=True),
-        Case("a rank is stopped for 2 s", _signal(_PAUSE, "rank"), "recovered",
-             seconds=_PAUSE_SECONDS),
-        Case("a server is killed", _signal(_KILL, "server"), "error", _SERVER),
-        Case("a server is killed, restarts", _signal(_KILL, "server"), "recovered", restarts=True),
-        Case("a server is told to end, restarts", _signal(_TERM, "server"), "recovered",
-             restarts=True),
-        Case("a server is stopped", _signal(_STOP, "server"), "error", _SERVER),
-        Case("a server is stopped, restarts", _signal(_STOP, "server"), "recovered", restarts=True),
-        Case("a server is stopped for 2 s", _signal(_PAUSE, "server"), "recovered",
-             seconds=_PAUSE_SECONDS),
-        Case("a server that it did not start is killed", _signal(_KILL, "server"), "error",
-             _SERVER, _ALONE),
-        Case("a server is killed and returns at its address", _kill_and_return, "recovered",
-             _SERVER, _ALONE),
-        Case("one of two servers of a part is killed", _signal(_KILL, "server"), "recovered",
-             serving_by=_TWO),
-        Case("one of two servers of a part is stopped", _signal(_STOP, "server"), "recovered",
-             serving_by=_TWO),
-        Case("the launcher is killed, and started again", _signal(_KILL, "launcher"), "recovered",
-             goes_on=True),
-        Case("the launcher is stopped for 2 s", _signal(_PAUSE, "launcher"), "recovered",
-             seconds=_PAUSE_SECONDS),
-        Case("the launcher is told to end", _signal(_TERM, "launcher"), "error", _TOLD),
-        Case("the launcher is told to end, restarts", _signal(_TERM, "launcher"), "error", _TOLD,
-             restarts=True),
-        Case("Ctrl-C", _interrupt, "error", _TOLD),
-        Case("the link to a server is down for 5 s", _link(_go_down_for_a_while), "recovered",
-             serving_by=_LINK, seconds=_LINK_SECONDS),
-        Case("the link to a server is down for good", _DOWN, "error", _SERVER, _LINK),
-        Case("the link to one of two servers is down for good", _DOWN, "recovered",
-             serving_by=_BOTH),
-        Case("connections are cut", _link(lambda link, _: link.cut()), "recovered",
-             serving_by=_LINK),
-        Case("connections between ranks are cut", _cut_ranks, "recovered"),
-        Case("a bit flips on the way", _FLIP, "either", _SERVER, _LINK),
-        Case("replies at 5 kB/s", _SLOWLY, "either", _SERVER, _LINK),
-        Case("a server accepts and never answers", _TO_SILENT, "error", _SERVER, _LINK),
-        Case("one of two servers accepts and never answers", _TO_SILENT, "recovered",
-             serving_by=_BOTH),
-        Case("a server answers with random bytes", _TO_RANDOM, "error", _SERVER, _LINK),
-        Case("one of two servers answers with random bytes", _TO_RANDOM, "recovered",
-             serving_by=_BOTH),
-        Case("a server of another graph takes its address", _TO_OTHER, "error", _SERVER, _LINK),
-        Case("a server of another part takes its address", _TO_PART, "error", _SERVER, _LINK),
-        Case("the disk is full", _fill_disk, "error", _DISK, small_disk=True),
-        Case("the disk is full while a checkpoint is written", _fill_disk_while_writing, "error",
-             _DISK, small_disk=True),
-        Case("killed, and the newest checkpoint is altered", _kill_and_alter(1), "recovered",
-             goes_on=True),
-        Case("killed, and all checkpoints are altered", _kill_and_alter(9), "recovered",
-             goes_on=True),
-        Case("no more memory than it has", _bound_memory, "either", _MEMORY, bounded_memory=True),
-    )
+
+_SIGNALS: Final = {
+    "kill": signal.SIGKILL, "crash": signal.SIGSEGV, "end": signal.SIGTERM,
+    "stop": signal.SIGSTOP, "pause": signal.SIGCONT,
 }  # fmt: skip
+_ACTS: Final[dict[str, Act]] = {
+    f"{verb} {process}": _signal(number, process)
+    for verb, number in _SIGNALS.items() for process in ("rank", "server", "launcher")
+} | {
+    "kill, return": _kill_and_return,
+    "Ctrl-C": _interrupt,
+    "down": _link(lambda link, _: link.go_down()),
+    "down for a while": _link(_go_down_for_a_while),
+    "cut": _link(lambda link, _: link.cut()),
+    "cut ranks": _cut_ranks,
+    "flip a bit": _link(lambda link, _: link.flip_a_bit()),
+    "slow down": _link(lambda link, _: link.slow_down(_SLOW)),
+    "lead to silence": _link(lambda link, run: link.lead_to(run.world.silent.address)),
+    "lead to noise": _link(lambda link, run: link.lead_to(run.world.noisy.address)),
+    "lead to a graph": _link(lambda link, run: link.lead_to(run.world.others[run.place])),
+    "lead to a part": _link(lambda link, run: link.lead_to(run.world.servers[1 - run.place])),
+    "fill disk": _fill_disk,
+    "fill, writing": _fill_disk_while_writing,
+    "alter newest": _kill_and_alter(1),
+    "alter all": _kill_and_alter(9),
+    "bound memory": _bound_memory,
+}  # fmt: skip
+_SERVERS: Final = {"alone", "two", "link"}
+
+
+def _read_cases() -> Iterator[Case]:
+    for line in _CASES.strip().splitlines():
+        name, act, expected, named, words = (cell.strip() for cell in line.split("|"))
+        flags: dict[str, Any] = {word: True for word in words.split() if word not in _SERVERS}
+        lasts = {"pause": PAUSE_SECONDS, "down for": LINK_SECONDS}
+        seconds = next((lasts[verb] for verb in lasts if act.startswith(verb)), 0.0)
+        servers = frozenset(words.split()) & _SERVERS
+        yield Case(name, _ACTS[act], expected, _NAMED.get(named, ""), servers, seconds=seconds,
+                   **flags)  # fmt: skip
+
+
+CASES: Final = {case.name: case for case in _read_cases()}
 """by name"""

@@ -1,4 +1,4 @@
-"""``hopper bench faults --out DIR``: what runs, feature servers, files and commands stand.
+"""``hopper bench faults --out DIR``: what runs, feature servers and commands stand.
 
 ``DIR/faults.csv`` gets a line for each fault, with the outcome that was expected beforehand (see
 cases.py) and the one that came; latencies and rates go to ``DIR/summary.csv``. ``hopper bench
@@ -8,21 +8,23 @@ faults`` finds this module in a checkout and calls :func:`run`.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.progress import track
 
-from benchmarks.faults.altered_files import alter_files, run_quietly
 from benchmarks.faults.bad_requests import send_bad_requests
 from benchmarks.faults.cases import CASES
 from benchmarks.faults.interruptions import interrupt_commands
 from benchmarks.faults.load import CLIENTS, load_server
 from benchmarks.faults.matrix import draw_trials, measure, try_all, usable_cases
 from benchmarks.faults.outcomes import FAULTS_FILE, Outcome, print_outcomes, write_outcomes
-from benchmarks.faults.running import Limits, World, make_world, running
+from benchmarks.faults.running import Limits, make_world
 from benchmarks.rounds import Results
+from hopper.cli import main as hopper
 from hopper.cli.numbers import seed, whole
 from hopper.errors import RequestError
 from hopper.scratch import scratch_folder
@@ -60,9 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="malformed ones to a feature server, beside a client with valid ones",
     )  # fmt: skip
     parser.add_argument(
-        "--files", type=whole, default=0, metavar="N", help="altered on disk, one at a time"
-    )
-    parser.add_argument(
         "--interruptions", type=whole, default=0, metavar="N", help="of commands that write folders"
     )
     few, many = CLIENTS
@@ -91,7 +90,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
     outcomes: list[Outcome] = []
     try:
         with end_on_signals(), scratch_folder("hopper-faults-") as folder:
-            total = sum((options.files, options.runs, options.interruptions))
+            total = options.runs + options.interruptions
             for outcome in track(_try_all(options, cases, folder), "faults", total=total):
                 outcomes.append(outcome)
                 if len(outcomes) % _WRITTEN_EVERY == 0:
@@ -108,7 +107,7 @@ def _check(options: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
         raise RequestError(f"bench faults: {overrides[0]}: runs have a configuration of their own")
     if options.out is None:
         raise RequestError("bench faults: --out: name a folder")
-    for name in ("runs", "at_once", "epochs", "fuzz", "files", "interruptions"):
+    for name in ("runs", "at_once", "epochs", "fuzz", "interruptions"):
         value, least = getattr(options, name), int(name in ("at_once", "epochs"))
         if value < least:
             option = name.replace("_", "-")
@@ -132,11 +131,6 @@ def _try_all(options: argparse.Namespace, cases: list[str], folder: Path) -> Ite
     """Yield the outcomes of all that was asked for."""
     parts, others = divide(folder)
     limits, results = Limits(grace=options.grace), Results("feature-service-faults", options.out)
-    if options.files:
-        # Files are read in forked processes, so this comes before there are threads.
-        with make_world(folder, parts, others, limits, 2) as world:
-            run_dir = _finish_run(world)
-        yield from alter_files(folder, run_dir, options.files, options.seed)
     if options.runs:
         with make_world(folder, parts, others, limits, options.epochs) as world:
             measure(world)  # warms caches
@@ -154,14 +148,6 @@ def _try_all(options: argparse.Namespace, cases: list[str], folder: Path) -> Ite
         yield from load_server(folder, parts, options.load, options.seed, results)
 
 
-def _finish_run(world: World) -> Path:
-    """Train a run to its end, and return its folder."""
-    with running(world, "finished", 0) as run:
-        if run.process.wait():
-            raise RequestError(f"bench faults: a run that nothing happens to fails: {run.text}")
-        return run.run_dir.rename(world.folder / "kept")
-
-
 def divide(folder: Path) -> tuple[Path, Path]:
     """Make two graphs of the same shape, and divide each over two servers."""
     folders = folder / "parts", folder / "other-parts"
@@ -171,6 +157,15 @@ def divide(folder: Path) -> tuple[Path, Path]:
         run_quietly([*make, "--out", str(graph)])
         run_quietly(_partition(graph, out))
     return folders
+
+
+def run_quietly(words: Sequence[str]) -> None:
+    """Run a ``hopper`` command in this process. Raise RequestError with its output if it fails."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        code = hopper(list(words))
+    if code:
+        raise RequestError(f"hopper {' '.join(words)}: {output.getvalue().strip()}")
 
 
 def _partition(graph: Path, out: Path) -> list[str]:

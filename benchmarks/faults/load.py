@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,20 +19,18 @@ from benchmarks.faults.outcomes import WRONG, Outcome
 from benchmarks.faults.running import serving
 from benchmarks.rounds import Results
 from cache_server.generated import features_pb2
-from cache_server.security import Security
 from cache_server.shard import Shard
 from cache_server.table import Table
 from cache_server.wire import FETCH_ROWS
-from hopper.errors import RequestError
 
 PROCESSES: Final = 4
 CLIENTS: Final = (32, 128)
 IDS: Final = 256
 _DEADLINE: Final = 30.0
 _PAUSE_SECONDS: Final = 0.01
+_START_SECONDS: Final = 10.0
 _LEAST_FAIR: Final = 0.1
 """of the requests of the client that got most, the least that any client must get"""
-EXPECTED: Final = "right rows"
 
 
 class GoodClient:
@@ -46,17 +43,10 @@ class GoodClient:
     latencies: seconds. wrong: failures, and rows that were not asked for.
     """
 
-    def __init__(
-        self, address: str, folder: Path, seed: int, *, ids: int = IDS, authority: str = ""
-    ) -> None:
+    def __init__(self, address: str, folder: Path, seed: int, *, ids: int = IDS) -> None:
         self._ids, self._draw = ids, np.random.default_rng(seed)
         self._table = features_of(Shard.open(folder))
-        credentials = Security(tls_ca=authority).channel_credentials()
-        self._channel = (
-            grpc.insecure_channel(address, LOCAL)
-            if credentials is None
-            else grpc.secure_channel(address, credentials, LOCAL)
-        )
+        self._channel = grpc.insecure_channel(address, LOCAL)
         grpc.channel_ready_future(self._channel).result(_DEADLINE)
         self.latencies: list[float] = []
         self.wrong: list[str] = []
@@ -113,55 +103,43 @@ def read_chunks(answer: Any) -> bytes:
 def load_server(
     folder: Path, partitioned: Path, seconds: float, seed: int, results: Results
 ) -> Iterator[Outcome]:
-    """Load server 0 of a partitioned directory with 32 clients, then 128, without TLS and with it.
+    """Load server 0 of a partitioned directory with 32 clients, then 128.
 
     ``results`` gets answers a second, latencies, fairness (requests of the client with the fewest,
     over those of the one with the most) and the server's memory.
     """
-    certificates = _issue(folder)
-    for tls in (False, True):
-        words = [f"--{key}={file}" for key, file in certificates.items()] if tls else []
-        authority = str(folder / "ca.pem") if tls else ""
-        for clients in CLIENTS:
-            with serving(partitioned, 0, folder / "loaded.json", *words) as (process, address):
-                server, count = psutil.Process(process.pid), clients // PROCESSES
-                context = get_context("spawn")
-                with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
-                    # All processes begin together.
-                    start = time.time() + 5.0
-                    reports = [
-                        pool.submit(_ask_together, address, partitioned / "server-0", count,
-                                    start, seconds, seed * PROCESSES + n, authority)
-                        for n in range(PROCESSES)
-                    ]  # fmt: skip
-                    latencies = [one for report in reports for one in report.result()[0]]
-                    wrong = [line for report in reports for line in report.result()[1]]
-                memory = server.memory_info().rss / 2**20
-            counts = [len(one) for one in latencies]
-            fairness = min(counts) / max(*counts, 1)
-            if fairness < _LEAST_FAIR:
-                wrong.append(f"fairness {fairness:.2f}, expected {_LEAST_FAIR}")
-            milliseconds = 1e3 * np.concatenate(latencies)
-            cell = f"{clients} clients{', TLS' if tls else ''}"
-            facts = {"answers a second": sum(counts) / seconds, "fairness": fairness}
-            facts |= {f"p{p:g} milliseconds": float(np.percentile(milliseconds, p))
-                      for p in (50, 99, 99.9)}  # fmt: skip
-            facts["resident MiB"] = memory
-            results.add(cell, {}, facts=[("server", *fact) for fact in facts.items()])
-            outcome = f"{WRONG}{wrong[0]}" if wrong else EXPECTED
-            yield Outcome("load", cell, EXPECTED, outcome, seconds)
+    for clients in CLIENTS:
+        with (
+            serving(partitioned, 0, folder / "loaded.json") as (process, address),
+            ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool,
+        ):
+            # All processes begin together.
+            start, count = time.time() + _START_SECONDS, clients // PROCESSES
+            words = (address, partitioned / "server-0", count, start, seconds)
+            futures = [pool.submit(_ask_together, *words, seed + n) for n in range(PROCESSES)]
+            reports = [future.result() for future in futures]
+            memory = psutil.Process(process.pid).memory_info().rss / 2**20
+        latencies = [one for report, _ in reports for one in report]
+        wrong = [line for _, lines in reports for line in lines]
+        counts = [len(one) for one in latencies]
+        fairness = min(counts) / max(*counts, 1)
+        if fairness < _LEAST_FAIR:
+            wrong.append(f"fairness {fairness:.2f}, expected {_LEAST_FAIR}")
+        facts = {"answers a second": sum(counts) / seconds, "fairness": fairness}
+        for percent in (50, 99, 99.9):
+            value = float(np.percentile(np.concatenate(latencies), percent))
+            facts[f"p{percent:g} milliseconds"] = 1e3 * value
+        facts["resident MiB"] = memory
+        cell, right = f"load of {clients} clients", "right rows"
+        results.add(cell, {}, facts=[("server", *fact) for fact in facts.items()])
+        yield Outcome("load", cell, right, f"{WRONG}{wrong[0]}" if wrong else right, seconds)
 
 
 def _ask_together(
-    address: str, folder: Path, clients: int, start: float, seconds: float, seed: int,
-    authority: str,
+    address: str, folder: Path, clients: int, start: float, seconds: float, seed: int
 ) -> tuple[list[list[float]], list[str]]:  # fmt: skip
     """Run clients in threads until a moment. Return the latencies of each, and what is wrong."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    good = [
-        GoodClient(address, folder, seed * 1000 + number, authority=authority)
-        for number in range(clients)
-    ]
+    good = [GoodClient(address, folder, 1000 * seed + number) for number in range(clients)]
     time.sleep(max(0.0, start - time.time()))
     until = time.monotonic() + seconds
     threads = [
@@ -172,21 +150,3 @@ def _ask_together(
     for thread in threads:
         thread.join()
     return [client.latencies for client in good], [line for client in good for line in client.wrong]
-
-
-def _issue(folder: Path) -> dict[str, Path]:
-    """Issue a certificate for this machine. Return its files by option of the server."""
-    try:
-        import trustme
-    except ImportError as error:
-        raise RequestError(
-            "bench faults: --load needs trustme for its certificates: pip install trustme"
-        ) from error
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    files = {key: folder / f"{key}.pem" for key in ("tls-certificate", "tls-key")}
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    certificate.private_key_pem.write_to_path(files["tls-key"])
-    for number, blob in enumerate(certificate.cert_chain_pems):
-        blob.write_to_path(files["tls-certificate"], append=number > 0)
-    return files

@@ -117,8 +117,8 @@ def try_one(world: World, baseline: BaselineRun, trial: Trial) -> Outcome:
     target, begun = f"{trial.place}, {trial.stage}, after {trial.after_epoch} epochs", 0.0
     try:
         with running(
-            world, name, trial.place, *words, serving_by=case.serving_by, seed=trial.number,
-            small_disk=case.small_disk, bounded_memory=case.bounded_memory,
+            world, name, trial.place, *words, servers=case.servers, seed=trial.number,
+            small_disk=case.disk, bounded_memory=case.memory,
         ) as run:  # fmt: skip
             _await_moment(run, trial, baseline)
             run.begun = time.monotonic()
@@ -184,7 +184,7 @@ def _judge(run: Running, case: Case, trial: Trial, baseline: BaselineRun) -> str
     # The run may have trained to its end before the wait that failed.
     if seconds > to_the_error and seconds > limit:
         raise _Wrong(f"ended after {seconds:.1f} s, limit {to_the_error:.1f}: {last_line}")
-    if not case.bounded_memory and (trial.number + trial.number // len(CASES)) % _RESUMED == 0:
+    if not case.memory and (trial.number + trial.number // len(CASES)) % _RESUMED == 0:
         _go_on(run, baseline)
     return f"{ERROR}: {last_line}"
 
@@ -195,7 +195,7 @@ def _check_error(run: Running, case: Case, code: int, last_line: str) -> None:
     if code == -signal.SIGTERM and case.named and not last_line:
         # The signal came before there was anything to end in order.
         return
-    if case.bounded_memory and code == -signal.SIGKILL:
+    if case.memory and code == -signal.SIGKILL:
         # The kernel killed the launcher, which then prints nothing.
         return
     if not re.search(case.named.format(place=run.place), last_line):

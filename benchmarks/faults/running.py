@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
@@ -27,11 +27,6 @@ SERVERS = 2
 CHECKPOINT_EVERY = 3
 SMALL_DISK = "3m"
 _UNBOUNDED = 64 << 30
-
-Serving = Literal[
-    "itself", "a server beside it", "two servers of a part", "a link", "a link and a server"
-]
-"""who serves a run: the link lies before a server, the last and third have two for one part"""
 
 
 @contextmanager
@@ -104,7 +99,7 @@ class World:
     Attributes
     ----------
     servers, others: addresses of one feature server a part, and of another graph's.
-    silent, babbling: listen, and are no feature servers.
+    silent, noisy: listen, and are no feature servers.
     memory: held by the one run that has its memory bounded.
     """
 
@@ -115,7 +110,7 @@ class World:
     servers: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     silent: NoServer = field(default_factory=lambda: NoServer(speaks=False))
-    babbling: NoServer = field(default_factory=lambda: NoServer(speaks=True))
+    noisy: NoServer = field(default_factory=lambda: NoServer(speaks=True))
     memory: threading.Lock = field(default_factory=threading.Lock)
 
     def config(self, place: Path) -> dict[str, Any]:
@@ -143,7 +138,7 @@ def make_world(
     world = World(folder, parts, limits, epochs)
     with ExitStack() as stack:
         stack.callback(world.silent.close)
-        stack.callback(world.babbling.close)
+        stack.callback(world.noisy.close)
         for partitioned, addresses in ((parts, world.servers), (other_parts, world.others)):
             for index in range(SERVERS):
                 port_file = folder / f"{partitioned.name}-{index}.json"
@@ -252,7 +247,7 @@ class Running:
 
     def find(self, role: str) -> int | None:
         """Find the process id of the "launcher", or of the "rank" or "server" at the place, once it
-        is there. Return None if the run ends before."""
+        is there; None if the run ends before."""
         if role == "launcher":
             return self.process.pid
         if role == "server" and self.victim is not None:
@@ -289,7 +284,7 @@ def running(
     name: str,
     place: int,
     *words: str,
-    serving_by: Serving = "itself",
+    servers: Collection[str] = (),
     seed: int = 0,
     small_disk: bool = False,
     bounded_memory: bool = False,
@@ -298,6 +293,8 @@ def running(
 
     Parameters
     ----------
+    servers: "alone": the server of a part is not started by the run; "two": nor are the two of a
+        part; "link": a link is before it. Nothing: it starts them itself.
     small_disk: whether its folder is a file system of 3 MiB. bounded_memory: whether it is in a
         cgroup of its own, without a bound at first. Both need root.
     """
@@ -313,23 +310,22 @@ def running(
             run.group = stack.enter_context(bounded_group(_UNBOUNDED))
         (run.folder / "parts").symlink_to(world.parts)
         config = world.config(run.folder)
-        config["cluster"]["servers"] = _servers(run, serving_by, seed, stack)
+        config["cluster"]["servers"] = _serve(run, servers, seed, stack)
         (run.folder / "config.json").write_text(json.dumps(config))
         run.start(*words)
         stack.callback(run.end)
         yield run
 
 
-def _servers(run: Running, serving_by: Serving, seed: int, stack: ExitStack) -> list[Any]:
+def _serve(run: Running, words: Collection[str], seed: int, stack: ExitStack) -> list[Any]:
     """Return ``cluster.servers`` of a run, and start the servers that it needs."""
-    if serving_by == "itself":
+    if not words:
         return []
     servers: list[Any] = list(run.world.servers)
-    if "link" in serving_by:
+    if "link" in words:
         run.link = stack.enter_context(Link(servers[run.place], seed))
         address = run.link.address
     else:
         address = run.start_victim()
-    is_alone = serving_by in ("a server beside it", "a link")
-    servers[run.place] = address if is_alone else [address, servers[run.place]]
+    servers[run.place] = [address, servers[run.place]] if "two" in words else address
     return servers

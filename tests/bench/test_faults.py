@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.altered_files import WAYS, alter
 from benchmarks.faults.bad_requests import send_bad_requests
 from benchmarks.faults.command import divide
 from benchmarks.faults.matrix import (
@@ -81,14 +79,6 @@ def test_outcomes_replace_those_of_the_same_fault(tmp_path: Path) -> None:
     assert [(line["fault"], line["outcome"]) for line in lines] == [
         ("b", "error"), ("a", f"{WRONG}why, of all"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_file_is_altered_in_every_way(tmp_path: Path, way: str) -> None:
-    file, content = tmp_path / "file", bytes(range(1, 200))
-    file.write_bytes(content)
-    assert alter(file, random.Random(1), (way,)) == way
-    assert not file.is_file() or file.read_bytes() != content
 
 
 def test_the_seed_draws_every_moment() -> None:
