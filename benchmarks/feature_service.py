@@ -83,8 +83,7 @@ def grpc_caller(address: str) -> Ask:
 
 @contextmanager
 def start_server(words: list[str]) -> Iterator[tuple[int, str]]:
-    """Start Python as a server. Yield its process id and address, the last word of its first
-    line."""
+    """Start Python. Yield its process id and address, the last word of its first line."""
     command = [sys.executable, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:

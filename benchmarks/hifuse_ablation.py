@@ -9,17 +9,12 @@ roots), over a table of features of hidden width that lies on the device before.
 reorganise  the table is grouped by node type and then by index; off: in an order that mixes types
             (where a row is, is looked up off the clock)
 merge       all relations of a layer at once; off: relation by relation
-offload     the host selects the edges of each relation as it draws them, and lays them behind one
-            another if they are merged; off: one list of edges with their relations goes to the
-            device, which selects those of each relation by a mask, as PyG does
-parallel    the host's kernels, which draw edges and lay them behind one another, with all of its
-            threads; off: with one
-pipeline    the next batch is sampled and prepared while the device computes; where that is the
-            host, by one thread: a second team of threads slows down the first
-
-Without ``offload`` the list that the device selects from is made off the clock: a sampler without
-relations would have it at once. All sides draw by relation, so what such a sampler would save is on
-no side. On a CPU the device is the host, and ``offload`` tells what selecting costs.
+offload     the host selects the edges of each relation as it draws them; off: one list of edges
+            with their relations, made off the clock, goes to the device, which selects those of
+            each relation by a mask, as PyG does. On a CPU this tells what selecting costs
+parallel    the host draws and merges edges with all of its threads; off: with one
+pipeline    the next batch is prepared while the device computes; where that is the host, by one
+            thread: a second team of threads slows down the first
 
 A line has the seconds of an epoch; ``R+M`` over ``none`` 1.5 means that it is 1.5x faster. All
 sides have to come to the same loss.
@@ -62,10 +57,7 @@ SIDES: dict[str, tuple[str, ...]] = {
 
 
 class EdgeList(NamedTuple):
-    """All edges of a hop on the host, with their relations.
-
-    sources, destinations, kinds: [edges] int64; kinds are places in ``relations``.
-    """
+    """All edges of a hop on the host, [edges] each; ``kinds`` are places in ``relations``."""
 
     relations: list[Relation]
     sources: Tensor

@@ -8,8 +8,7 @@ features, split, negatives (64 for each end, shared by a batch of 1,024 links), 
 and epochs, reads all neighbours but the edges of the batch, and ranks test links in the same way
 (filtered, among all nodes, for both ends), with the parameters of its best validation. PyG
 (torch_geometric, in a plain loop over batches of links) draws its own negatives and initial
-weights, so it is compared by what it reaches, not number by number; once with the initial weights
-of its own layers, and once with such as Hopper's layers have (Xavier's, for rectifiers).
+weights, so it is compared by what it reaches, not number by number.
 
 A cell is a graph and a model, a round is a seed. A line has a side's median MRR or share of hits
 among the first ten, on test links.
@@ -45,8 +44,6 @@ SIDES = {
     "zero_hop, 2 servers": (2, "zero_hop"),
     "cooperative, 2 servers": (2, "cooperative"),
 }
-PYG = {"PyG": False, "PyG, initial weights as ours": True}
-"""by side, whether its initial weights are drawn as Hopper's layers draw them"""
 METRICS = ("mrr", "hits@10")
 Key = tuple[str, str, str]
 Edges = dict[Key, Tensor]
@@ -112,16 +109,12 @@ def run_case(
         scores[side] = {name: summary["scores"]["test"][name] for name in METRICS}
         scores["a random order"] = {name: summary["baselines"]["test"][name] for name in METRICS}
     if with_pyg:
-        for side, is_ours in PYG.items():
-            scores[side] = train_pyg(case, graph, folder / "parts-1", seed, is_ours)
+        scores["PyG"] = train_pyg(case, graph, folder / "parts-1", seed)
     return scores
 
 
-def train_pyg(
-    case: Case, graph: GraphDirectory, parts: Path, seed: int, is_ours: bool
-) -> dict[str, float]:
-    """Train the same model by PyG in this process. Return its test scores; parameters as of
-    ``PYG``."""
+def train_pyg(case: Case, graph: GraphDirectory, parts: Path, seed: int) -> dict[str, float]:
+    """Train the same model by PyG in this process. Return its test scores."""
     torch.manual_seed(seed)
     stored, schema = PartitionedGraph.open(parts), graph.schema
     (target,) = schema.target_relations
@@ -136,11 +129,11 @@ def train_pyg(
         topology = stored.topology(key)
         dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
         src = stored.original_ids(key.src)[topology.indices]
-        edges[tuple(key)] = torch.from_numpy(np.stack((src, stored.original_ids(key.dst)[dst])))
+        edges[key[0], key[1], key[2]] = torch.from_numpy(
+            np.stack((src, stored.original_ids(key.dst)[dst]))
+        )
     reverses: list[Any] = [tuple(reverse) for reverse in stored.reverse_relations(target)]
-    model = PygModel(case, features, counts, [*edges], tuple(target))
-    if is_ours:
-        model.draw_as_ours()
+    model = PygModel(case, features, counts, [*edges], target)
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     links = {name: graph.links(name) for name in schema.splits}
     train = torch.from_numpy(np.stack((links["train"].src, links["train"].dst)))
@@ -149,7 +142,7 @@ def train_pyg(
         model.train()
         for positions in torch.randperm(train.shape[1]).split(BATCH):
             batch = train[:, positions]
-            loss = model.loss(leave_out(edges, tuple(target), reverses, batch, counts), batch)
+            loss = model.loss(leave_out(edges, target, reverses, batch, counts), batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -207,16 +200,6 @@ class PygModel(nn.Module):
         self.layers = nn.ModuleList([make_layer(first), make_layer(HIDDEN)])
         own: Any = [{name: nn.Linear(HIDDEN, HIDDEN) for name in maps} for _ in self.layers]
         self.own = nn.ModuleList(map(nn.ModuleDict, own))
-
-    def draw_as_ours(self) -> None:
-        """Draw the initial weights of linear maps as Hopper's layers do."""
-        from torch_geometric.nn import Linear
-
-        for module in self.modules():
-            if isinstance(module, nn.Linear | Linear):
-                nn.init.xavier_uniform_(module.weight, nn.init.calculate_gain("relu"))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
 
     def embed(self, edges: Edges) -> dict[str, Tensor]:
         """Compute the rows of all nodes by type, [nodes, width]."""

@@ -80,7 +80,7 @@ SETTINGS = (
 
 
 def divide(setting: Setting, scale: float, work: Path) -> Path:
-    """Divide the setting's graph, unless that has been done, and return it."""
+    """Divide the setting's graph, unless that has been done."""
     graph = work / setting.preset
     if not graph.exists():
         make(setting.preset, graph, scale=scale)

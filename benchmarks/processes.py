@@ -46,16 +46,8 @@ def run_measured(
     """Run a command. Return its seconds, and the most MiB that its processes had at once.
 
     ``own MiB`` leaves pages of mapped files out, which the kernel drops when memory is short. Pages
-    that processes share are counted in each.
-
-    Parameters
-    ----------
-    log: gets its output.
-    kill_after: seconds, after which all its processes are killed.
-
-    Raises
-    ------
-    SystemExit: it failed.
+    that processes share are counted in each. ``log`` gets the output; ``kill_after`` some seconds
+    all processes are killed. Raise SystemExit if the command fails.
     """
     begun, peak, own = time.monotonic(), 0, 0
     with log.open("wb") as output:

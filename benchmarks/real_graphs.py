@@ -6,8 +6,8 @@ DIR holds cora, ms_academic_cs, amazon_computers, imdb_magnn, acm_heco, aifb and
 layout of docs/reference/graph-directory.md. Cora uses its official split; the others 20 training
 and 30 validation nodes per class drawn at random, the rest for testing, a new draw for every seed,
 on the largest connected component (the protocol of Shchur et al., "Pitfalls of Graph Neural Network
-Evaluation", 2018). IMDB, of three node types, uses the split of MAGNN, whose paper reports F1 of
-embeddings instead. Two servers, METIS (raf: divided by relation), one rank each, all neighbours.
+Evaluation", 2018). IMDB uses the split of MAGNN, whose paper reports F1 of embeddings instead. Two
+servers, METIS (raf: divided by relation), one rank each, all neighbours.
 
 A cell is a data set and a model, a round is a seed. Lines have an engine's median test accuracy,
 and what the source of the data reports (``published``).

@@ -98,7 +98,7 @@ class Results:
         # No column may be cut short where the output is a file.
         self._console = Console(width=max(Console().width, 120))
         text = commit()
-        self._stamp = {
+        self._stamp: dict[str, Any] = {
             "date": datetime.now(UTC).date().isoformat(),
             "commit": text[:12] + "+" * text.endswith("+"),
         }

@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.rounds import Results, make_parser, positive, take_turns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,13 +134,10 @@ def worktree(path: Path, commit: str) -> Iterator[Path]:
         subprocess.run([*git, "remove", "--force", str(path)], check=True, capture_output=True)
 
 
-def loss_difference(runs: Sequence[Sequence[Any]]) -> float:
+def loss_difference(runs: Sequence[Sequence[float]]) -> float:
     """Return the largest relative difference between the losses of the first run and the others."""
-    import numpy as np
-
-    first, *others = (np.array(run, float) for run in runs)
-    scale = np.maximum(np.abs(first), 1e-12)
-    return max((float((np.abs(other - first) / scale).max()) for other in others), default=0.0)
+    losses = np.array(runs)
+    return float((np.abs(losses - losses[0]) / np.maximum(np.abs(losses[0]), 1e-12)).max())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

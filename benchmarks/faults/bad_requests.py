@@ -20,7 +20,7 @@ from benchmarks.faults.hostile_clients import LOCAL, HostileClients
 from benchmarks.faults.load import GoodClient, read_chunks
 from benchmarks.faults.malformed_requests import STREAMS, UNKNOWN, Requests
 from benchmarks.faults.outcomes import WRONG, Outcome
-from benchmarks.faults.running import serving
+from benchmarks.faults.watched import serving
 from benchmarks.rounds import Results
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard

@@ -142,7 +142,7 @@ def _interrupt(run: Running) -> None:
 def _kill_and_return(run: Running) -> None:
     assert run.victim is not None
     run.victim.kill()
-    run.victim.communicate()
+    run.victim.wait()
     time.sleep(_AWAY_SECONDS)
     run.start_victim()
 

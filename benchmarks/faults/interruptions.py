@@ -19,16 +19,15 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 
 from benchmarks.faults.outcomes import WRONG, Outcome
-from benchmarks.faults.running import ROOT, own_disk, processes_of
+from benchmarks.faults.watched import ROOT, Watched, Wrong
 from benchmarks.processes import HOPPER
 
 CODES: Final[dict[str, set[int]]] = {
@@ -55,10 +54,6 @@ class Trial:
     kind: str
     moment: float
     to_all: bool
-
-
-class Wrong(Exception):
-    """Something is not as it has to be. The text says what."""
 
 
 def commands(world: Path) -> dict[str, list[str]]:
@@ -106,46 +101,33 @@ def checksums(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-class Place:
-    """A folder of one trial: ``--out`` and all temporary files lie in it."""
+class Command(Watched):
+    """A command whose ``--out`` lies in its folder."""
 
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
-        self.folder = folder
-        self.out, self.temporary = folder / "out", folder / "tmp"
-        # On another disk than what the command writes.
-        self._errors = folder.with_suffix(".errors")
-        self.temporary.mkdir()
-        self._command = [*HOPPER, *words, "--out", str(self.out)]
+        super().__init__(folder)
+        self.out = folder / "out"
+        self._words = [*words, "--out", str(self.out)]
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start the command in a group of its own."""
-        with self._errors.open("wb") as errors:
-            return subprocess.Popen(
-                self._command, stdout=subprocess.DEVNULL, stderr=errors, cwd=ROOT,
-                start_new_session=True, env=os.environ | {"TMPDIR": str(self.temporary)},
-            )  # fmt: skip
+    def begin(self) -> None:
+        """Start the command, with a new log."""
+        self.log.unlink(missing_ok=True)
+        self.start(*self._words)
 
-    def finish(self, process: subprocess.Popen[bytes]) -> int:
+    def finish(self) -> int:
         """Wait for the command and all that it started, and return its exit code."""
-        try:
-            code = process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise Wrong(f"still runs after {_END_SECONDS:g} s") from None
-        deadline = time.monotonic() + _GONE_SECONDS
-        while left := processes_of(self.temporary):
-            if time.monotonic() > deadline:
-                raise Wrong(f"left running: {left[0].cmdline()}")
-            time.sleep(0.05)
+        code = self.await_end(_END_SECONDS)
+        self.await_nothing_left(_GONE_SECONDS)
         return code
 
     def run_again(self, right: Mapping[str, str]) -> None:
         """Run the command undisturbed: it has to write the right files, and nothing else."""
-        if code := self.finish(self.start()):
-            raise Wrong(f"the next start ends with {code}: {self.text()[-600:]}")
-        self.text()
+        self.begin()
+        if code := self.finish():
+            raise Wrong(f"the next start ends with {code}: {self.text[-600:]}")
+        self.check_files()
         self.check(right)
-        beside = [path.name for path in self.folder.iterdir() if path.name not in ("out", "tmp")]
-        if left := [*beside, *(path.name for path in self.temporary.iterdir())]:
+        if left := [path.name for path in self.folder.iterdir() if path != self.out]:
             raise Wrong(f"left after the next start: {left}")
 
     def check(self, right: Mapping[str, str]) -> None:
@@ -155,25 +137,18 @@ class Place:
             if name not in actual or right.get(name) not in ("", actual[name]):
                 raise Wrong(f"--out: {name} is missing, differs, or should not be there")
 
-    def text(self) -> str:
-        """Return what the command wrote to stderr, and refuse a traceback."""
-        text = self._errors.read_text(errors="replace")
-        if "Traceback" in text:
-            raise Wrong(f"a traceback: {text[-600:]}")
-        return text.strip()
 
-
-def interrupt(place: Place, process: subprocess.Popen[bytes], trial: Trial) -> None:
+def interrupt(command: Command, trial: Trial) -> None:
     """Let happen to a command what the trial says."""
 
     def send(number: signal.Signals, to_all: bool) -> None:
         with suppress(ProcessLookupError):
-            (os.killpg if to_all else os.kill)(process.pid, number)
+            (os.killpg if to_all else os.kill)(command.process.pid, number)
 
     if trial.kind == _FULL_DISK:
-        with (place.folder / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        with (command.folder / "ballast").open("wb", buffering=0) as file, suppress(OSError):
             while True:
-                ballast.write(bytes(1 << 16))
+                file.write(bytes(1 << 16))
     if trial.kind.startswith("stop"):
         send(signal.SIGSTOP, trial.to_all)
         time.sleep(_STOPPED_SECONDS)
@@ -185,25 +160,24 @@ def interrupt(place: Place, process: subprocess.Popen[bytes], trial: Trial) -> N
         send(signal.Signals[f"SIG{trial.kind.upper()}"], trial.to_all)
 
 
-def attempt(place: Place, trial: Trial, seconds: float, right: Mapping[str, str]) -> str:
+def attempt(command: Command, trial: Trial, seconds: float, right: Mapping[str, str]) -> str:
     """Start a command, interrupt it, look at what is left, and run it again. Return the outcome."""
-    process = place.start()
+    command.begin()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(trial.moment * seconds)
-    if process.poll() is None:
-        interrupt(place, process, trial)
-    code = place.finish(process)
-    if code not in CODES[trial.kind] | {0}:
-        raise Wrong(f"exit code {code}: {place.text()[-600:]}")
-    last_line = place.text().rpartition("\n")[2] if code else ""
+        command.process.wait(trial.moment * seconds)
+    if command.process.poll() is None:
+        interrupt(command, trial)
+    code = command.finish()
+    if code not in CODES[trial.kind] | {0} or "Traceback" in command.text:
+        raise Wrong(f"exit code {code}: {command.text[-600:]}")
     expected = "error: " if code == 1 else "ended by SIG" if code > 1 else ""
-    if expected not in last_line:
-        raise Wrong(f"the last line is {last_line!r}")
-    (place.folder / "ballast").unlink(missing_ok=True)
-    if place.out.exists() and (code == 0 or trial.command != "predict"):
-        place.check(right)
-        shutil.rmtree(place.out)
-    place.run_again(right)
+    if expected not in command.last_line:
+        raise Wrong(f"the last line is {command.last_line!r}")
+    (command.folder / "ballast").unlink(missing_ok=True)
+    if command.out.exists() and (code == 0 or trial.command != "predict"):
+        command.check(right)
+        shutil.rmtree(command.out)
+    command.run_again(right)
     return f"ended with {code}, then all" if code else "went on to its end"
 
 
@@ -211,13 +185,13 @@ def measure(folder: Path, words: Sequence[str]) -> tuple[float, dict[str, str]]:
     """Run a command twice; return its seconds, and the checksums of files, "" where they vary."""
     seen: list[dict[str, str]] = []
     for _ in range(2):
-        folder.mkdir()
-        place, begun = Place(folder, words), time.monotonic()
-        if code := place.finish(place.start()):
-            raise Wrong(f"{words}: ends with {code}: {place.text()}")
-        seconds = time.monotonic() - begun
-        seen.append(checksums(place.out))
-        shutil.rmtree(folder)
+        command, begun = Command(folder, words), time.monotonic()
+        with command.folders():
+            command.begin()
+            if code := command.finish():
+                raise Wrong(f"{words}: ends with {code}: {command.text}")
+            seconds = time.monotonic() - begun
+            seen.append(checksums(command.out))
     first, second = seen
     return seconds, {name: one if second[name] == one else "" for name, one in first.items()}
 
@@ -244,21 +218,17 @@ def interrupt_commands(world: Path, runs: int, seed: int, at_once: int) -> Itera
     known = {name: measure(world / "measured", line) for name, line in words.items()}
 
     def run(trial: Trial) -> Outcome:
-        folder, begun = world / f"trial-{trial.number}", time.monotonic()
-        folder.mkdir()
-        with ExitStack() as stack:
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            if trial.kind == _FULL_DISK:
-                stack.enter_context(own_disk(folder, _DISK))
-            place = Place(folder, words[trial.command])
+        command, begun = (
+            Command(world / f"trial-{trial.number}", words[trial.command]),
+            time.monotonic(),
+        )
+        with command.folders(_DISK if trial.kind == _FULL_DISK else ""):
             try:
-                outcome = attempt(place, trial, *known[trial.command])
+                outcome = attempt(command, trial, *known[trial.command])
             except Wrong as wrong:
                 outcome = f"{WRONG}{wrong}"
             finally:
-                for process in processes_of(place.temporary):
-                    with suppress(psutil.Error):
-                        process.kill()
+                command.end()
         target = f"{trial.command}, at {trial.moment:.2f} of its time"
         seconds = time.monotonic() - begun
         return Outcome(f"interruption: {trial.kind}", target, _EXPECTED, outcome, seconds)

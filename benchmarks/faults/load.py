@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.faults.hostile_clients import LOCAL
 from benchmarks.faults.outcomes import WRONG, Outcome
-from benchmarks.faults.running import serving
+from benchmarks.faults.watched import serving
 from benchmarks.rounds import Results
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard

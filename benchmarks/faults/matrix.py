@@ -14,11 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import psutil
-
 from benchmarks.faults.cases import CASES, RESUME, Case
 from benchmarks.faults.outcomes import WRONG, Outcome
 from benchmarks.faults.running import SERVERS, Running, World, running
+from benchmarks.faults.watched import Wrong
 from hopper.errors import ClusterError
 
 RECOVERED, ERROR = "recovered", "named error"
@@ -57,15 +56,11 @@ class Trial:
     place: int
 
 
-class _Wrong(Exception):
-    """The run neither recovered nor ended with a named error in time."""
-
-
 def measure(world: World) -> BaselineRun:
     """Let a run end without a disturbance, and measure it. Raise ClusterError if it fails."""
     begun = time.monotonic()
     with running(world, "undisturbed", 0) as run:
-        moments, meeting = [], 0.0
+        moments, meeting = list[float](), 0.0
         while run.process.poll() is None:
             if not meeting and run.has_met:
                 meeting = time.monotonic() - begun
@@ -127,7 +122,7 @@ def try_one(world: World, baseline: BaselineRun, trial: Trial) -> Outcome:
             begun = run.begun
             outcome = _judge(run, case, trial, baseline)
         run.log.unlink()
-    except _Wrong as wrong:
+    except Wrong as wrong:
         outcome = f"{WRONG}{wrong}"
     except Exception as error:
         # The other trials go on.
@@ -159,31 +154,31 @@ def _judge(run: Running, case: Case, trial: Trial, baseline: BaselineRun) -> str
     left_by_itself: list[str] = []
     until_the_end = to_the_error + 2 * baseline.total + limits.grace
     limit = to_the_error if case.expected == "error" else until_the_end
-    code = _await_end(run, limit + _HANG_SECONDS)
+    code = run.await_end(limit + _HANG_SECONDS)
     if case.goes_on:
-        _await_nothing_left(run, to_the_error)
+        run.await_nothing_left(to_the_error)
         # The launcher had to remove what it keeps for a while: the next one does.
         left_by_itself = [path.name for path in run.temporary.iterdir()]
         code = 0
         if not run.has_summary:
-            run.start(*RESUME)
-            code, left_by_itself = _await_end(run, until_the_end), []
+            run.train(*RESUME)
+            code, left_by_itself = run.await_end(until_the_end), []
+    elif case.memory and code == -signal.SIGKILL:
+        # The kernel killed the launcher, which then neither prints nor removes anything.
+        left_by_itself = [path.name for path in run.temporary.iterdir()]
     seconds = time.monotonic() - run.begun
-    _check_leftovers(run, left_by_itself)
-    if "Traceback" in run.text:
-        raise _Wrong(f"a traceback: {run.text[run.text.index('Traceback') :][-600:]}")
+    if left := run.members():
+        raise Wrong(f"processes are left: {left}")
+    run.check_files(left_by_itself)
     if code == 0 or (case.expected == "error" and code == -signal.SIGTERM and run.has_summary):
         if run.losses != baseline.losses:
-            raise _Wrong("ended well with other losses")
+            raise Wrong("ended well with other losses")
         return RECOVERED
-    lines = [line for line in run.log.read_text(errors="replace").splitlines() if line.strip()]
-    # What to do next may stand below the error.
-    errors = [line for line in lines if line.startswith("error: ")]
-    last_line = (errors or lines or [""])[-1][-300:]
+    last_line = run.last_line
     _check_error(run, case, code, last_line)
     # The run may have trained to its end before the wait that failed.
     if seconds > to_the_error and seconds > limit:
-        raise _Wrong(f"ended after {seconds:.1f} s, limit {to_the_error:.1f}: {last_line}")
+        raise Wrong(f"ended after {seconds:.1f} s, limit {to_the_error:.1f}: {last_line}")
     if not case.memory and (trial.number + trial.number // len(CASES)) % _RESUMED == 0:
         _go_on(run, baseline)
     return f"{ERROR}: {last_line}"
@@ -191,41 +186,14 @@ def _judge(run: Running, case: Case, trial: Trial, baseline: BaselineRun) -> str
 
 def _check_error(run: Running, case: Case, code: int, last_line: str) -> None:
     if case.expected == "recovered" and not (case.named and run.returned_late):
-        raise _Wrong(f"should have recovered, ended with {code}: {last_line}")
+        raise Wrong(f"should have recovered, ended with {code}: {last_line}")
     if code == -signal.SIGTERM and case.named and not last_line:
         # The signal came before there was anything to end in order.
         return
     if case.memory and code == -signal.SIGKILL:
-        # The kernel killed the launcher, which then prints nothing.
         return
     if not re.search(case.named.format(place=run.place), last_line):
-        raise _Wrong(f"ended with {code}; the last line names something else: {last_line}")
-
-
-def _check_leftovers(run: Running, but: Sequence[str]) -> None:
-    leftovers = []
-    for process in run.members():
-        with suppress(psutil.Error):
-            leftovers.append(" ".join(process.cmdline())[-200:])
-    leftovers += [path.name for path in run.run_dir.rglob("*.unfinished")]
-    leftovers += [path.name for path in run.temporary.iterdir() if path.name not in but]
-    if leftovers:
-        raise _Wrong(f"processes or files are left: {leftovers}")
-
-
-def _await_end(run: Running, limit: float) -> int:
-    try:
-        return run.process.wait(limit)
-    except subprocess.TimeoutExpired:
-        raise _Wrong(f"did not end within {limit:.0f} s: {run.text[-300:]}") from None
-
-
-def _await_nothing_left(run: Running, limit: float) -> None:
-    deadline = time.monotonic() + limit
-    while run.members():
-        if time.monotonic() > deadline:
-            raise _Wrong(f"its ranks and servers live {limit:.0f} s after the launcher was killed")
-        time.sleep(0.02)
+        raise Wrong(f"ended with {code}; the last line names something else: {last_line}")
 
 
 def _go_on(run: Running, baseline: BaselineRun) -> None:
@@ -233,9 +201,9 @@ def _go_on(run: Running, baseline: BaselineRun) -> None:
     (run.folder / "ballast").unlink(missing_ok=True)
     serves_elsewhere = run.link is not None or run.victim is not None
     servers = '["' + '","'.join(run.world.servers) + '"]' if serves_elsewhere else "[]"
-    run.start(*RESUME, "--cluster.servers", servers)
-    code = _await_end(run, 2 * baseline.total + run.world.limits.grace)
+    run.train(*RESUME, "--cluster.servers", servers)
+    code = run.await_end(2 * baseline.total + run.world.limits.grace)
     if code:
-        raise _Wrong(f"does not go on: {run.text[-300:]}")
+        raise Wrong(f"does not go on: {run.text[-300:]}")
     if run.losses != baseline.losses:
-        raise _Wrong("goes on with other losses")
+        raise Wrong("goes on with other losses")

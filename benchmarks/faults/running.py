@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -18,68 +15,15 @@ from typing import Any
 import psutil
 
 from benchmarks.faults.links import Link, NoServer
-from benchmarks.processes import HOPPER, bounded_group, in_group
+from benchmarks.faults.watched import Watched, serving
+from benchmarks.processes import bounded_group
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVERS = 2
 CHECKPOINT_EVERY = 3
 SMALL_DISK = "3m"
 _UNBOUNDED = 64 << 30
-
-
-@contextmanager
-def serving(
-    partitioned: Path, index: int, port_file: Path, *words: str, listen: str = "127.0.0.1:0"
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a feature server. Yield its process, whose stderr is a pipe, and its address once it
-    listens, and kill it afterwards. Raise RuntimeError if it ends before."""
-    port_file.unlink(missing_ok=True)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "cache_server", str(partitioned)),
-            *("--server", str(index), "--listen", listen),
-            *("--port-file", str(port_file), "--die-with-parent", str(os.getpid()), *words),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Ctrl-C must reach only the command that started the server.
-        start_new_session=True,
-    )
-    try:
-        while not port_file.exists():
-            if process.poll() is not None:
-                raise RuntimeError(f"a feature server ended before it served: {process.args}")
-            time.sleep(0.02)
-        yield process, str(json.loads(port_file.read_text())["address"])
-    finally:
-        process.kill()
-        process.communicate()
-        port_file.unlink(missing_ok=True)
-
-
-@contextmanager
-def own_disk(folder: Path, size: str) -> Iterator[None]:
-    """Mount a small file system at a folder. Needs root."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    subprocess.run(mount, check=True, capture_output=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
-
-
-def processes_of(temporary: Path) -> list[psutil.Process]:
-    """Return the processes that live and were started with a folder as ``TMPDIR``."""
-    members = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            is_member = process.environ().get("TMPDIR") == str(temporary)
-            if is_member and process.status() != psutil.STATUS_ZOMBIE:
-                members.append(process)
-    return members
 
 
 @dataclass(frozen=True)
@@ -146,8 +90,8 @@ def make_world(
         yield world
 
 
-class Running:
-    """A run that has been started, in a folder of its own.
+class Running(Watched):
+    """A training run that has been started.
 
     Attributes
     ----------
@@ -159,28 +103,18 @@ class Running:
     """
 
     def __init__(self, world: World, name: str, place: int, stack: ExitStack) -> None:
+        super().__init__(world.folder / name)
         self.world, self.place, self._stack = world, place, stack
-        self.folder = world.folder / name
         self.run_dir = self.folder / "run"
-        # Logs and port files lie on another disk than the run's files.
-        self.log, self.temporary = world.folder / f"{name}.log", world.folder / f"{name}-tmp"
         self.begun = 0.0
         self.returned_late = False
         self.link: Link | None = None
         self.victim: subprocess.Popen[str] | None = None
         self._victim_address = "127.0.0.1:0"
-        self.group: Path | None = None
-        self.process: subprocess.Popen[bytes]
 
-    def start(self, *words: str) -> None:
-        """Start ``hopper train``. Its output is appended to the same log."""
-        command = [*HOPPER, "train", str(self.folder / "config.json"), *words]
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                in_group(command, self.group), stdout=output, stderr=output, cwd=ROOT,
-                start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.temporary)},
-            )  # fmt: skip
+    def train(self, *words: str) -> None:
+        """Start ``hopper train``."""
+        self.start("train", str(self.folder / "config.json"), *words)
 
     def start_victim(self) -> str:
         """Start the server that is not the run's own, or start it again at the same address."""
@@ -195,9 +129,9 @@ class Running:
 
     @property
     def text(self) -> str:
-        """The output of the run and of its feature servers."""
-        logs = [self.log, *sorted((self.run_dir / "servers").glob("*.log"))]
-        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
+        """What the run and its feature servers wrote."""
+        logs = sorted((self.run_dir / "servers").glob("*.log"))
+        return super().text + "".join(log.read_text(errors="replace") for log in logs)
 
     @property
     def epochs_done(self) -> int:
@@ -237,10 +171,6 @@ class Running:
         """Whether a checkpoint is being written."""
         return any(CheckpointFiles(self.run_dir).folder.glob("*.unfinished"))
 
-    def members(self) -> list[psutil.Process]:
-        """Return every process of the run except the launcher."""
-        return [one for one in processes_of(self.temporary) if one.pid != self.process.pid]
-
     def ranks(self) -> list[psutil.Process]:
         """Return the ranks that live."""
         return [process for process in self.members() if _place_of(process, "rank") is not None]
@@ -258,14 +188,6 @@ class Running:
                     return int(process.pid)
             time.sleep(0.02)
         return None
-
-    def end(self) -> None:
-        """Kill the remaining processes of the run."""
-        for process in self.members():
-            with suppress(psutil.Error):
-                process.kill()
-        self.process.kill()
-        self.process.wait()
 
 
 def _place_of(process: psutil.Process, role: str) -> str | None:
@@ -300,11 +222,7 @@ def running(
     """
     with ExitStack() as stack:
         run = Running(world, name, place, stack)
-        for folder in (run.folder, run.temporary):
-            folder.mkdir()
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        if small_disk:
-            stack.enter_context(own_disk(run.folder, SMALL_DISK))
+        stack.enter_context(run.folders(SMALL_DISK if small_disk else ""))
         if bounded_memory:
             stack.enter_context(world.memory)
             run.group = stack.enter_context(bounded_group(_UNBOUNDED))
@@ -312,7 +230,7 @@ def running(
         config = world.config(run.folder)
         config["cluster"]["servers"] = _serve(run, servers, seed, stack)
         (run.folder / "config.json").write_text(json.dumps(config))
-        run.start(*words)
+        run.train(*words)
         stack.callback(run.end)
         yield run
 

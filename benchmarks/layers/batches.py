@@ -90,19 +90,16 @@ class Workload:
 
 def open_workload(options: argparse.Namespace, path: Path, model: str) -> Workload:
     """Open a graph for two layers of a model; R-GCN has no root weight, as PyG's is compared."""
-    root = {"root_weight": False} if model == "rgcn" else {}
-    configs = {
-        merge: make_config(
-            {
-                "data": {"partitioned": str(path)},
-                "model": {"name": model, "layers": 2, "hidden": options.hidden, "merge": merge}
-                | root,
-                "sampler": {"fanouts": [25, 20]},
-                "train": {"engine": "model_centric", "batch_size": 1024},
-            }
-        )
-        for merge in (False, True)
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(path)},
+        "model": {"name": model, "layers": 2, "hidden": options.hidden},
+        "sampler": {"fanouts": [25, 20]},
+        "train": {"engine": "model_centric", "batch_size": 1024},
     }
+    if model == "rgcn":
+        values["model"]["root_weight"] = False
+    words = "--model.merge=false", "--model.merge=true"
+    configs = {merge: make_config(values, [words[merge]]) for merge in (False, True)}
     return Workload(PartitionedGraph.open(path), configs, options.batches, options.device)
 
 

@@ -99,10 +99,7 @@ class HeteroSide(LayerSide):
     def __init__(self, work: Workload) -> None:
         from torch_geometric.nn import HeteroConv, SAGEConv
 
-        names = {
-            relation: (relation.src, relation.rel.replace(".", "_"), relation.dst)
-            for relation in number_relations(work)
-        }
+        names = {r: (r.src, r.rel.replace(".", "_"), r.dst) for r in number_relations(work)}
         widths = (work.hidden, work.hidden)
 
         def make(width: int) -> HeteroConv:
@@ -114,15 +111,12 @@ class HeteroSide(LayerSide):
         super().__init__(work, self.convolutions)
         self._hops = [
             [
-                {
-                    names[relation]: torch.stack((block.indices, block.destinations()))
-                    for relation, block in hop.blocks.items()
-                    if block.num_edges
-                }
+                {names[key]: torch.stack((block.indices, block.destinations()))
+                 for key, block in hop.blocks.items() if block.num_edges}
                 for hop in batch.typed_blocks(work.device)
             ]
             for batch in work.batches
-        ]
+        ]  # fmt: skip
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[dict[Any, Tensor]]:
         """Return the edges by relation, which are made off the clock."""
