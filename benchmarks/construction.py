@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,15 +59,12 @@ def make_tables(folder: Path, kind: str, edges: int, *, texts: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = make_parser(__doc__)
-    parser.add_argument("--work", type=Path, default=Path("construction-work"))
     parser.add_argument("--edges", type=positive, default=100_000_000)
     parser.add_argument("--memory", default="2G", help="--memory-limit of all but DGL")
     parser.add_argument("--methods", default="random,stream", help="of partitioners.py")
     parser.add_argument("--servers", type=positive, default=4)
     options = parser.parse_args(arguments)
-    results, work = Results("construction", options.out), options.work
-    work.mkdir(parents=True)
-    limit = ["--memory-limit", options.memory]
+    results, limit = Results("construction", options.out), ["--memory-limit", options.memory]
 
     def read(name: str, graph: Path) -> dict[str, float]:
         kind, tables = name.split(",")[0], work / name
@@ -74,26 +72,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             edges = options.edges // (5 if "texts" in name else 1)
             make_tables(tables, kind, edges, texts="texts" in name)
         command = [*HOPPER, "dataset", "import", kind, str(tables), "--out", str(graph), *limit]
+        shutil.rmtree(graph, ignore_errors=True)
         return run_measured(command, work / "import.log")
 
-    def read_and_remove(name: str) -> dict[str, float]:
-        measured = read(name, work / "imported")
-        shutil.rmtree(work / "imported")
-        return measured
-
-    try:
-        sides = {name: (lambda _, name=name: read_and_remove(name)) for name in IMPORTS}
-        cell = f"import, {options.edges:,} edges in {options.memory}"
-        results.add(cell, take_turns(sides, options.rounds, warm_up=0))
+    with tempfile.TemporaryDirectory(dir=options.out) as folder:
+        work = Path(folder)
         graph = work / f"{options.edges} edges in {options.memory}"
+        sides = {name: (lambda _, name=name: read(name, work / "graph")) for name in IMPORTS}
+        results.add(f"import, {graph.name}", take_turns(sides, options.rounds, warm_up=0))
         read(IMPORTS[0], graph)
-        for name in IMPORTS:
+        for name in ("graph", *IMPORTS):
             shutil.rmtree(work / name)
         words = ["--locality-roots", "0", *limit]
         compare(results, graph, options.servers, options.methods.split(","), words, options.rounds,
                 work)  # fmt: skip
-    finally:
-        shutil.rmtree(work)
     return 0
 
 

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +126,10 @@ def measure(addresses: Sequence[str], pids: Sequence[int], options: Any) -> None
     for count, factor in SIZES.items():
         out, parts = np.zeros((count, DIM), np.float32), factor * options.calls
         ids = rng.integers(0, rows, (parts, count))
-        sides = {name: partial(ask_part, ask, ids, out) for name, ask in asks.items()}
+        sides: dict[str, Callable[[int], None]] = {
+            name: (lambda part, ask=ask, ids=ids, out=out: ask(ids[part], out))
+            for name, ask in asks.items()
+        }
         measured = take_turns(sides, options.rounds, parts=parts)
         facts: list[tuple[str, str, float]] = []
         for (name, side), pid in zip(sides.items(), pids, strict=True):
@@ -142,11 +144,6 @@ def measure(addresses: Sequence[str], pids: Sequence[int], options: Any) -> None
             facts.append((name, "processor milliseconds", spent))
         results.add(f"{count} ids", measured, {"service": [PEER]}, facts)
     client.close()
-
-
-def ask_part(ask: Ask, ids: NDArray[np.int64], out: NDArray[np.float32], part: int) -> None:
-    """Ask for the rows of one part of a round."""
-    ask(ids[part], out)
 
 
 def cpu_seconds(pid: int) -> float:

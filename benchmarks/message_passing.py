@@ -28,16 +28,17 @@ Call = Callable[[], Any]
 
 WIDTHS: Final = (16, 128, 600)
 HEADS: Final = 4
+FANOUT: Final = 10
 OPERATIONS: Final = ("copy_sum", "weighted_sum", "multi_head_sum", "edge_dot", "edge_softmax")
 MOST_BYTES: Final = 1 << 29
 """of the numbers that one operation gathers; a block has fewer destinations where rows are wide"""
 
 
-def make_block(num_dst: int, fanout: int, seed: int) -> Edges:
+def make_block(num_dst: int) -> Edges:
     """Return a block with four sources a destination, the first of which are the destinations."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     indptr = np.zeros(num_dst + 1, np.int64)
-    np.cumsum(generator.poisson(fanout, num_dst), out=indptr[1:])
+    np.cumsum(generator.poisson(FANOUT, num_dst), out=indptr[1:])
     return Edges.from_arrays(indptr, generator.integers(0, 4 * num_dst, indptr[-1]), 4 * num_dst)
 
 
@@ -104,7 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = make_parser(__doc__, rounds=15)
     parser.add_argument("--destinations", type=positive, default=50_000)
-    parser.add_argument("--fanout", type=positive, default=10)
     parser.add_argument("--threads", type=positive, default=numba.config.NUMBA_NUM_THREADS)
     options = parser.parse_args(arguments)
     os.environ.setdefault("DGLBACKEND", "pytorch")
@@ -115,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         set_threads(options.threads)
     results = Results("message-passing", options.out)
     for width in WIDTHS:
-        most = MOST_BYTES // (4 * width * options.fanout)
-        block = make_block(min(options.destinations, most), options.fanout, seed=0)
+        most = MOST_BYTES // (4 * width * FANOUT)
+        block = make_block(min(options.destinations, most))
         destinations(block)
         for operation in OPERATIONS:
             if operation == "edge_softmax" and width != WIDTHS[0]:

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from typing import Any
 
 from benchmarks.processes import HOPPER, run_measured
 from benchmarks.rounds import Results, make_parser, take_turns
+from hopper.graph.synthesise import make
 from hopper.partition.checksums import read_division
 
 DEFAULT = ["arxiv-like:1", "products-like:0.2", "uk-like:0.1"]
@@ -103,8 +103,7 @@ def open_graph(name: str, folder: Path) -> Path:
     if Path(name).is_dir():
         return Path(name)
     preset, _, scale = name.partition(":")
-    command = [*HOPPER, "dataset", "make", preset, "--scale", scale or "1", "--out"]
-    subprocess.run([*command, str(folder / name)], check=True, stdout=subprocess.DEVNULL)
+    make(preset, folder / name, scale=float(scale or 1))
     return folder / name
 
 
@@ -120,7 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results("partitioners", options.out)
     words = ["--locality-roots", options.locality_roots]
     words += ["--memory-limit", options.memory_limit] if options.memory_limit else []
-    options.out.mkdir(parents=True, exist_ok=True)
     for name in options.graphs:
         with tempfile.TemporaryDirectory(dir=options.out) as folder:
             graph = open_graph(name, Path(folder))

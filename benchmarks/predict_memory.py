@@ -16,6 +16,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,26 +125,19 @@ class Prediction:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = make_parser(__doc__)
-    parser.add_argument("--work", type=Path, default=Path("predict-memory-work"))
     parser.add_argument("--nodes", type=positive, default=1_200_000)
     parser.add_argument("--memory", default="1G", help="of all processes and their page cache")
     options = parser.parse_args(arguments)
     memory, rows = parse_size(options.memory, "--memory"), options.nodes * HIDDEN * 4
     if rows <= memory:
         parser.error(f"--nodes: embeddings of {rows} bytes are not larger than --memory")
-    options.work.mkdir(parents=True)
-    try:
-        score = train(options.work, make_graph(options.work, options.nodes))
-        with bounded_group(memory) as group:
-            prediction = Prediction(options.work, group, score)
-            sides = {
-                name: getattr(prediction, name) for name in ("embeddings", "resumed", "labels")
-            }
-            measured = take_turns(sides, options.rounds, warm_up=0)
-    finally:
-        shutil.rmtree(options.work)
-    cell = f"{options.nodes} nodes in {options.memory}"
-    Results("predict-memory", options.out).add(cell, measured)
+    results = Results("predict-memory", options.out)
+    with tempfile.TemporaryDirectory(dir=options.out) as name, bounded_group(memory) as group:
+        work = Path(name)
+        prediction = Prediction(work, group, train(work, make_graph(work, options.nodes)))
+        sides = {side: getattr(prediction, side) for side in ("embeddings", "resumed", "labels")}
+        measured = take_turns(sides, options.rounds, warm_up=0)
+    results.add(f"{options.nodes} nodes in {options.memory}", measured)
     return 0
 
 

@@ -59,31 +59,25 @@ def run_measured(
         )
     was_killed = False
     while process.poll() is None:
-        sizes = []
-        for member in _tree(process):
+        was_killed = time.monotonic() - begun > kill_after
+        members, sizes = [process], []
+        with suppress(psutil.Error):
+            members += process.children(recursive=True)
+        for member in members:
             with suppress(psutil.Error):
-                sizes.append(member.memory_info())
+                if was_killed:
+                    member.kill()
+                else:
+                    sizes.append(member.memory_info())
         peak = max(peak, sum(size.rss for size in sizes))
         own = max(own, sum(size.rss - size.shared for size in sizes))
-        if time.monotonic() - begun > kill_after:
-            was_killed = True
-            for member in _tree(process):
-                with suppress(psutil.Error):
-                    member.kill()
-            process.wait()
         time.sleep(_POLL_SECONDS)
     if not was_killed and (process.returncode or (group and ran_out_of_memory([group]))):
-        raise SystemExit(f"{' '.join(command)}: ended with {process.returncode}; see {log}")
+        last_words = log.read_text(errors="replace")[-600:]
+        raise SystemExit(f"{' '.join(command)}: ended with {process.returncode}: {last_words}")
     if group is not None:
         _empty(group)
     return {"seconds": time.monotonic() - begun, "peak MiB": peak / 2**20, "own MiB": own / 2**20}
-
-
-def _tree(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return []
 
 
 def _empty(group: Path) -> None:

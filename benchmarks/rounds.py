@@ -95,6 +95,7 @@ class Results:
 
     def __init__(self, experiment: str, out: Path) -> None:
         self._experiment, self._file = experiment, out / SUMMARY_FILE
+        out.mkdir(parents=True, exist_ok=True)
         # No column may be cut short where the output is a file.
         self._console = Console(width=max(Console().width, 120))
         text = commit()

@@ -13,11 +13,11 @@ All take turns, in a new process each. A line has the microseconds of a row, or 
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,6 @@ THREADS, BLOCK = 64, 4096
 
 def make_table(file: Path, rows: int) -> None:
     """Write a table of ones."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     table = np.lib.format.open_memmap(file, "w+", np.float32, (rows, WIDTH))
     for first in range(0, rows, 50_000):
         table[first : first + 50_000] = 1.0
@@ -95,17 +94,12 @@ def read_blocks(file: Path, seed: int, seconds: float) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = make_parser(__doc__)
-    parser.add_argument("--work", type=Path, default=Path("rows-beyond-memory-work"))
     parser.add_argument("--rows", type=positive, default=1_000_000)
     parser.add_argument("--memory", default="800M", help="of the process and its page cache")
     parser.add_argument("--seconds", type=float, default=8.0, help="of a side in a round")
     options = parser.parse_args(arguments)
-    memory, file, seeds = (
-        parse_size(options.memory, "--memory"),
-        options.work / "rows.npy",
-        iter(range(10**6)),
-    )
-    make_table(file, options.rows)
+    memory, seeds = parse_size(options.memory, "--memory"), iter(range(10**6))
+    results = Results("rows-beyond-memory", options.out)
 
     def measure(side: str) -> dict[str, float]:
         forget(file)
@@ -113,18 +107,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = f"from benchmarks.rows_beyond_memory import *; print(read({words}))"
         command = in_group([sys.executable, "-c", code], group)
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        return {"microseconds": 1e6 / float(json.loads(done.stdout))}
+        return {"microseconds": 1e6 / float(done.stdout)}
 
-    try:
-        with bounded_group(memory) as group:
-            sides = {side: (lambda _, side=side: measure(side)) for side in SIDES}
-            measured = take_turns(sides, options.rounds, warm_up=0)
-    finally:
-        file.unlink()
-        options.work.rmdir()
-    mib = options.rows * WIDTH * 4 / 2**20
-    cell = f"{mib:,.0f} MiB in {memory / 2**20:,.0f} MiB".replace(",", "")
-    Results("rows-beyond-memory", options.out).add(cell, measured, {AHEAD: [MAPPED, ALONE, DISK]})
+    with tempfile.TemporaryDirectory(dir=options.out) as folder, bounded_group(memory) as group:
+        file = Path(folder) / "rows.npy"
+        make_table(file, options.rows)
+        sides = {side: (lambda _, side=side: measure(side)) for side in SIDES}
+        measured = take_turns(sides, options.rounds, warm_up=0)
+    cell = f"{options.rows * WIDTH * 4 / 2**20:.0f} MiB in {memory / 2**20:.0f} MiB"
+    results.add(cell, measured, {AHEAD: [MAPPED, ALONE, DISK]})
     return 0
 
 

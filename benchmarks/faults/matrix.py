@@ -109,7 +109,10 @@ def try_one(world: World, baseline: BaselineRun, trial: Trial) -> Outcome:
     """Start a run, disturb it, and judge how it ended."""
     case, name = CASES[trial.case], f"run-{trial.number}"
     words = ("--restarts", "3") if case.restarts else ()
-    target, begun = f"{trial.place}, {trial.stage}, after {trial.after_epoch} epochs", 0.0
+    target, begun = (
+        f"{trial.place}, {trial.stage}, after {trial.after_epoch} epochs",
+        time.monotonic(),
+    )
     try:
         with running(
             world, name, trial.place, *words, servers=case.servers, seed=trial.number,

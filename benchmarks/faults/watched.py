@@ -45,7 +45,7 @@ def serving(
     try:
         while not port_file.exists():
             if process.poll() is not None:
-                raise RuntimeError(f"a feature server ended before it served: {process.args}")
+                raise RuntimeError(f"a feature server ended before it served: {process.args!r}")
             time.sleep(0.02)
         yield process, str(json.loads(port_file.read_text())["address"])
     finally:
