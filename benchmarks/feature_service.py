@@ -84,16 +84,15 @@ def grpc_caller(address: str) -> Ask:
 def start_server(words: list[str]) -> Iterator[tuple[int, str]]:
     """Start Python. Yield its process id and address, the last word of its first line."""
     command = [sys.executable, *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
-        line = process.stdout.readline().split()
-        if not line:
-            raise RuntimeError(f"{' '.join(command)} ended with {process.wait()}")
-        yield process.pid, line[-1]
-    finally:
-        process.kill()
-        process.wait()
+        try:
+            line = process.stdout.readline().split()
+            if not line:
+                raise RuntimeError(f"{' '.join(command)} ended with {process.wait()}")
+            yield process.pid, line[-1]
+        finally:
+            process.kill()
 
 
 def make_table(directory: Path, megabytes: int) -> None:
