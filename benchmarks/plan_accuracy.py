@@ -42,8 +42,7 @@ from hopper.signal_handlers import end_on_signals
 from hopper.train.rank import make_deterministic
 
 ENGINES = "model_centric,zero_hop,hop,cooperative"
-ITERATIONS, LIMIT_SECONDS = 20, 900.0
-LATENCY = 5e-5
+ITERATIONS, LIMIT_SECONDS, LATENCY = 20, 900.0, 5e-5
 
 
 class Setting(NamedTuple):

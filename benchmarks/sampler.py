@@ -68,7 +68,7 @@ class Workload:
     """A graph with one relation, weights of its edges, and the batches that every side samples."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        path, self.seed = options.graph, options.seed
+        path, self.seed = options.graph, 0
         divided = (path / DESCRIPTION_FILE).is_file()
         graph = PartitionedGraph.open(path) if divided else GraphDirectory.open(path, "shapes")
         if len(graph.schema.relations) != 1:
@@ -162,7 +162,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--graph", type=Path, required=True, help="graph or partitioned directory")
     parser.add_argument("--batches", type=positive, default=30, help="of a round")
     parser.add_argument("--threads", type=positive, default=2, help="of every side")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     os.environ |= {"DGLBACKEND": "pytorch", "OMP_NUM_THREADS": str(options.threads),
                    "NUMBA_NUM_THREADS": str(options.threads),
