@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rounds import Results, make_parser, positive, take_turns
+from hopper.signal_handlers import end_on_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -157,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     results = Results("two-commits", options.out)
     with (
+        end_on_signals(),
         tempfile.TemporaryDirectory(prefix="two-commits-") as name,
         worktree(Path(name) / "checkout", options.before) as root,
     ):
