@@ -72,7 +72,7 @@ def test_a_server_answers_malformed_requests(world: World, tmp_path: Path) -> No
 def test_outcomes_replace_those_of_the_same_fault(tmp_path: Path) -> None:
     for fault, outcome in (("a", "recovered"), ("b", "error"), ("a", f"{WRONG}why, of all")):
         write_outcomes(tmp_path, [Outcome(fault, "rank 1", "recovered", outcome, 1.0)])
-    lines = list(csv.DictReader((tmp_path / "faults.csv").open()))
+    lines = list(csv.DictReader((tmp_path / "faults.csv").read_text().splitlines()))
     assert [(line["fault"], line["outcome"]) for line in lines] == [
         ("b", "error"), ("a", f"{WRONG}why, of all"),
     ]  # fmt: skip
