@@ -33,8 +33,7 @@ class Clusters:
     Parameters
     ----------
     path: an array, [nodes] of integers: the cluster of every original id, from 0.
-    per_batch: clusters that make a batch.
-    seed: of the order in which they are dealt.
+    seed: of the order in which clusters are dealt, ``per_batch`` to a batch.
     """
 
     def __init__(self, path: str, per_batch: int, seed: int) -> None:
@@ -57,12 +56,7 @@ class Clusters:
 
 
 class ClusterSampler(NeighborSampler):
-    """Draws as :class:`NeighborSampler`, and drops edges between nodes of different batches.
-
-    Parameters
-    ----------
-    clusters, per_batch: as of :class:`Clusters`.
-    """
+    """Draws as :class:`NeighborSampler`, and drops edges between nodes of different batches."""
 
     def __init__(
         self,
@@ -101,12 +95,7 @@ class ClusterSampler(NeighborSampler):
 
 
 class ClusterSchedule(RootSchedule):
-    """Global batches whose mini-batch d holds the training nodes of one batch of clusters.
-
-    Parameters
-    ----------
-    clusters, per_batch: as of :class:`Clusters`.
-    """
+    """Global batches whose mini-batch d holds the training nodes of one batch of clusters."""
 
     def __init__(self, *arguments: Any, clusters: str, per_batch: int = 1, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -116,12 +105,7 @@ class ClusterSchedule(RootSchedule):
             self.iterations = min(self.iterations, options["most_iterations"])
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
-        """Return the global batch of one iteration.
-
-        Raises
-        ------
-        RequestError: none of its clusters has a training node.
-        """
+        """Return the global batch of an iteration. Raise RequestError if it has no root."""
         nodes = cast(TrainingNodes, self._roots)
         order = permute(self._seed, epoch, nodes.count, np.arange(nodes.count))
         number = self._clusters.batch_of(epoch)[nodes.ids[order]]

@@ -1,256 +1,173 @@
 """The feature service against the least that could carry the same bytes.
 
-``python benchmarks/feature_service.py --out DIR`` asks one server for random rows of 600 float32
-from a file of some hundred MB, 1 to 100,000 ids at once,
+usage: python -m benchmarks.feature_service --out DIR [--megabytes 600] [--calls 20]
 
-- over loopback, against a bare grpcio server stream of the same bytes (goal: 70 % of its rate);
-- over a veth pair limited to 1 Gbit/s, against a plain TCP socket (goal: 90 %); needs root.
-
-Calls of both sides alternate, and the ratio is taken pair by pair. A goal stands when the lower end
-of the 95 % interval meets it. Writes ``DIR/feature_service.json`` and prints a table.
+A client asks one server on loopback for random rows of 600 float32 from a file, 1 to 100,000 ids
+at once, against a bare grpcio server stream of the same bytes (goal: 0.7x its rate). Calls of both
+sides alternate. A cell is a number of ids. Lines have the seconds of a round's calls (a ratio of
+0.8 means 0.8x the peer's rate), the milliseconds of a call that half (p50) and 99 % of calls stay
+below, and the processor milliseconds of a call, client and server together.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import ExitStack
-from datetime import UTC, datetime
-from importlib.metadata import version
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import psutil
-from feature_service_peers import (
-    DIM,
-    RATE,
-    ROOT,
-    ROW_BYTES,
-    grpc_caller,
-    serve_grpc,
-    serve_tcp,
-    start_server,
-    tcp_caller,
-    two_hosts,
-)
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.rounds import Results, make_parser, positive, take_turns
 from cache_server.client import FeatureClient
 from cache_server.manifest import TableSpec, write_manifest
 from cache_server.security import Security
-from hopper.bench.machine import commit, machine, versions
-from hopper.bench.results import format_result
 
-# link -> ids in a call -> pairs of calls
-PAIRS = {
-    "loopback": {1: 400, 64: 400, 10_000: 60, 100_000: 30},
-    "veth": {1: 400, 64: 400, 10_000: 20, 100_000: 10},
-}
-PEERS = {"loopback": "grpc", "veth": "tcp"}
-GOALS = {"loopback": 0.70, "veth": 0.90}
+ROOT = Path(__file__).resolve().parent.parent
+DIM = 600
+ROW_BYTES = 4 * DIM
+CHUNK = 1 << 20
+METHOD = "/bare.Stream/Send"
+STREAM_OPTIONS = [("grpc.max_receive_message_length", -1)]
+SIZES = {1: 4, 64: 4, 10_000: 1, 100_000: 1}
+"""by number of ids: calls of a round, times --calls"""
+PEER = "bare grpcio"
 
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds that this process and another one have used together."""
-    times = [process.cpu_times() for process in (psutil.Process(), psutil.Process(pid))]
-    return sum(t.user + t.system for t in times)
+Ask = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
+"""fetches the rows of some ids into an array"""
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Time the service and its peer call by call, in turns. Return seconds and CPU seconds by
-    size."""
-    client = FeatureClient([options.service], security=Security(insecure=True))
-    client.wait_until_serving(30)
-    rows = client.describe(0).tables[0].count
-    peer = {"grpc": grpc_caller, "tcp": tcp_caller}[PEERS[options.link]](options.peer)
+def serve_grpc() -> None:
+    """Serve a stream of as many bytes as 8 bytes of request stand for, in 1 MB chunks."""
+    chunk = os.urandom(CHUNK)
 
-    def service(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
+    def send(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        bytes_left = len(request) // 8 * ROW_BYTES
+        while bytes_left > 0:
+            yield chunk if bytes_left >= CHUNK else chunk[:bytes_left]
+            bytes_left -= CHUNK
 
-    sides = {"service": service, "peer": peer}
-    rng = np.random.default_rng(options.seed)
-    results = {}
-    for count, pairs in PAIRS[options.link].items():
-        out = np.zeros((count, DIM), np.float32)
-        seconds: dict[str, list[float]] = {side: [] for side in sides}
-        for pair in range(-2, pairs):
-            ids = rng.integers(0, rows, count)
-            for side in sorted(sides, reverse=pair % 2 == 0):
-                start = time.perf_counter()
-                sides[side](ids, out)
-                if pair >= 0:
-                    seconds[side].append(time.perf_counter() - start)
-        cpu = {}
-        for side, pid in (("service", options.service_pid), ("peer", options.peer_pid)):
-            cpu_before, calls = cpu_seconds(pid), max(2, pairs // 4)
-            for _ in range(calls):
-                sides[side](ids, out)
-            cpu[side] = (cpu_seconds(pid) - cpu_before) / calls
-        results[str(count)] = {"seconds": seconds, "cpu_seconds_per_call": cpu}
-    client.close()
-    return results
+    server = grpc.server(futures.ThreadPoolExecutor(4), options=STREAM_OPTIONS)
+    service, name = METHOD[1:].split("/")
+    handlers = {name: grpc.unary_stream_rpc_method_handler(send)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    server.wait_for_termination()
 
 
-def make_table(directory: Path, megabytes: int, seed: int) -> None:
+def grpc_caller(address: str) -> Ask:
+    """Return a function that asks :func:`serve_grpc` for rows."""
+    call = grpc.insecure_channel(address, STREAM_OPTIONS).unary_stream(METHOD)
+
+    def ask(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        target, offset = out.reshape(-1).view(np.uint8), 0
+        for message in call(ids.tobytes(), timeout=60):
+            target[offset : offset + len(message)] = np.frombuffer(message, np.uint8)
+            offset += len(message)
+        if offset != target.size:
+            raise RuntimeError(f"{offset} of {target.size} bytes came")
+
+    return ask
+
+
+@contextmanager
+def start_server(words: list[str]) -> Iterator[tuple[int, str]]:
+    """Start Python. Yield its process id and address, the last word of its first line."""
+    command = [sys.executable, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline().split()
+            if not line:
+                raise RuntimeError(f"{' '.join(command)} ended with {process.wait()}")
+            yield process.pid, line[-1]
+        finally:
+            process.kill()
+
+
+def make_table(directory: Path, megabytes: int) -> None:
     """Write a partitioned directory of one server with one table of about ``megabytes`` MB."""
     rows = megabytes * 10**6 // ROW_BYTES
     folder = directory / "server-0"
     folder.mkdir()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     table = np.lib.format.open_memmap(folder / "paper.npy", "w+", np.float32, (rows, DIM))
     for first in range(0, rows, 10_000):
         part = table[first : first + 10_000]
         part[:] = rng.standard_normal(part.shape, dtype=np.float32)
     table.flush()
-    spec = TableSpec(
-        kind="features",
-        type="paper",
-        file="paper.npy",
-        first_id=0,
-        count=rows,
-        dim=DIM,
-        dtype="float32",
-    )
+    facts = {"kind": "features", "type": "paper", "file": "paper.npy", "dtype": "float32"}
+    spec = TableSpec(**facts, first_id=0, count=rows, dim=DIM)  # type: ignore[arg-type]
     write_manifest(folder, 0, 1, [spec])
 
 
-def run_link(
-    link: str, directory: Path, seed: int, host: str, server_prefix: list[str], prefix: list[str]
-) -> dict[str, Any]:
-    """Start service and peer, measure them from another process, and end all three.
+def measure(addresses: Sequence[str], pids: Sequence[int], options: Any) -> None:
+    """Time the service and its peer call by call, in turns."""
+    client = FeatureClient([addresses[0]], security=Security(insecure=True))
+    client.wait_until_serving(30)
+    rows = client.describe(0).tables[0].count
 
-    The prefixes are what runs a command on the servers' host and on the client's.
-    """
-    peer = PEERS[link]
-    script = [sys.executable, str(Path(__file__).resolve())]
-    service = [sys.executable, "-m", "cache_server", str(directory), "--server", "0"]
-    follow = ["--die-with-parent", str(os.getpid()), "--insecure"]
-    with ExitStack() as stack:
-        served, address = stack.enter_context(
-            start_server([*server_prefix, *service, "--listen", f"{host}:0", *follow])
-        )
-        peer_process, peer_address = stack.enter_context(
-            start_server([*server_prefix, *script, "--role", peer, "--listen", f"{host}:0"])
-        )
-        measuring = ["--role", "measure", "--service", address, "--service-pid", str(served.pid)]
-        measuring += ["--peer", peer_address, "--peer-pid", str(peer_process.pid)]
-        measuring += ["--link", link, "--seed", str(seed)]
-        done = subprocess.run(
-            [*prefix, *script, *measuring], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-    return json.loads(done.stdout)
+    def service(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
 
-
-def summarise(raw: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return rates, percentiles and paired ratios (service / peer, of rates) by number of ids."""
-    rows = []
-    for count, sample in raw.items():
-        row: dict[str, Any] = {"ids": int(count)}
-        for side, values in sample["seconds"].items():
-            p50, p99 = np.percentile(values, [50, 99])
-            row[side] = {
-                "rows_per_second": int(count) / p50,
-                "p50_ms": 1e3 * p50,
-                "p99_ms": 1e3 * p99,
-                "cpu_ms": 1e3 * sample["cpu_seconds_per_call"][side],
-            }
-        logs = np.log(sample["seconds"]["peer"]) - np.log(sample["seconds"]["service"])
-        half = 1.96 * logs.std(ddof=1) / math.sqrt(logs.size)
-        row["ratio"] = math.exp(logs.mean())
-        row["ratio_95"] = [math.exp(logs.mean() - half), math.exp(logs.mean() + half)]
-        row["pairs"] = int(logs.size)
-        rows.append(row)
-    return rows
+    asks: dict[str, Ask] = {"service": service, PEER: grpc_caller(addresses[1])}
+    rng, results = np.random.default_rng(0), Results("feature-service", options.out)
+    for count, factor in SIZES.items():
+        out, parts = np.zeros((count, DIM), np.float32), factor * options.calls
+        ids = rng.integers(0, rows, (parts, count))
+        sides: dict[str, Callable[[int], None]] = {
+            name: (lambda part, ask=ask, ids=ids, out=out: ask(ids[part], out))
+            for name, ask in asks.items()
+        }
+        measured = take_turns(sides, options.rounds, parts=parts)
+        facts: list[tuple[str, str, float]] = []
+        for (name, side), pid in zip(sides.items(), pids, strict=True):
+            milliseconds = 1e3 * measured[name]["seconds"]
+            for percent in (50, 99):
+                value = float(np.percentile(milliseconds, percent))
+                facts.append((name, f"p{percent} milliseconds", value))
+            before = cpu_seconds(pid)
+            for part in range(parts):
+                side(part)
+            spent = 1e3 * (cpu_seconds(pid) - before) / parts
+            facts.append((name, "processor milliseconds", spent))
+        results.add(f"{count} ids", measured, {"service": [PEER]}, facts)
+    client.close()
 
 
-def show(console: Console, links: dict[str, Any]) -> None:
-    """Print a table for each link, and whether its goal is met."""
-    for name, link in links.items():
-        if "skipped" in link:
-            console.print(f"{name}: skipped: {link['skipped']}")
-            continue
-        table = Table(title=f"{name}: service | {link['peer']}")
-        for heading in ("ids", "rows/s", "p50 ms", "p99 ms", "CPU ms", "rate, service / peer"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in link["sizes"]:
-            sides = [row["service"], row["peer"]]
-            cells = [f"{row['ids']:,}", " | ".join(f"{s['rows_per_second']:,.0f}" for s in sides)]
-            for key in ("p50_ms", "p99_ms", "cpu_ms"):
-                cells.append(" | ".join(f"{side[key]:.2f}" for side in sides))
-            low, high = row["ratio_95"]
-            table.add_row(*cells, f"{row['ratio']:.2f} ({low:.2f}-{high:.2f})")
-        console.print(table)
-        low = link["sizes"][-1]["ratio_95"][0]
-        verdict = "met" if low >= GOALS[name] else "missed"
-        console.print(f"goal at 100,000 ids: at least {GOALS[name]:.0%} of the peer: {verdict}\n")
+def cpu_seconds(pid: int) -> float:
+    """Return the processor seconds of this process and another one together."""
+    times = [process.cpu_times() for process in (psutil.Process(), psutil.Process(pid))]
+    return sum(t.user + t.system for t in times)
 
 
-def run(out: Path, megabytes: int, seed: int) -> None:
-    """Measure both links and write the results."""
-    links: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="hopper-feature-service-") as folder:
-        directory = Path(folder)
-        make_table(directory, megabytes, seed)
-        raw = run_link("loopback", directory, seed, "127.0.0.1", [], [])
-        links["loopback"] = {"peer": "a bare grpcio stream", "sizes": summarise(raw)}
-        if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
-            why = "a veth pair needs root and the programs ip and tc"
-            links["veth"] = {"skipped": why}
-        else:
-            with two_hosts() as (server_prefix, prefix, host):
-                raw = run_link("veth", directory, seed, host, server_prefix, prefix)
-            links["veth"] = {"peer": "a plain TCP socket", "rate": RATE, "sizes": summarise(raw)}
-    result = {
-        "schema": 1,
-        "benchmark": "feature_service",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions() | {"protobuf": version("protobuf")},
-        "file_megabytes": megabytes,
-        "row_bytes": ROW_BYTES,
-        "goals": GOALS,
-        "links": links,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "feature_service.json"
-    path.write_text(format_result(result))
-    # The table must not be folded where the output is a file.
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    show(console, links)
-    console.print(f"written: {path}")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line. The roles other than ``run`` are this script's own child processes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for feature_service.json")
-    parser.add_argument("--megabytes", type=int, default=600, help="size of the table")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--role", choices=("run", "grpc", "tcp", "measure"), default="run")
-    for name in ("listen", "service", "peer", "link"):
-        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
-    for name in ("service-pid", "peer-pid"):
-        parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    if options.role == "measure":
-        print(json.dumps(measure(options)))
-    elif options.role != "run":
-        {"grpc": serve_grpc, "tcp": serve_tcp}[options.role](options.listen)
-    elif options.out is None:
-        parser.error("--out is required")
-    else:
-        run(options.out, options.megabytes, options.seed)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--megabytes", type=positive, default=600, help="size of the table")
+    parser.add_argument("--calls", type=positive, default=20, help="of the largest, in a round")
+    options = parser.parse_args(arguments)
+    with (
+        tempfile.TemporaryDirectory(prefix="hopper-feature-service-") as folder,
+        ExitStack() as stack,
+    ):
+        make_table(Path(folder), options.megabytes)
+        service = ["-m", "cache_server", folder, "--server", "0", "--listen", "127.0.0.1:0"]
+        service += ["--die-with-parent", str(os.getpid()), "--insecure"]
+        peer = ["-c", "from benchmarks.feature_service import serve_grpc; serve_grpc()"]
+        started = [stack.enter_context(start_server(words)) for words in (service, peer)]
+        pids, addresses = zip(*started, strict=True)
+        measure(addresses, pids, options)
     return 0
 
 

@@ -1,7 +1,7 @@
 """HiFuse's optimisations one after the other (its Figure 9), each on and off.
 
-usage: python benchmarks/hifuse_ablation.py --out DIR [--rounds 3] [--batches 8] [--hidden 64]
-       [--models rgcn,rgat] [--device cpu] PARTITIONED...
+usage: python -m benchmarks.hifuse_ablation --out DIR [--batches 8] [--hidden 64]
+           [--models rgcn,rgat] [--device cpu] PARTITIONED...
 
 Epochs of two layers, forward and backward, sampling included (fanouts 25 and 20, at most 1,024
 roots), over a table of features of hidden width that lies on the device before. Switches:
@@ -9,61 +9,40 @@ roots), over a table of features of hidden width that lies on the device before.
 reorganise  the table is grouped by node type and then by index; off: in an order that mixes types
             (where a row is, is looked up off the clock)
 merge       all relations of a layer at once; off: relation by relation
-offload     the host selects the edges of each relation as it draws them, and lays them behind one
-            another if they are merged; off: one list of edges with their relations goes to the
-            device, which selects those of each relation by a mask, as PyG does
-parallel    the host's kernels, which draw edges and lay them behind one another, with all of its
-            threads; off: with one
-pipeline    the next batch is sampled and prepared while the device computes; where that is the
-            host, by one thread: a second team of threads slows down the first
+offload     the host selects the edges of each relation as it draws them; off: one list of edges
+            with their relations, made off the clock, goes to the device, which selects those of
+            each relation by a mask, as PyG does. On a CPU this tells what selecting costs
+parallel    the host draws and merges edges with all of its threads; off: with one
+pipeline    the next batch is prepared while the device computes; where that is the host, by one
+            thread: a second team of threads slows down the first
 
-Without ``offload`` the list that the device selects from is made off the clock: a sampler without
-relations would have it at once. All sides draw by relation, so what such a sampler would save is on
-no side. On a CPU the device is the host, and ``offload`` tells what selecting costs.
-
-Sides take turns epoch by epoch in rotated order; a ratio is that of two sides' epochs of a round,
-with its interval over rounds. All sides have to come to the same loss.
-Writes ``DIR/hifuse_ablation.json`` and prints a table.
+A line has the seconds of an epoch; ``R+M`` over ``none`` 1.5 means that it is 1.5x faster. All
+sides have to come to the same loss.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba
-import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
-from torch.nn import functional
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.layers.sides import merge_hops
-from benchmarks.paper.tables import ratio_text
-from benchmarks.typed_batches import MeasureRequest, ask, header, layer_configs
+from benchmarks.layers.batches import Workload, open_workload, parse
+from benchmarks.layers.sides import HopperSide
+from benchmarks.rounds import Results, take_turns
 from hopper.bench.parity import UNSETTLED_LIMIT
 from hopper.device_copies import to_device
-from hopper.engines import Request
-from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models.relational import HGNN
-from hopper.paired_ratio import paired_ratio
-from hopper.partition import PartitionedGraph
 from hopper.train.rank import use_threads
 
-RESULT_FILE = "hifuse_ablation.json"
 SWITCHES = ("reorganise", "merge", "offload", "parallel", "pipeline")
 SIDES: dict[str, tuple[str, ...]] = {
     "none": (),
@@ -78,10 +57,7 @@ SIDES: dict[str, tuple[str, ...]] = {
 
 
 class EdgeList(NamedTuple):
-    """All edges of a hop on the host, with their relations.
-
-    sources, destinations, kinds: [edges] int64; kinds are places in ``relations``.
-    """
+    """All edges of a hop on the host, [edges] each; ``kinds`` are places in ``relations``."""
 
     relations: list[Relation]
     sources: Tensor
@@ -90,90 +66,39 @@ class EdgeList(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The parts of a batch that are ready before it is computed."""
+    """What of a batch is ready before it is computed; no ``blocks`` where the device selects."""
 
     subgraph: Subgraph
-    places: dict[str, Tensor]
     blocks: list[TypedBlocks] | None
-    """None where the device is to select edges of ``lists``"""
+    places: dict[str, Tensor]
     lists: list[EdgeList]
 
 
-class Workload:
-    """A graph, its features on the device, and the epoch's batches."""
+class Table:
+    """Rows of all nodes on the device, in an order by type or in one that mixes types."""
 
-    def __init__(
-        self, path: Path, model: str, hidden: int, batches: int, device: torch.device
-    ) -> None:
-        self.graph = PartitionedGraph.open(path)
-        self.device = device
-        configs = layer_configs(path, model, hidden)
-        schema = self.graph.schema
-        self.models: dict[bool, HGNN] = {}
-        for merge, config in configs.items():
-            built = make_model(Request(config, self.graph)).to(device)
-            assert isinstance(built, HGNN)
-            self.models[merge] = built
-        request = Request(configs[True], self.graph)
-        self.sampler = make_sampler(request)
-        schedule = make_schedule(request, 1)
-        count = min(batches or schedule.iterations, schedule.iterations)
-        self.roots = [schedule.batch(0, index).roots for index in range(count)]
-        target = schema.target_type()
-        generator = torch.Generator().manual_seed(0)
-        self.labels = [
-            torch.randint(schema.labels[target].classes, (roots.size,), generator=generator).to(
-                device
-            )
-            for roots in self.roots
-        ]
-        counts = {node_type: kind.count for node_type, kind in schema.node_types.items()}
+    def __init__(self, work: Workload, *, reorganised: bool) -> None:
+        counts = {name: kind.count for name, kind in work.graph.schema.node_types.items()}
         starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
-        table = torch.randn(sum(counts.values()), hidden, generator=generator)
-        self._starts = starts
-        # The same rows in two orders: a row's place is its number, or that number's place.
-        self._mixed = torch.randperm(len(table), generator=generator)
-        mixed = torch.empty_like(table)
-        mixed[self._mixed] = table
-        self._tables = {True: table.to(device), False: mixed.to(device)}
-        # No side's clock runs during these.
-        batches_of = [
-            self.sampler.sample(roots, 0, index) for index, roots in enumerate(self.roots)
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(sum(counts.values()), work.hidden, generator=generator)
+        order = torch.arange(len(rows))
+        if not reorganised:
+            order = torch.randperm(len(rows), generator=generator)
+        # A node's row is the same in both orders.
+        self._rows = torch.empty_like(rows).index_copy_(0, order, rows).to(work.device)
+        self.places = [
+            {name: order[torch.from_numpy(ids) + starts[name]] for name, ids in batch.nodes.items()}
+            for batch in work.batches
         ]
-        self.places = {
-            reorganised: [
-                self._group_places(subgraph, reorganised=reorganised) for subgraph in batches_of
-            ]
-            for reorganised in (False, True)
-        }
-        self.lists = [[list_edges(hop) for hop in batch.typed_blocks()] for batch in batches_of]
+        """by batch and type, [nodes] int64: where its rows are"""
 
-    def _group_places(self, subgraph: Subgraph, *, reorganised: bool) -> dict[str, Tensor]:
-        """Return by type, [nodes] int64, where the table on the device has the rows of a batch."""
-        places_by_type = {}
-        for node_type, ids in subgraph.nodes.items():
-            places_by_type[node_type] = torch.from_numpy(ids) + self._starts[node_type]
-            if not reorganised:
-                places_by_type[node_type] = self._mixed.index_select(0, places_by_type[node_type])
-        return places_by_type
-
-    def rows(self, places: Mapping[str, Tensor], *, reorganised: bool) -> dict[str, Tensor]:
+    def read(self, places: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the rows at some places by type, [nodes, hidden]."""
-        table = self._tables[reorganised]
+        device = self._rows.device
         return {
-            node_type: table.index_select(0, to_device(rows, self.device))
-            for node_type, rows in places.items()
-        }
-
-    def describe(self) -> dict[str, Any]:
-        """Return the graph and its batches in numbers."""
-        schema = self.graph.schema
-        return {
-            "graph": schema.name,
-            "relations": len(schema.relations),
-            "node_types": len(schema.node_types),
-            "batches": len(self.roots),
-            "roots": [int(roots.size) for roots in self.roots],
+            name: self._rows.index_select(0, to_device(rows, device))
+            for name, rows in places.items()
         }
 
 
@@ -196,63 +121,49 @@ def select_blocks(
     parts = []
     for hop, edges in zip(subgraph.typed_blocks(device), lists, strict=True):
         sources, destinations, kinds = (to_device(array, device) for array in edges[1:])
-        places = {}
+        selected = {}
         for number, relation in enumerate(edges.relations):
-            mask = kinds == number
+            mask, block = kinds == number, hop.blocks[relation]
             counts = torch.bincount(destinations[mask], minlength=hop.destinations[relation.dst])
-            block = hop.blocks[relation]
-            places[relation] = Block(
-                block.num_src,
-                block.num_dst,
-                torch.cat((counts.new_zeros(1), counts.cumsum(0))),
-                sources[mask],
-                relation,
-                block.positions,
-                block.src,
-                block.dst,
-            )
-        parts.append(replace(hop, blocks=places, prepared={}))
+            indptr = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+            selected[relation] = Block(
+                block.num_src, block.num_dst, indptr, sources[mask], relation, block.positions,
+                block.src, block.dst,
+            )  # fmt: skip
+        parts.append(replace(hop, blocks=selected, prepared={}))
     return parts
 
 
 class Epochs:
     """One side: an epoch of its switches; ``ahead`` is what prepares batches meanwhile."""
 
-    def __init__(self, work: Workload, on: Sequence[str], ahead: ThreadPoolExecutor) -> None:
-        self._work = work
-        self._on = frozenset(on)
-        self._ahead = ahead
-        self._model = work.models["merge" in self._on]
-        is_alone = "pipeline" not in self._on or work.device.type != "cpu"
-        self._threads = numba.get_num_threads() if "parallel" in self._on and is_alone else 1
+    def __init__(
+        self, work: Workload, lists: list[list[EdgeList]], on: Sequence[str], table: Table,
+        ahead: ThreadPoolExecutor,
+    ) -> None:  # fmt: skip
+        self._work, self._lists, self._on, self._table, self._ahead = work, lists, on, table, ahead
+        self._side = HopperSide(work, merge="merge" in on)
+        is_alone = "pipeline" not in on or work.device.type != "cpu"
+        self._threads = numba.get_num_threads() if "parallel" in on and is_alone else 1
+        self.loss = 0.0
 
-    def run(self) -> tuple[float, float]:
-        """Return the seconds of an epoch, and the sum of its losses."""
-        work = self._work
+    def run(self, _: int) -> None:
+        """Compute an epoch. Its loss is added up on the device, so that the host need not wait."""
+        work, threads = self._work, numba.get_num_threads()
         total = torch.zeros((), device=work.device)
-        began = time.perf_counter()
         for index, batch in enumerate(self._batches()):
             blocks = batch.blocks or select_blocks(batch.subgraph, batch.lists, work.device)
-            rows = work.rows(batch.places, reorganised="reorganise" in self._on)
-            # The loss is added up on the device, so that the host need not wait for it.
-            total += self._step(blocks, rows, work.labels[index])
-        if work.device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - began, float(total)
-
-    def _step(
-        self, blocks: list[TypedBlocks], rows: Mapping[str, Tensor], labels: Tensor
-    ) -> Tensor:
-        model, h = self._model, dict(rows)
-        model.zero_grad(set_to_none=True)
-        for index, hop in enumerate(blocks):
-            h = model.relation_layer(index)(hop, h)
-        loss = functional.cross_entropy(model.head(h[model.target]), labels, reduction="sum")
-        loss.backward()
-        return loss.detach()
+            self._side.parameters.zero_grad(set_to_none=True)
+            logits = self._side.logits(self._table.read(batch.places), blocks)
+            loss = work.loss(logits, index)
+            loss.backward()
+            total += loss.detach()
+        work.wait_for_device()
+        self.loss = float(total)
+        numba.set_num_threads(threads)
 
     def _batches(self) -> Iterator[Batch]:
-        turns = range(len(self._work.roots))
+        turns = range(len(self._work.batches))
         if "pipeline" not in self._on:
             yield from map(self._prepare, turns)
             return
@@ -264,82 +175,37 @@ class Epochs:
             yield ready
 
     def _prepare(self, index: int) -> Batch:
-        work = self._work
         numba.set_num_threads(self._threads)
-        subgraph = work.sampler.sample(work.roots[index], 0, index)
-        places = work.places["reorganise" in self._on][index]
+        subgraph, places = self._work.sample(index), self._table.places[index]
         if "offload" not in self._on:
-            return Batch(subgraph, places, None, work.lists[index])
-        blocks = subgraph.typed_blocks(work.device)
-        if "merge" in self._on:
-            merge_hops(self._model, blocks)
-        return Batch(subgraph, places, blocks, [])
-
-
-def compare(
-    request: MeasureRequest, path: Path, model: str, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Measure a graph and model: seconds of every side and round, and ratios over "none"."""
-    work = Workload(path, model, request.hidden, request.batches, request.device)
-    names, threads = list(SIDES), numba.get_num_threads()
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    losses: dict[str, float] = {}
-    # One thread for all rounds, as a trainer has one for all epochs.
-    with ThreadPoolExecutor(1) as ahead:
-        sides = {name: Epochs(work, on, ahead) for name, on in SIDES.items()}
-        for turn in range(-1, request.rounds):
-            start = turn % len(names)
-            for name in [*names[start:], *names[:start]]:
-                gc.disable()
-                spent, losses[name] = sides[name].run()
-                gc.enable()
-                numba.set_num_threads(threads)
-                if turn >= 0:
-                    seconds[name].append(spent)
-    reference = losses[names[0]]
-    differences = {name: abs(loss - reference) / abs(reference) for name, loss in losses.items()}
-    if max(differences.values()) > UNSETTLED_LIMIT:
-        raise RuntimeError(f"{work.graph.schema.name} {model}: losses differ by {differences}")
-    ratios = {name: asdict(paired_ratio(seconds[names[0]], seconds[name])) for name in names[1:]}
-    say(
-        f"{work.graph.schema.name} {model}: "
-        + ", ".join(f"{name} {ratio['mean']:.2f}" for name, ratio in ratios.items())
-    )
-    return {
-        "model": model,
-        **work.describe(),
-        "seconds": seconds,
-        "times_faster_than_none": ratios,
-        "losses_differ_by": differences,
-    }
-
-
-def run(request: MeasureRequest) -> None:
-    """Compare, print and write."""
-    console = Console()
-    result = header(request.device, request.rounds) | {"hidden": request.hidden, "sides": SIDES}
-    cells: list[dict[str, Any]] = []
-    for path, model in request.cells():
-        cells.append(compare(request, path, model, console.print))
-        # Results so far stay if time runs out.
-        request.write(RESULT_FILE, result | {"cells": cells})
-    table = Table(title="times as fast as with none (95 % interval)", title_justify="left")
-    for heading in ("graph", "relations", "model", "none, s", *list(SIDES)[1:]):
-        table.add_column(heading)
-    for cell in cells:
-        ratio_texts = map(ratio_text, cell["times_faster_than_none"].values())
-        mean = np.mean(cell["seconds"]["none"])
-        table.add_row(
-            cell["graph"], str(cell["relations"]), cell["model"], f"{mean:.2f}", *ratio_texts
-        )
-    console.print(table)
+            return Batch(subgraph, None, places, self._lists[index])
+        return Batch(subgraph, self._side.prepare(index, subgraph), places, [])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0 if every graph was measured."""
-    request = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat", rounds=3, batches=8)
+    """Run the command line."""
+    options, cells = parse(arguments, __doc__, models="rgcn,rgat", batches=8)
     use_threads(0)
-    run(request)
+    results = Results("hifuse-ablation", options.out)
+    for path, model in cells:
+        work = open_workload(options, path, model)
+        lists = [[list_edges(hop) for hop in batch.typed_blocks()] for batch in work.batches]
+        tables = {
+            reorganised: Table(work, reorganised=reorganised) for reorganised in (False, True)
+        }
+        # One thread for all rounds, as a trainer has one for all epochs.
+        with ThreadPoolExecutor(1) as ahead:
+            sides = {
+                name: Epochs(work, lists, on, tables["reorganise" in on], ahead)
+                for name, on in SIDES.items()
+            }
+            measured = take_turns({n: side.run for n, side in sides.items()}, options.rounds)
+        expected = sides["none"].loss
+        for name, side in sides.items():
+            if abs(side.loss - expected) > UNSETTLED_LIMIT * abs(expected):
+                raise SystemExit(f"{path.name}, {model}, {name}: loss {side.loss}, not {expected}")
+        cell = f"{work.graph.schema.name}, {model}, hidden {work.hidden}, {options.device.type}"
+        results.add(cell, measured, {name: ["none"] for name in SIDES if name != "none"})
     return 0
 
 

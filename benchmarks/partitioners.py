@@ -1,226 +1,132 @@
-"""Partitions by several methods side by side: locality, cut, balance, time and memory.
+"""Partitions by several methods side by side: seconds, memory, cut, locality, bytes; DGL's too.
 
-usage: python benchmarks/partitioners.py --out DIR [--servers 2,4,8] [--methods metis,stream,random]
-                                         [--memory-limit SIZE] [--costs-only] [--rounds R]
-                                         [PRESET:SCALE | GRAPH ...]
+usage: python -m benchmarks.partitioners --out DIR [--servers 2,4,8] [--methods metis,stream,random]
+           [--memory-limit SIZE] [--locality-roots N] [PRESET:SCALE | GRAPH ...]
 
 Presets are made in a temporary folder of --out and removed afterwards, and so is every partition.
-Seconds run until everything is on the disk. With --costs-only locality is not measured, and the
-methods take turns for R rounds: what dividing whole relations (method meta) is compared by.
-Memory is polled every 20 ms, METIS's own process included, and split into what is the process's
-own and what are pages of mapped files, which the kernel drops when memory is short. Writes
-``partitioners.json``.
+``--methods`` also knows ``meta``, ``ray:N`` (random, by tasks of Ray, N at a time; it has to write
+what ``random`` does) and ``dgl-random`` and ``dgl-metis``, which are DGL's ``partition_graph``. A
+cell is a graph and a number of servers. Lines have the seconds until everything is on the disk,
+those of deciding where nodes go (``assign seconds``), the most MiB of all processes at once, pages
+of mapped files apart (``own MiB``), and of each method the share of edges cut, the imbalance of
+nodes (most over mean), R_micro, and the MiB that no hard link saves.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import psutil
-from rich.console import Console
-from rich.table import Table
+from benchmarks.processes import HOPPER, run_measured
+from benchmarks.rounds import Results, make_parser, take_turns
+from hopper.graph.synthesise import make
+from hopper.partition.checksums import read_division
 
-from hopper.bench.machine import commit, machine, versions
-from hopper.bench.results import format_result
-from hopper.whole_files import write_text
-
-DEFAULT = ("arxiv-like:1", "products-like:0.2", "uk-like:0.1")
-_POLL = 0.02
+DEFAULT = ["arxiv-like:1", "products-like:0.2", "uk-like:0.1"]
+BASELINE = "metis"
+_DGL = Path(__file__).parent / "peers" / "distdgl_partition.py"
 
 
-@dataclass
-class MemoryPeaks:
-    """Peaks since the last phase ended, and those of every phase that has."""
+class Partitioner:
+    """Divides a graph by a method, and keeps what the last division was."""
 
-    private: int = 0
-    mapped: int = 0
-    phases: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    def poll(self, process: psutil.Process) -> None:
-        """Sample the memory of a process and of its children."""
-        private = mapped = 0
-        try:
-            for member in [process, *process.children(recursive=True)]:
-                memory = member.memory_info()
-                mapped += memory.shared
-                private += memory.rss - memory.shared
-        except psutil.NoSuchProcess:
+    def __init__(
+        self, graph: Path, method: str, servers: int, work: Path, words: list[str]
+    ) -> None:
+        self._graph, self._out, self._log = graph, work / "parts", work / "partition.log"
+        self.division = ""
+        self.facts: dict[str, float] = {}
+        if method.startswith("dgl-"):
+            self._command = [sys.executable, str(_DGL), str(graph), str(self._out)]
+            self._command += [method.removeprefix("dgl-"), str(servers)]
             return
-        self.private, self.mapped = max(self.private, private), max(self.mapped, mapped)
+        name, _, workers = method.partition(":")
+        self._command = [*HOPPER, "partition", str(graph), "--out", str(self._out), "--json"]
+        self._command += ["--servers", str(servers), "--method", "random" if workers else name]
+        # Dividing whole relations measures no locality, and needs no memory that grows.
+        self._command += words if name != "meta" else []
+        self._command += ["--on", "ray", "--workers", workers] if workers else []
 
-    def close(self, line: str) -> None:
-        """Store a phase, whose end the line "name: seconds s" tells."""
-        name, _, seconds = line.strip().rpartition(": ")
-        if name and seconds.endswith(" s"):
-            self.phases[name] = {
-                "seconds": float(seconds[:-2]),
-                "own_mib": round(self.private / 2**20, 1),
-                "mapped_mib": round(self.mapped / 2**20, 1),
-            }
-            self.private = self.mapped = 0
+    def __call__(self, part: int = 0) -> dict[str, float]:
+        """Divide once, and remove what was written."""
+        try:
+            measured = run_measured(self._command, self._log)
+            os.sync()
+            log = self._log.read_text()
+            phases = re.findall(r"^(?!number|write|measure)\w.*: ([\d.]+) s$", log, re.MULTILINE)
+            if "--json" in self._command:
+                measured["assign seconds"] = sum(map(float, phases))
+                self.division = read_division(self._out)
+                start = log.index("\n{") + 1 if "\n{" in log else 0
+                self._describe(json.JSONDecoder().raw_decode(log, start)[0])
+        finally:
+            shutil.rmtree(self._out, ignore_errors=True)
+        return measured
 
-
-def partition(graph: Path, method: str, servers: int, out: Path, *options: str) -> dict[str, Any]:
-    """Run ``hopper partition`` once and remove what it wrote.
-
-    Raises
-    ------
-    RuntimeError: it failed; its last words are quoted.
-    """
-    command = [sys.executable, "-m", "hopper.cli", "partition", str(graph), "--servers"]
-    command += [str(servers), "--method", method, "--out", str(out), "--json", *options]
-    peaks, words, start = MemoryPeaks(), [], time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-
-        def listen(lines: IO[bytes]) -> None:
-            for line in lines:
-                words.append(line.decode())
-                peaks.close(words[-1])
-
-        listener = threading.Thread(target=listen, args=(process.stderr,))
-        listener.start()
-        watched_process = psutil.Process(process.pid)
-        while process.poll() is None:
-            peaks.poll(watched_process)
-            time.sleep(_POLL)
-        listener.join()
-        printed = process.stdout.read()
-    os.sync()
-    seconds = time.perf_counter() - start
-    files = [file.stat() for file in out.rglob("*") if file.is_file()]
-    # A hard link is not counted as a second file.
-    linked = {file.stat().st_ino for file in graph.rglob("*") if file.is_file()}
-    sizes = {file.st_ino: file.st_size for file in files if file.st_ino not in linked}
-    shutil.rmtree(out, ignore_errors=True)
-    if process.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {words[-1:]}")
-    description = json.loads(printed)
-    keys = ("edge_cut", "balance", "locality", "memory_estimate_bytes", "backend")
-    return {
-        "method": method,
-        "servers": servers,
-        "seconds": round(seconds, 2),
-        "own_mib": max(phase["own_mib"] for phase in peaks.phases.values()),
-        "assign_seconds": assign_seconds(peaks.phases),
-        "phases": peaks.phases,
-        "stored_bytes": sum(file.st_size for file in files),
-        "written_bytes": sum(sizes.values()),
-        **{name: description.get(name) for name in keys},
-    }
+    def _describe(self, description: dict[str, Any]) -> None:
+        # A hard link to the graph's file takes no space.
+        linked = {file.stat().st_ino for file in self._graph.rglob("*")}
+        files = {file.stat() for file in self._out.rglob("*") if file.is_file()}
+        self.facts = {
+            "edge cut": description["edge_cut"],
+            "imbalance of nodes": description["balance"]["nodes"],
+            "written MiB": sum(f.st_size for f in files if f.st_ino not in linked) / 2**20,
+        }
+        if description.get("locality"):
+            self.facts["R_micro"] = description["locality"]["micrograph"]
 
 
-def prepare(name: str, folder: Path) -> Path:
-    """Open the graph directory of a path, or make one of a preset and scale."""
+def compare(
+    results: Results, graph: Path, servers: int, methods: Sequence[str], words: list[str],
+    rounds: int, work: Path,
+) -> None:  # fmt: skip
+    """Measure a cell, and add it to the results."""
+    sides = {method: Partitioner(graph, method, servers, work, words) for method in methods}
+    measured = take_turns(sides, rounds, warm_up=0)
+    against = {method: [BASELINE] for method in methods if method != BASELINE and BASELINE in sides}
+    facts = [(method, *fact) for method, side in sides.items() for fact in side.facts.items()]
+    results.add(f"{graph.name}, {servers} servers", measured, against, facts)
+    same = {side.division for method, side in sides.items() if re.match("random|ray:", method)}
+    if len(same) > 1:
+        raise SystemExit("ray: its division is not that of random")
+
+
+def open_graph(name: str, folder: Path) -> Path:
+    """Return the graph directory of a path, or make one of a preset and scale."""
     if Path(name).is_dir():
         return Path(name)
     preset, _, scale = name.partition(":")
-    graph = folder / preset
-    command = [sys.executable, "-m", "hopper.cli", "dataset", "make", preset, "--scale", scale]
-    subprocess.run([*command, "--out", str(graph)], check=True, stdout=subprocess.DEVNULL)
-    return graph
+    make(preset, folder / name, scale=float(scale or 1))
+    return folder / name
 
 
-def assign_seconds(phases: dict[str, dict[str, float]]) -> float:
-    """Return the seconds that deciding where nodes go takes, without writing and measuring."""
-    overhead = ("number", "write", "measure")
-    assigned = (phase["seconds"] for name, phase in phases.items() if not name.startswith(overhead))
-    return round(sum(assigned), 1)
-
-
-def show(results: dict[str, list[dict[str, Any]]]) -> None:
-    """Print a row for each partition."""
-    table = Table(title="partitions")
-    headings = (
-        "R_micro %",
-        "R_sub %",
-        "cut %",
-        "nodes",
-        "train",
-        "edges",
-        "assign s",
-        "all s",
-        "own MiB",
-    )
-    for heading in ("graph", "servers", "method", *headings):
-        table.add_column(heading, justify="left" if heading in ("graph", "method") else "right")
-    for graph, runs in results.items():
-        for run in runs:
-            locality, balance = run["locality"] or {}, run["balance"]
-            table.add_row(
-                graph,
-                str(run["servers"]),
-                run["method"],
-                *(
-                    f"{100 * locality[key]:.1f}" if key in locality else "-"
-                    for key in ("micrograph", "subgraph")
-                ),
-                f"{100 * run['edge_cut']:.1f}",
-                *(f"{balance[key]:.3f}" for key in ("nodes", "train", "edges")),
-                f"{run['assign_seconds']:.1f}",
-                f"{run['seconds']:.1f}",
-                f"{run['own_mib']:.0f}",
-            )
-    # No column may be cut short, even if output is piped.
-    Console(width=max(Console().width, 120)).print(table)
-
-
-def main() -> None:
-    """Measure, print a table, and write partitioners.json."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = make_parser(__doc__)
     parser.add_argument("graphs", nargs="*", metavar="PRESET:SCALE", default=DEFAULT)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--servers", default="4")
     parser.add_argument("--methods", default="metis,stream,random")
     parser.add_argument("--memory-limit", metavar="SIZE", help="as of hopper partition")
-    parser.add_argument("--costs-only", action="store_true", help="seconds and memory alone")
-    parser.add_argument("--rounds", type=int, default=1, metavar="R", help="of every method")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    of_nodes = ["--memory-limit", arguments.memory_limit] if arguments.memory_limit else []
-    if arguments.costs_only:
-        of_nodes += ["--locality-roots", "0"]
-    results: dict[str, list[dict[str, Any]]] = {}
-    for name in arguments.graphs:
-        with tempfile.TemporaryDirectory(dir=arguments.out) as temporary:
-            graph = prepare(name, Path(temporary))
-            # Paths of this machine do not belong into a result.
-            results[Path(name).name] = [
-                partition(
-                    graph,
-                    method,
-                    int(servers),
-                    Path(temporary) / "parts",
-                    # Dividing relations measures no locality, and needs no memory that grows.
-                    *([] if method == "meta" else of_nodes),
-                )
-                for _ in range(arguments.rounds)
-                for servers in arguments.servers.split(",")
-                for method in arguments.methods.split(",")
-            ]
-    show(results)
-    report = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "versions": versions(),
-        "machine": machine(),
-        "graphs": results,
-    }
-    write_text(arguments.out / "partitioners.json", format_result(report))
+    parser.add_argument("--locality-roots", default="2000", metavar="N", help="0: no locality")
+    options = parser.parse_args(arguments)
+    results = Results("partitioners", options.out)
+    words = ["--locality-roots", options.locality_roots]
+    words += ["--memory-limit", options.memory_limit] if options.memory_limit else []
+    for name in options.graphs:
+        with tempfile.TemporaryDirectory(dir=options.out) as folder:
+            graph = open_graph(name, Path(folder))
+            for servers in options.servers.split(","):
+                compare(results, graph, int(servers), options.methods.split(","), words,
+                        options.rounds, Path(folder))  # fmt: skip
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

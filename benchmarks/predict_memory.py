@@ -1,58 +1,46 @@
 """Predictions of a graph whose rows are larger than the memory of the host.
 
-usage: python benchmarks/predict_memory.py --out DIR [--work DIR] [--nodes 1200000] [--memory 1G]
+usage: python -m benchmarks.predict_memory --out DIR [--nodes 1200000] [--memory 1G] [--rounds 5]
 
 A graph of one node type with communities is made and divided, GraphSAGE of three layers is trained
-on it for an epoch, and `hopper predict --what embeddings` then runs in a cgroup that holds all of
-its processes and their page cache to ``--memory``. It is run three times: undisturbed; ended by
-kill -9 half way and begun again; and of the test nodes' labels, whose accuracy is compared with the
-run's own test score. Embeddings of all nodes have to be larger than the bound.
+on it for an epoch, and `hopper predict` then runs in a cgroup that holds all of its processes and
+their page cache to ``--memory``; embeddings of all nodes have to be larger. Sides: ``embeddings``;
+``resumed``, embeddings again after a kill -9 half way, whose files have to be the same; and
+``labels`` of the test nodes, whose accuracy has to be the run's own test score. Needs root. Lines
+have seconds, the most MiB of all processes at once, and those that are not of files.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from rich.console import Console
 
-from hopper.bench.emulate.limits import bound_hosts, ran_out_of_memory, remove_limits
-from hopper.bench.machine import benchmark_header, tell_machine
-from hopper.bench.results import format_result
+from benchmarks.processes import HOPPER, bounded_group, run_measured
+from benchmarks.rounds import Results, make_parser, positive, take_turns
 from hopper.config.bounds import parse_size
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.palette import hex_of
 from hopper.partition import partition_graph
 from hopper.predict.parts import Predictions
-from hopper.whole_files import write_text
 
 DEGREE, FEATURES, HIDDEN, CLASSES = 6, 32, 256, 8
 NEAR = 500
 """how far most neighbours are, in the order of nodes"""
 LOCAL = 0.95
 """the share of such neighbours"""
-HOPPER = [sys.executable, "-m", "hopper.cli"]
+EMBEDDINGS = ("--what=embeddings", "--format=npy", "--memory=64M")
+LABELS = ("--nodes=test", "--format=npy", "--memory=64M")
 
 
 def make_graph(work: Path, nodes: int) -> Path:
-    """Make a graph of communities. A node's class is that of most nodes around it."""
-    parts = work / "parts"
-    if parts.exists():
-        return parts
+    """Make a graph of communities and divide it. A node's class is that of most nodes around it."""
     generator = np.random.default_rng(0)
     dst = np.repeat(np.arange(nodes), DEGREE)
     src = dst + generator.integers(-NEAR, NEAR + 1, dst.size)
@@ -68,215 +56,88 @@ def make_graph(work: Path, nodes: int) -> Path:
         labels=labels,
         options=ImportOptions(split=RandomSplit(0.05, 0.01)),
     )
-    partition_graph(GraphDirectory.open(work / "graph"), parts, 1, "random")
-    return parts
+    partition_graph(GraphDirectory.open(work / "graph"), work / "parts", 1, "random")
+    return work / "parts"
 
 
-def train(work: Path, parts: Path) -> dict[str, Any]:
-    """Train one epoch. Return the run's summary and what the epoch took."""
+def train(work: Path, parts: Path) -> float:
+    """Train one epoch. Return the run's test score."""
     run = work / "run"
-    if not (run / "summary.json").exists():
-        words = ["--data.partitioned", str(parts), "--train.run_dir", str(run)]
-        words += ["--model.name", "sage", "--model.layers", "3", "--model.hidden", str(HIDDEN)]
-        words += ["--sampler.fanouts", "[10, 10, 10]", "--train.batch_size", "1024"]
-        words += ["--train.engine", "zero_hop", "--train.epochs", "1"]
-        write_text(work / "empty.toml", "")
-        subprocess.run([*HOPPER, "train", str(work / "empty.toml"), *words], check=True)
+    words = ["--data.partitioned", str(parts), "--train.run_dir", str(run)]
+    words += ["--model.name", "sage", "--model.layers", "3", "--model.hidden", str(HIDDEN)]
+    words += ["--sampler.fanouts", "[10, 10, 10]", "--train.batch_size", "1024"]
+    words += ["--train.engine", "zero_hop", "--train.epochs", "1"]
+    (work / "empty.toml").touch()
+    subprocess.run([*HOPPER, "train", str(work / "empty.toml"), *words], check=True)
     summary = json.loads((run / "summary.json").read_text())
-    epoch = json.loads((run / "epochs.jsonl").read_text().splitlines()[0])
-    return {"test": summary["scores"]["test"]["accuracy"], "epoch_seconds": epoch["seconds"]}
+    return float(summary["scores"]["test"]["accuracy"])
 
 
-class Bound:
-    """A cgroup that commands run in."""
-
-    def __init__(self, memory: int) -> None:
-        ((self.group,),) = bound_hosts(1, None, memory)
-
-    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Return a command whose processes are in the group from the first moment on."""
-        enter = f'echo $$ > "{self.group}/cgroup.procs" && exec "$@"'
-        with log.open("ab") as out:
-            return subprocess.Popen(
-                ["sh", "-c", enter, "sh", *command],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def peak(self) -> int:
-        """Return the most bytes that the group has held, page cache included."""
-        for name in ("memory.max_usage_in_bytes", "memory.peak"):
-            if (self.group / name).exists():
-                return int((self.group / name).read_text())
-        raise FileNotFoundError(f"{self.group}: tells no peak")
-
-    def own_bytes(self) -> int:
-        """Return the bytes that the group's processes hold themselves now."""
-        lines = (self.group / "memory.stat").read_text().splitlines()
-        values = dict(line.split() for line in lines)
-        return int(values.get("total_rss", values.get("anon", 0)))
-
-
-def predict(
-    bound: Bound, work: Path, name: str, words: Sequence[str], kill_after: float | None = None
-) -> dict[str, float]:
-    """Predict in the bound. Return the seconds that it takes, and the most memory its processes
-    hold themselves.
+class Prediction:
+    """Predicts in a cgroup, and checks what was written.
 
     Parameters
     ----------
-    kill_after: seconds after which all of its processes are killed.
+    score: accuracy that labels have to reach.
     """
-    command = [*HOPPER, "predict", str(work / "run"), "--out", str(work / name), *words]
-    begun, peak = time.monotonic(), 0
-    process = bound.start(command, work / f"{name}.log")
-    while process.poll() is None:
-        peak = max(peak, bound.own_bytes())
-        if kill_after is not None and time.monotonic() - begun > kill_after:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            _end_all(bound)
-            return {"seconds": time.monotonic() - begun, "own_bytes": peak}
-        time.sleep(0.2)
-    if process.returncode or ran_out_of_memory([bound.group]):
-        raise SystemExit(f"{command}: ended with {process.returncode}; see {work / name}.log")
-    return {"seconds": time.monotonic() - begun, "own_bytes": peak}
+
+    def __init__(self, work: Path, group: Path, score: float) -> None:
+        self._work, self._group, self._score = work, group, score
+        self._labels = GraphDirectory.open(work / "graph").labels("node")
+
+    def embeddings(self, _: int) -> dict[str, float]:
+        """Predict undisturbed."""
+        shutil.rmtree(self._work / "whole", ignore_errors=True)
+        return self._predict("whole", EMBEDDINGS)
+
+    def resumed(self, _: int) -> dict[str, float]:
+        """Go on after a kill half way of :meth:`embeddings`."""
+        half = self.embeddings(0)["seconds"] / 2
+        self._predict("killed", EMBEDDINGS, half)
+        measured = self._predict("killed", EMBEDDINGS)
+        whole, killed = (
+            {file.name: file.read_bytes() for file in (self._work / name).glob("*.npy")}
+            for name in ("whole", "killed")
+        )
+        if whole != killed:
+            raise SystemExit("a resumed prediction wrote other files")
+        shutil.rmtree(self._work / "killed")
+        return measured
+
+    def labels(self, _: int) -> dict[str, float]:
+        """Predict labels of the test nodes."""
+        measured = self._predict("labels", LABELS)
+        predictions = Predictions.open(self._work / "labels")
+        accuracy = float((predictions.values == self._labels[predictions.ids]).mean())
+        if abs(accuracy - self._score) > 1e-4:
+            raise SystemExit(f"labels have an accuracy of {accuracy}, the run of {self._score}")
+        shutil.rmtree(self._work / "labels")
+        return measured
+
+    def _predict(
+        self, name: str, words: Sequence[str], kill_after: float = float("inf")
+    ) -> dict[str, float]:
+        command = [*HOPPER, "predict", str(self._work / "run"), "--out", str(self._work / name)]
+        log = self._work / f"{name}.log"
+        return run_measured([*command, *words], log, group=self._group, kill_after=kill_after)
 
 
-def _end_all(bound: Bound) -> None:
-    """Kill what is left in the group. Ranks are in sessions of their own."""
-    while pids := (bound.group / "cgroup.procs").read_text().split():
-        for pid in pids:
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(0.1)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Return the checksum of every part by name."""
-    result = {}
-    for file in sorted(folder.glob("*.npy")):
-        with file.open("rb") as stream:
-            result[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return result
-
-
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train, and predict under the bound."""
-    work, memory = options.work, parse_size(options.memory, "--memory")
-    embeddings = options.nodes * HIDDEN * 4
-    if embeddings <= memory:
-        raise SystemExit(f"--nodes: embeddings of {embeddings} bytes are not larger than --memory")
-    work.mkdir(parents=True, exist_ok=True)
-    parts = make_graph(work, options.nodes)
-    trained = train(work, parts)
-    bound = Bound(memory)
-    words = ("--what=embeddings", "--format=npy", "--memory=64M")
-    try:
-        whole = predict(bound, work, "whole", words)
-        killed = predict(bound, work, "killed", words, kill_after=whole["seconds"] / 2)
-        resumed = predict(bound, work, "killed", words)
-        labels = predict(bound, work, "labels", ("--nodes=test", "--format=npy", "--memory=64M"))
-        peak = bound.peak()
-    finally:
-        remove_limits()
-    predictions, graph = Predictions.open(work / "labels"), GraphDirectory.open(work / "graph")
-    accuracy = float((predictions.values == graph.labels("node")[predictions.ids]).mean())
-    return {
-        **benchmark_header("predict_memory"),
-        "nodes": options.nodes,
-        "edges": options.nodes * DEGREE,
-        "hidden": HIDDEN,
-        "bound_bytes": memory,
-        "embeddings_bytes": embeddings,
-        "peak_bytes": peak,
-        "epoch": trained["epoch_seconds"],
-        "roots_of_an_epoch": int(graph.schema.splits["train"]),
-        "whole": whole,
-        "killed": killed,
-        "resumed": resumed,
-        "labels": labels,
-        "same_files": digests(work / "whole") == digests(work / "killed"),
-        "accuracy": accuracy,
-        "accuracy_of_the_run": trained["test"],
-    }
-
-
-def page(result: dict[str, Any]) -> str:
-    """Write a page of the result, in Markdown."""
-    mib = {
-        name: f"{result[name] / 2**20:,.0f}"
-        for name in ("bound_bytes", "embeddings_bytes", "peak_bytes")
-    }
-    largest = max(result[name]["own_bytes"] for name in ("whole", "killed", "resumed", "labels"))
-    same_text = "the same, bit for bit" if result["same_files"] else "NOT THE SAME"
-    lines = [
-        "# Predictions larger than memory",
-        "",
-        "`python benchmarks/predict_memory.py --out DIR`",
-        "",
-        f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}",
-        f"- {result['nodes']:,} nodes, {result['edges']:,} edges, one server; GraphSAGE of 3 "
-        f"layers, hidden {result['hidden']}",
-        f"- all processes and their page cache in {mib['bound_bytes']} MiB",
-        "",
-        "![Memory](picture.webp)",
-        "",
-        "| what | |",
-        "|---|---:|",
-        f"| embeddings of all nodes, MiB | {mib['embeddings_bytes']} |",
-        f"| most that all processes held at once, page cache included, MiB | {mib['peak_bytes']} |",
-        f"| of which their own, MiB | {largest / 2**20:,.0f} |",
-        f"| embeddings of all nodes, s | {result['whole']['seconds']:.1f} |",
-        f"| killed after, s | {result['killed']['seconds']:.1f} |",
-        f"| gone on, s | {result['resumed']['seconds']:.1f} |",
-        f"| files after that | {same_text} |",
-        f"| labels of the test nodes, s | {result['labels']['seconds']:.1f} |",
-        f"| an epoch of {result['roots_of_an_epoch']:,} roots, without a bound, s | "
-        f"{result['epoch']:.1f} |",
-        f"| accuracy of these labels, % | {100 * result['accuracy']:.4f} |",
-        f"| the run's own test score, % | {100 * result['accuracy_of_the_run']:.4f} |",
-    ]
-    return "\n".join([*lines, ""])
-
-
-def draw(result: dict[str, Any], file: Path) -> None:
-    """Draw how much memory there is, and what held it."""
-    largest = max(result[name]["own_bytes"] for name in ("whole", "killed", "resumed", "labels"))
-    bars = {
-        "embeddings": result["embeddings_bytes"],
-        "held, page cache included": result["peak_bytes"],
-        "held by processes": largest,
-    }
-    figure = Figure((7, 2.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    names = list(bars)[::-1]
-    axes.barh(names, [bars[name] / 2**20 for name in names], color=hex_of("blue"))
-    axes.axvline(result["bound_bytes"] / 2**20, color=hex_of("red"), label="bound")
-    axes.set_xlabel("MiB")
-    axes.legend(loc="lower right")
-    figure.savefig(file, dpi=110)
-
-
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("predict-memory-work"))
-    parser.add_argument("--nodes", type=int, default=1_200_000)
+    parser = make_parser(__doc__)
+    parser.add_argument("--nodes", type=positive, default=1_200_000)
     parser.add_argument("--memory", default="1G", help="of all processes and their page cache")
-    options = parser.parse_args(argv)
-    result = measure(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / "result.json", format_result(result))
-    write_text(options.out / "README.md", page(result))
-    draw(result, options.out / "picture.webp")
-    shutil.rmtree(options.work)
-    Console().print(page(result), markup=False)
+    options = parser.parse_args(arguments)
+    memory, rows = parse_size(options.memory, "--memory"), options.nodes * HIDDEN * 4
+    if rows <= memory:
+        parser.error(f"--nodes: embeddings of {rows} bytes are not larger than --memory")
+    results = Results("predict-memory", options.out)
+    with tempfile.TemporaryDirectory(dir=options.out) as name, bounded_group(memory) as group:
+        work = Path(name)
+        prediction = Prediction(work, group, train(work, make_graph(work, options.nodes)))
+        sides = {side: getattr(prediction, side) for side in ("embeddings", "resumed", "labels")}
+        measured = take_turns(sides, options.rounds, warm_up=0)
+    results.add(f"{options.nodes} nodes in {options.memory}", measured)
     return 0
 
 

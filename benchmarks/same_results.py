@@ -1,6 +1,6 @@
 """What fixed configurations train, in float64, to be compared after a change to how it is done.
 
-usage: python benchmarks/same_results.py --out DIR [--against DIR] [--only WORDS]
+usage: python -m benchmarks.same_results --out DIR [--against DIR] [--only WORDS]
 
 Every engine, on graphs of one type and of several, with dropout, merging, learnable rows, caches,
 other samplers, a resumed run and trials, on one to four servers, with one and two ranks each. For
@@ -235,7 +235,7 @@ def _page(result: dict[str, Any]) -> list[str]:
         "",
         f"- {result['when'][:10]}, commit `{result['commit'][:12]}`; "
         f"{tell_machine(result['machine'])}",
-        "- `python benchmarks/same_results.py --out DIR`; `--against` this folder compares",
+        "- `python -m benchmarks.same_results --out DIR`; `--against` this folder compares",
         "",
         "| configuration | loss, first and last | scores | kB sent | tensors kept |",
         "|---|---:|---:|---:|---:|",
@@ -336,7 +336,7 @@ def _tell_comparison(
     yield f"# Fixed configurations: commit `{result['commit'][:12]}` after `{before[:12]}`"
     yield ""
     yield f"- {result['when'][:10]}; {tell_machine(result['machine'])}; float64"
-    yield f"- `python benchmarks/same_results.py --out DIR --against {against.name}`"
+    yield f"- `python -m benchmarks.same_results --out DIR --against {against.name}`"
     yield (
         "- largest relative differences of losses, of recorded gradients and the best model, and "
         "of scores; bytes that servers sent, of all causes"

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Self
 
 Alter = Callable[[bytes, int], bytes]
 PIECE = 65536
@@ -38,7 +39,7 @@ class TcpProxy:
         self._pool = ThreadPoolExecutor(64)
         self._ended = threading.Event()
 
-    def __enter__(self) -> TcpProxy:
+    def __enter__(self) -> Self:
         self._pool.submit(self._accept)
         return self
 

@@ -1,1 +1,1 @@
-"""Fault injection: what runs, feature servers and files have to stand (``hopper bench faults``)."""
+"""Fault injection: what runs, feature servers and commands have to stand."""

@@ -7,181 +7,143 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import numpy as np
 import psutil
 
-from benchmarks.faults.good_client import GoodClient
-from benchmarks.faults.senseless import STREAMS, UNKNOWN, Requests
-from benchmarks.faults.serving import serving
-from benchmarks.faults.strangers import LOCAL, Strangers
+from benchmarks.faults.hostile_clients import LOCAL, HostileClients
+from benchmarks.faults.load import GoodClient, read_chunks
+from benchmarks.faults.malformed_requests import STREAMS, UNKNOWN, Requests
+from benchmarks.faults.outcomes import WRONG, Outcome
+from benchmarks.faults.watched import serving
+from benchmarks.rounds import Results
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard
 from cache_server.wire import CHECK, DESCRIBE
 
 CLIENTS: Final = 4
-_SAMPLES: Final = 60
 _LIMIT: Final = 30.0
-_ALONE_SECONDS: Final = 5.0
 _SETTLE_SECONDS: Final = 2.0
+_GOOD_IDS: Final = 20
 _MOST_GROWTH_MIB: Final = 8.0
-"""between two fifths of the requests, at the lowest of each"""
+"""between the last two fifths of the requests, at the lowest of each"""
 _LARGE_IDS: Final = 20_000
 _ANSWERS: Final = {
     grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED,
 }  # fmt: skip
 """how a request may end; others mean that nobody answered it"""
+_GOOD: Final = "a client with valid requests"
 
 
 def send_bad_requests(
-    partitioned: Path, count: int, seed: int, advance: Callable[[int], None]
-) -> dict[str, Any]:
-    """Send requests to server 0 of a partitioned directory, one in ten of them a good one.
+    partitioned: Path, count: int, seed: int, results: Results, alone_seconds: float = 5.0
+) -> Iterator[Outcome]:
+    """Send requests to server 0 of a directory with partitioned topology, one in ten of them good.
 
-    Parameters
-    ----------
-    partitioned: with partitioned topology.
-    advance: told how many have been answered since the last time.
-
-    Returns
-    -------
-    Counts by kind and status, memory over time in MiB, latencies of a client that sends good
-    requests alone, by itself and beside all the others, and ``wrong``, a line each.
+    Hostile clients and one with valid requests alone are there meanwhile. ``results`` gets the
+    latter's latencies, by itself and beside all others, and what the server holds before and after.
     """
+    begun, facts = time.monotonic(), list[tuple[str, str, float]]()
     with serving(partitioned, 0, partitioned / "port.json") as (process, address):
-        result = _abuse(process, address, partitioned, count, seed, advance)
-        process.send_signal(signal.SIGTERM)
-        begun = time.monotonic()
-        try:
-            errors = process.communicate(timeout=_LIMIT)[1]
-        except subprocess.TimeoutExpired:
-            errors = "it did not end"
-        result["end"] = {"exit_code": process.returncode, "seconds": time.monotonic() - begun}
+        server, shard = psutil.Process(process.pid), Shard.open(partitioned / "server-0")
+        good = GoodClient(address, partitioned / "server-0", seed + CLIENTS, ids=_GOOD_IDS)
+        with _asking(good):
+            time.sleep(alone_seconds)
+        facts += _tell_latencies("by itself", good)
+        facts += (before := _state("before", server))
+        clients = [_Client(address, Requests(shard, seed + number)) for number in range(CLIENTS)]
+        request = Requests(shard, seed).good()[0]
+        with HostileClients(address, request, _enlarge(request), seed).running(), _asking(good):
+            memory = _run_clients(clients, count, process, server)
+        facts += _tell_latencies("beside the others", good)
+        time.sleep(_SETTLE_SECONDS)
+        wrong = [("requests", line) for client in clients for line in client.wrong]
+        wrong += [(_GOOD, line) for line in good.wrong]
+        if process.poll() is None:
+            facts += (after := _state("after", server))
+            if growth := _find_growth(memory, count):
+                wrong.append(("memory", growth))
+            if after[1][2] > before[1][2] + 2 * CLIENTS:
+                wrong.append(("open files", f"{after[1][2]:g} after, {before[1][2]:g} before"))
+            process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=_LIMIT)[1]
         if process.returncode != 0 or errors:
-            result["wrong"].append(f"ended with {process.returncode}: {errors!r:.300}")
-    return result
-
-
-def _abuse(
-    process: subprocess.Popen[str],
-    address: str,
-    partitioned: Path,
-    count: int,
-    seed: int,
-    advance: Callable[[int], None],
-) -> dict[str, Any]:
-    shard = Shard.open(partitioned / "server-0")
-    watched = psutil.Process(process.pid)
-    good = GoodClient(address, shard, seed + CLIENTS)
-    with good.running():
-        time.sleep(_ALONE_SECONDS)
-    beside = {"by itself": good.latencies()}
-    before = _state(watched)
-    clients = [_Client(address, Requests(shard, seed + index)) for index in range(CLIENTS)]
-    request = Requests(shard, seed).good()[0]
-    strangers = Strangers(address, request, _large(request), seed)
-    begun = time.monotonic()
-    try:
-        with good.running():
-            memory = _await_clients(clients, count, process, watched, advance)
-    finally:
-        strangers.end()
+            wrong.append(("its end", f"ended with {process.returncode}: {errors!r:.300}"))
+    results.add("bad requests", {}, facts=facts)
     seconds = time.monotonic() - begun
-    beside["beside the others"] = good.latencies()
-    wrong = [line for client in (*clients, good) for line in client.wrong]
-    time.sleep(_SETTLE_SECONDS)
-    if process.poll() is not None:
-        wrong.append(f"the server ended with {process.returncode}")
-        after = dict.fromkeys(before, 0)
-    else:
-        after = _state(watched)
-        memory.append((count, after["rss_mib"]))
-    growth = _growth(memory, count)
-    wrong += _find_growth(growth, before, after)
-    by_kind: dict[str, Counter[str]] = {}
-    for client in clients:
-        for kind, statuses in client.statuses.items():
-            by_kind.setdefault(kind, Counter()).update(statuses)
-    return {
-        "requests": sum(client.answered for client in clients),
-        "connections": strangers.connections,
-        "floods": strangers.floods,
-        "slow_readers": strangers.readers,
-        "requests_per_second": count / seconds,
-        "statuses": {
-            kind: dict(sorted(counts.items())) for kind, counts in sorted(by_kind.items())
-        },
-        "slowest_seconds": max(client.slowest for client in clients),
-        "memory_mib": [[answered, round(rss, 1)] for answered, rss in memory],
-        "growth_mib": round(growth, 1),
-        "before": before,
-        "after": after,
-        "beside": beside,
-        "wrong": wrong,
-    }
+    for kind in sorted({kind for client in clients for kind in client.statuses}):
+        statuses = sum((client.statuses.get(kind, Counter()) for client in clients), Counter[str]())
+        answers = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+        slowest = max(client.slowest for client in clients)
+        yield Outcome(f"request: {kind}", "a server", "answered", f"answered: {answers}", slowest)
+    yield Outcome("bad requests", _GOOD, "right rows", "right rows", seconds)
+    for target, line in wrong:
+        yield Outcome("bad requests", target, "right rows", f"{WRONG}{line}", seconds)
 
 
-def _await_clients(
-    clients: list[_Client],
-    count: int,
-    process: subprocess.Popen[str],
-    watched: psutil.Process,
-    advance: Callable[[int], None],
+@contextmanager
+def _asking(client: GoodClient) -> Iterator[None]:
+    """Let a client ask while the context lasts."""
+    ended = threading.Event()
+    thread = threading.Thread(target=client.run, args=(lambda: not ended.is_set(),))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tell_latencies(when: str, client: GoodClient) -> list[tuple[str, str, float]]:
+    milliseconds, client.latencies = 1e3 * np.array(client.latencies), []
+    return [
+        (f"a valid client {when}", f"p{p} milliseconds", float(np.percentile(milliseconds, p)))
+        for p in (50, 99)
+    ]
+
+
+def _state(when: str, server: psutil.Process) -> list[tuple[str, str, float]]:
+    resident = server.memory_info().rss / 2**20
+    return [
+        (f"the server {when}", "threads", server.num_threads()),
+        (f"the server {when}", "open files", server.num_fds()),
+        (f"the server {when}", "resident MiB", resident),
+    ]
+
+
+def _run_clients(
+    clients: list[_Client], count: int, process: subprocess.Popen[str], server: psutil.Process
 ) -> list[tuple[int, float]]:
     """Let clients send their requests. Return the server's memory in MiB over time."""
-    threads = [
-        threading.Thread(target=client.run, args=(count // CLIENTS,), name="client")
-        for client in clients
-    ]
+    share = count // CLIENTS
+    threads = [threading.Thread(target=client.run, args=(share,)) for client in clients]
     memory: list[tuple[int, float]] = []
     for thread in threads:
         thread.start()
-    done = 0
     while any(thread.is_alive() for thread in threads):
         time.sleep(0.05)
-        now = sum(client.answered for client in clients)
-        advance(now - done)
-        done = now
-        if done >= len(memory) * count / _SAMPLES and process.poll() is None:
-            memory.append((done, watched.memory_info().rss / 2**20))
-    advance(count - done)
+        if process.poll() is None:
+            done = sum(client.answered for client in clients)
+            memory.append((done, server.memory_info().rss / 2**20))
     return memory
 
 
-def _growth(memory: list[tuple[int, float]], count: int) -> float:
-    """MiB. It goes up and down by what is in flight, and the allocator takes its time to settle."""
-    lowest = [
-        min((rss for answered, rss in memory if first <= answered / count * 5 <= first + 1),
-            default=0.0)
-        for first in (3, 4)
-    ]  # fmt: skip
-    return lowest[1] - lowest[0]
+def _find_growth(memory: list[tuple[int, float]], count: int) -> str:
+    """Say if memory grows. It goes up and down by what is in flight, and settles with time."""
+    fifths = [[rss for done, rss in memory if n <= 5 * done / count <= n + 1] for n in (3, 4)]
+    growth = min(fifths[1], default=0.0) - min(fifths[0], default=0.0)
+    if not all(fifths) or growth <= _MOST_GROWTH_MIB:
+        return ""
+    return f"grew by {growth:.1f} MiB from the fourth fifth to the last"
 
 
-def _find_growth(growth: float, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Describe memory and open files that the server still holds when all requests have been
-    answered."""
-    wrong = []
-    if growth > _MOST_GROWTH_MIB:
-        wrong.append(f"memory grew by {growth:.1f} MiB from the fourth fifth to the last")
-    if after["files"] > before["files"] + 2 * CLIENTS:
-        wrong.append(f"{after['files']} open files, of which {before['files']} were there before")
-    return wrong
-
-
-def _state(watched: psutil.Process) -> dict[str, Any]:
-    return {
-        "threads": watched.num_threads(),
-        "files": watched.num_fds(),
-        "rss_mib": round(watched.memory_info().rss / 2**20, 1),
-    }
-
-
-def _large(request: bytes) -> bytes:
+def _enlarge(request: bytes) -> bytes:
     """Make a request that asks for the first rows of another one many times."""
     message = features_pb2.FetchRowsRequest.FromString(request)
     message.ids = message.ids[:8] * _LARGE_IDS
@@ -198,7 +160,7 @@ class _Client:
         self.wrong: list[str] = []
 
     def run(self, count: int) -> None:
-        """Send ``count`` requests, one after the other."""
+        """Send requests, one after the other."""
         with grpc.insecure_channel(self._address, LOCAL) as channel:
             calls = {
                 name: (channel.unary_stream if name in STREAMS else channel.unary_unary)(name)
@@ -216,17 +178,12 @@ class _Client:
             answer = list(answer) if method in STREAMS else answer
         except grpc.RpcError as error:
             status = error.code()
-        seconds = time.monotonic() - begun
-        self.slowest = max(self.slowest, seconds)
+        self.slowest = max(self.slowest, time.monotonic() - begun)
         self.statuses.setdefault(kind, Counter())[status.name] += 1
         self.answered += 1
         if status not in _ANSWERS:
             self.wrong.append(f"{kind}: {method} ended with {status.name}")
         # Above its limits a server refuses valid requests too.
         refused = status is grpc.StatusCode.RESOURCE_EXHAUSTED
-        if expected is not None and not refused and _rows(answer) != expected:
+        if expected is not None and not refused and read_chunks(answer or []) != expected:
             self.wrong.append(f"{kind}: {status.name}, or rows that were not asked for")
-
-
-def _rows(answer: Any) -> bytes:
-    return b"".join(features_pb2.RowChunk.FromString(chunk).data for chunk in answer or [])

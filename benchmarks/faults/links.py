@@ -1,4 +1,4 @@
-"""What stands between a client and its feature server: a link that fails, a server that is none.
+"""What stands between a client and its feature server: a link that fails, or no server at all.
 
 And connections between processes, which are cut from outside.
 """
@@ -24,12 +24,8 @@ _PIDFD_GETFD: Final = 438
 
 
 def cut_connections(processes: Sequence[psutil.Process]) -> int:
-    """Cut every TCP connection between processes, as a reset or a firewall would.
-
-    Returns
-    -------
-    How many ends of connections were cut.
-    """
+    """Cut all TCP connections between processes, as a reset or a firewall would. Return how many
+    ends were cut."""
     ends = []
     for process in processes:
         # A process that has ended has no connections.
@@ -62,30 +58,14 @@ def _shut_down(pid: int, number: int) -> None:
         os.close(process)
 
 
-class Link:
-    """A proxy before a server, which can disturb the bytes of its replies, or lead to another
-    address.
-
-    Parameters
-    ----------
-    address: of the server.
-    seed: of what is altered.
-    """
+class Link(TcpProxy):
+    """A proxy before a server that disturbs the bytes of its replies, drawn by a seed."""
 
     def __init__(self, address: str, seed: int) -> None:
-        self.proxy = TcpProxy(address, self._alter)
+        super().__init__(address, lambda data, _offset: self._act(data))
         self._draw = random.Random(seed)
-        self._act: Callable[[bytes], bytes] = lambda data: data
-        self._mended, self._ended = threading.Event(), threading.Event()
-
-    def __enter__(self) -> Link:
-        self.proxy.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        # A thread that waits for this link stops waiting.
-        self._ended.set()
-        self.proxy.__exit__(*exception)
+        self._act: Callable[[bytes], bytes] = bytes
+        self._mended = threading.Event()
 
     def flip_a_bit(self) -> None:
         """Flip a bit of the bytes that pass next."""
@@ -103,6 +83,7 @@ class Link:
         mended = self._mended = threading.Event()
 
         def hold(data: bytes) -> bytes:
+            # A thread that waits for this link stops waiting when the link ends.
             while not (mended.is_set() or self._ended.wait(0.02)):
                 continue
             return data
@@ -111,7 +92,7 @@ class Link:
 
     def mend(self) -> None:
         """Let everything through. What was held back comes first."""
-        self._act = lambda data: data
+        self._act = bytes
         self._mended.set()
 
     def slow_down(self, bytes_per_second: float) -> None:
@@ -123,24 +104,17 @@ class Link:
 
         self._act = wait
 
-    def _alter(self, data: bytes, _place: int) -> bytes:
-        return self._act(data)
 
-
-class Stranger:
-    """Listens where a feature server should, and answers nothing, or what nobody can read.
-
-    Attributes
-    ----------
-    address: "host:port".
-    """
+class NoServer:
+    """Listens at ``address`` where a feature server should, and never answers, or with random
+    bytes."""
 
     def __init__(self, speaks: bool) -> None:
         self._speaks = speaks
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self._kept: list[socket.socket] = []
-        self._thread = threading.Thread(target=self._accept, name="stranger", daemon=True)
+        self._thread = threading.Thread(target=self._accept, name="no server", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

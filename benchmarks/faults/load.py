@@ -2,151 +2,151 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
+import grpc
 import numpy as np
 import psutil
 
-from benchmarks.faults.serving import serving
-from hopper.errors import RequestError
+from benchmarks.faults.hostile_clients import LOCAL
+from benchmarks.faults.outcomes import WRONG, Outcome
+from benchmarks.faults.watched import serving
+from benchmarks.rounds import Results
+from cache_server.generated import features_pb2
+from cache_server.shard import Shard
+from cache_server.table import Table
+from cache_server.wire import FETCH_ROWS
 
 PROCESSES: Final = 4
+CLIENTS: Final = (32, 128)
 IDS: Final = 256
-_CLIENTS: Final = (32, 128)
-_END_SECONDS: Final = 60.0
+_DEADLINE: Final = 30.0
+_PAUSE_SECONDS: Final = 0.01
+_START_SECONDS: Final = 10.0
 _LEAST_FAIR: Final = 0.1
 """of the requests of the client that got most, the least that any client must get"""
-_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+class GoodClient:
+    """Asks for rows over a connection of its own, one request after the other, and checks them.
+
+    A request that the server refuses for lack of resources is repeated.
+
+    Attributes
+    ----------
+    latencies: seconds. wrong: failures, and rows that were not asked for.
+    """
+
+    def __init__(self, address: str, folder: Path, seed: int, *, ids: int = IDS) -> None:
+        self._ids, self._draw = ids, np.random.default_rng(seed)
+        self._table = features_of(Shard.open(folder))
+        self._channel = grpc.insecure_channel(address, LOCAL)
+        grpc.channel_ready_future(self._channel).result(_DEADLINE)
+        self.latencies: list[float] = []
+        self.wrong: list[str] = []
+
+    def run(self, goes_on: Callable[[], bool]) -> None:
+        """Ask for rows for as long as it may."""
+        stub, spec = self._channel.unary_stream(FETCH_ROWS), self._table.spec
+        while goes_on() and not self.wrong:
+            ids = spec.first_id + self._draw.integers(0, spec.count, self._ids)
+            request = rows_request(self._table, ids).SerializeToString()
+            begun = time.monotonic()
+            answer = self._ask(stub, request)
+            self.latencies.append(time.monotonic() - begun)
+            if answer is not None and answer != rows_of(self._table, ids):
+                self.wrong.append("other rows than were asked for")
+
+    def _ask(self, stub: Any, request: bytes) -> bytes | None:
+        while True:
+            try:
+                return read_chunks(stub(request, timeout=_DEADLINE))
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    self.wrong.append(f"{error.code().name}: {error.details()}")
+                    return None
+                time.sleep(_PAUSE_SECONDS)
+
+
+def features_of(shard: Shard) -> Table:
+    """Return the first table of node features of a server."""
+    return next(table for table in shard.tables.values() if table.spec.kind == "features")
+
+
+def rows_of(table: Table, ids: Any) -> bytes:
+    """Return the rows that an answer must have."""
+    rows = np.empty((ids.size, table.row_bytes), np.uint8)
+    table.gather(table.local_rows(ids), rows)
+    return rows.tobytes()
+
+
+def rows_request(table: Table, ids: Any) -> features_pb2.FetchRowsRequest:
+    """Make a valid request for rows."""
+    spec = table.spec
+    return features_pb2.FetchRowsRequest(
+        kind=spec.kind, type=spec.type, ids=ids.astype("<i8").tobytes(), dtype=spec.dtype,
+        dim=spec.dim,
+    )  # fmt: skip
+
+
+def read_chunks(answer: Any) -> bytes:
+    """Return the bytes of an answer's chunks."""
+    return b"".join(features_pb2.RowChunk.FromString(chunk).data for chunk in answer)
 
 
 def load_server(
-    folder: Path,
-    partitioned: Path,
-    seconds: float,
-    seed: int,
-    report: Callable[[dict[str, Any]], None],
-) -> None:
-    """Load server 0 of a partitioned directory with 32 clients, then 128, without TLS and with it.
+    folder: Path, partitioned: Path, seconds: float, seed: int, results: Results
+) -> Iterator[Outcome]:
+    """Load server 0 of a partitioned directory with 32 clients, then 128.
 
-    Parameters
-    ----------
-    report: called after each of the four with the result so far: ``cells``, one of each, and
-        ``wrong``, a line each.
+    ``results`` gets answers a second, latencies, fairness (requests of the client with the fewest,
+    over those of the one with the most) and the server's memory.
     """
-    certificates = _issue(folder)
-    cells, wrong = list[dict[str, Any]](), list[str]()
-    for tls in (False, True):
-        words = [f"--{key}={file}" for key, file in certificates.items()] if tls else []
-        authority = str(folder / "ca.pem") if tls else ""
-        for clients in _CLIENTS:
-            port_file = folder / "loaded.json"
-            with serving(partitioned, 0, port_file, *words) as (process, address):
-                watched = psutil.Process(process.pid)
-                before = watched.memory_info().rss / 2**20
-                reports = _ask(folder, partitioned, address, clients, seconds, seed, authority)
-                after = watched.memory_info().rss / 2**20
-            cell = _sum_up(clients, tls, seconds, reports) | {
-                "rss_mib": [round(before, 1), round(after, 1)]
-            }
-            cells.append(cell)
-            what = f"{clients} clients{', TLS' if tls else ''}"
-            wrong += [f"{what}: {line}" for report in reports for line in report["wrong"]]
-            if cell["fairness"] < _LEAST_FAIR:
-                wrong.append(f"{what}: fairness {cell['fairness']:.2f}, expected {_LEAST_FAIR}")
-            report({
-                "seconds": seconds, "processes": PROCESSES, "ids": IDS,
-                "row_bytes": reports[0]["row_bytes"], "cells": cells, "wrong": wrong,
-            })  # fmt: skip
+    for clients in CLIENTS:
+        with (
+            serving(partitioned, 0, folder / "loaded.json") as (process, address),
+            ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool,
+        ):
+            # All processes begin together.
+            start, count = time.time() + _START_SECONDS, clients // PROCESSES
+            words = (address, partitioned / "server-0", count, start, seconds)
+            futures = [pool.submit(_ask_together, *words, seed + n) for n in range(PROCESSES)]
+            reports = [future.result() for future in futures]
+            memory = psutil.Process(process.pid).memory_info().rss / 2**20
+        latencies = [one for report, _ in reports for one in report]
+        wrong = [line for _, lines in reports for line in lines]
+        counts = [len(one) for one in latencies]
+        fairness = min(counts) / max(*counts, 1)
+        if fairness < _LEAST_FAIR:
+            wrong.append(f"fairness {fairness:.2f}, expected {_LEAST_FAIR}")
+        facts = {"answers a second": sum(counts) / seconds, "fairness": fairness}
+        for percent in (50, 99, 99.9):
+            value = float(np.percentile(np.concatenate(latencies), percent))
+            facts[f"p{percent:g} milliseconds"] = 1e3 * value
+        facts["resident MiB"] = memory
+        cell, right = f"load of {clients} clients", "right rows"
+        results.add(cell, {}, facts=[("server", *fact) for fact in facts.items()])
+        yield Outcome("load", cell, right, f"{WRONG}{wrong[0]}" if wrong else right, seconds)
 
 
-def _ask(
-    folder: Path,
-    partitioned: Path,
-    address: str,
-    clients: int,
-    seconds: float,
-    seed: int,
-    authority: str,
-) -> list[dict[str, Any]]:
-    """Start the clients. Return the report of each of their processes, with its latencies."""
-    processes = []
-    for number in range(PROCESSES):
-        request = {
-            "partitioned": str(partitioned), "address": address, "clients": clients // PROCESSES,
-            "seconds": seconds, "seed": seed * PROCESSES + number, "ids": IDS, "tls_ca": authority,
-            "out": str(folder / f"latencies-{number}.npy"),
-        }  # fmt: skip
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.faults.load_clients", json.dumps(request)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT,
-                env=os.environ | {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
-            )
-        )  # fmt: skip
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise RequestError("bench faults: clients of the load did not start")
-        # All processes begin before the first output is awaited.
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        outputs = [process.communicate(timeout=seconds + _END_SECONDS)[0] for process in processes]
-    finally:
-        for process in processes:
-            with suppress(OSError):
-                process.kill()
-            process.wait()
-    return [
-        json.loads(output) | {"latencies": np.load(folder / f"latencies-{number}.npy")}
-        for number, output in enumerate(outputs)
+def _ask_together(
+    address: str, folder: Path, clients: int, start: float, seconds: float, seed: int
+) -> tuple[list[list[float]], list[str]]:  # fmt: skip
+    """Run clients in threads until a moment. Return the latencies of each, and what is wrong."""
+    good = [GoodClient(address, folder, 1000 * seed + number) for number in range(clients)]
+    time.sleep(max(0.0, start - time.time()))
+    until = time.monotonic() + seconds
+    threads = [
+        Thread(target=client.run, args=(lambda: time.monotonic() < until,)) for client in good
     ]
-
-
-def _sum_up(
-    clients: int, tls: bool, seconds: float, reports: list[dict[str, Any]]
-) -> dict[str, Any]:
-    latencies = np.concatenate([report["latencies"] for report in reports])
-    counts = [count for report in reports for count in report["counts"]]
-    names = ("p50_ms", "p99_ms", "p999_ms")
-    percentiles = np.percentile(latencies, (50, 99, 99.9)) * 1e3 if latencies.size else [0.0] * 3
-    return {
-        "clients": clients,
-        "tls": tls,
-        "requests": int(latencies.size),
-        "requests_per_second": round(latencies.size / seconds, 1),
-        **{name: round(float(value), 2) for name, value in zip(names, percentiles, strict=True)},
-        "fairness": round(min(counts) / max(*counts, 1), 3),
-    }
-
-
-def _issue(folder: Path) -> dict[str, Path]:
-    """Issue a certificate for this machine. Return the authority and the certificate.
-
-    Raises
-    ------
-    RequestError: what makes them is not installed.
-    """
-    try:
-        import trustme
-    except ImportError as error:
-        raise RequestError(
-            "bench faults: --load needs trustme for its certificates: pip install trustme"
-        ) from error
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    files = {key: folder / f"{key}.pem" for key in ("tls-certificate", "tls-key")}
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    certificate.private_key_pem.write_to_path(files["tls-key"])
-    for number, blob in enumerate(certificate.cert_chain_pems):
-        blob.write_to_path(files["tls-certificate"], append=number > 0)
-    return files
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [client.latencies for client in good], [line for client in good for line in client.wrong]

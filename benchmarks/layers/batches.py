@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from hopper.config import Config
+from benchmarks.rounds import make_parser
+from hopper.config import Config, make_config
+from hopper.device_choice import choose_device
 from hopper.engines import Request
 from hopper.engines.assemble import make_sampler, make_schedule
 from hopper.micrograph.subgraph import Subgraph
@@ -26,10 +29,8 @@ class Workload:
 
     Parameters
     ----------
-    graph: where roots and edges come from.
     configs: the configurations without and with ``model.merge``, alike otherwise.
     batches: how many of an epoch's; 0 = all.
-    device: where rows and labels lie.
     """
 
     def __init__(
@@ -39,19 +40,14 @@ class Workload:
         batches: int,
         device: torch.device,
     ) -> None:
-        self.graph = graph
-        self.device = device
-        self.configs = configs
+        self.graph, self.configs, self.device = graph, configs, device
         self.hidden = configs[True].model.hidden
-        schema = graph.schema
-        self.target = schema.target_type()
-        self.classes = schema.labels[self.target].classes
+        self.target = graph.schema.target_type()
+        self.classes = graph.schema.labels[self.target].classes
         request = Request(configs[True], graph)
         self._sampler, schedule = make_sampler(request), make_schedule(request, 1)
         count = min(batches or schedule.iterations, schedule.iterations)
-        self._roots: list[NDArray[np.int64]] = [
-            schedule.batch(0, index).roots for index in range(count)
-        ]
+        self._roots = [schedule.batch(0, index).roots for index in range(count)]
         self.batches = [self.sample(index) for index in range(count)]
         generator = torch.Generator().manual_seed(0)
         self.rows = [
@@ -71,12 +67,7 @@ class Workload:
         return self._sampler.sample(self._roots[batch], 0, batch)
 
     def loss(self, logits: Tensor, batch: int) -> Tensor:
-        """Return the sum of the roots' cross-entropies.
-
-        Parameters
-        ----------
-        logits: [roots, classes].
-        """
+        """Return the sum of the roots' cross-entropies, of [roots, classes]."""
         return functional.cross_entropy(logits, self.labels[batch], reduction="sum")
 
     def wait_for_device(self) -> None:
@@ -95,3 +86,33 @@ class Workload:
             "roots": [batch.num_roots for batch in self.batches],
             "edges": [batch.num_edges for batch in self.batches],
         }
+
+
+def open_workload(options: argparse.Namespace, path: Path, model: str) -> Workload:
+    """Open a graph for two layers of a model; R-GCN has no root weight, as PyG's is compared."""
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(path)},
+        "model": {"name": model, "layers": 2, "hidden": options.hidden},
+        "sampler": {"fanouts": [25, 20]},
+        "train": {"engine": "model_centric", "batch_size": 1024},
+    }
+    if model == "rgcn":
+        values["model"]["root_weight"] = False
+    words = "--model.merge=false", "--model.merge=true"
+    configs = {merge: make_config(values, [words[merge]]) for merge in (False, True)}
+    return Workload(PartitionedGraph.open(path), configs, options.batches, options.device)
+
+
+def parse(
+    arguments: Sequence[str] | None, doc: str | None, models: str, batches: int
+) -> tuple[argparse.Namespace, list[tuple[Path, str]]]:
+    """Parse the options of a script about layers. Return them, and every graph with every model."""
+    parser = make_parser(doc)
+    parser.add_argument("partitioned", type=Path, nargs="+")
+    parser.add_argument("--models", default=models)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--batches", type=int, default=batches, help="of a graph; 0: a whole epoch")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args(arguments)
+    options.device = choose_device(options.device)
+    return options, list(product(options.partitioned, options.models.split(",")))

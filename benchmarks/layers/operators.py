@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -27,13 +27,7 @@ _WITHOUT_KERNEL: Final = ("empty", "new_empty", "detach", "lift", "_unsafe_view"
 
 
 class Operators(NamedTuple):
-    """Operators of an epoch.
-
-    Attributes
-    ----------
-    whole: forward and backward together.
-    forward: of the forward pass alone, by what they do.
-    """
+    """Operators of an epoch: of both ways together, and of the forward pass by what they do."""
 
     whole: int
     forward: dict[str, int]
@@ -47,11 +41,7 @@ class OperatorCount(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operator, and count it."""
         result = func(*args, **(kwargs or {}))
@@ -79,22 +69,16 @@ def count_operators(side: LayerSide) -> Operators:
     on the CPU, counts as one. What the host prepares is left out.
     """
     with use_backend("torch"):
-        batches = range(len(side.work.batches))
-        forward = _count(side, side.forward, batches)
+        forward = _count(side, side.forward)
         with patch.object(csr, "_counting_sort", wraps=csr._counting_sort) as transpositions:
-            whole = _count(side, side.compute, batches)
-    kinds = (SELECTION, AGGREGATION, PRODUCTS)
-    return Operators(
-        whole.total() + transpositions.call_count, {kind: forward[kind] for kind in kinds}
-    )
+            whole = _count(side, side.compute).total() + transpositions.call_count
+    return Operators(whole, {kind: forward[kind] for kind in (SELECTION, AGGREGATION, PRODUCTS)})
 
 
-def _count(
-    side: LayerSide, run: Callable[[int, Any], Tensor], batches: Iterable[int]
-) -> Counter[str]:
+def _count(side: LayerSide, run: Callable[[int, Any], Tensor]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for batch in batches:
-        prepared = side.prepare(batch, side.work.batches[batch])
+    for batch, subgraph in enumerate(side.work.batches):
+        prepared = side.prepare(batch, subgraph)
         with torch.enable_grad(), OperatorCount() as counted:
             run(batch, prepared)
         counts += counted.counts

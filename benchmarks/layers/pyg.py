@@ -28,12 +28,8 @@ MOST_NUMBERS: Final = 600_000_000
 class StackedHop:
     """A hop as PyG's relational convolutions want it: nodes of all types behind one another.
 
-    Attributes
-    ----------
-    destinations: number of all types' destinations.
-    edge_index: [2, edges] int64, sources and destinations.
-    edge_type: [edges] int64, numbers of relations.
-    places: by type, which destinations are its own.
+    ``edge_index`` is [2, edges], ``edge_type`` [edges], ``destinations`` the number of all types';
+    ``places`` says by type which destinations are its own.
     """
 
     def __init__(self, hop: TypedBlocks, relations: Mapping[Relation, int]) -> None:
@@ -56,13 +52,9 @@ def _starts(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 class StackedSide(LayerSide):
-    """Two of PyG's convolutions over stacked nodes; a batch is stacked off the clock, since a
-    sampler without relations would draw it so.
-
-    Parameters
-    ----------
-    make: makes a convolution from the widths of rows and results, and the number of relations.
-    """
+    """Two of PyG's convolutions over stacked nodes; ``make`` gets the widths of rows and results,
+    and the number of relations. Batches are stacked off the clock, as a sampler without relations
+    would draw them."""
 
     def __init__(self, work: Workload, make: Callable[[int, int, int], nn.Module]) -> None:
         relations = number_relations(work)
@@ -77,11 +69,11 @@ class StackedSide(LayerSide):
         self._rows = [torch.cat([rows[name] for name in sorted(rows)]) for rows in work.rows]
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[StackedHop]:
-        """Return what has been stacked; see :class:`LayerSide`."""
+        """Return what has been stacked."""
         return self.hops[batch]
 
     def forward(self, batch: int, prepared: list[StackedHop]) -> Tensor:
-        """Compute the logits with one convolution over stacked edges; see :class:`LayerSide`."""
+        """Compute the logits with one convolution over stacked edges."""
         h = self._rows[batch]
         for index, (convolution, hop) in enumerate(zip(self.convolutions, prepared, strict=True)):
             h = convolution((h, h[: hop.destinations]), hop.edge_index, hop.edge_type)
@@ -107,40 +99,31 @@ class HeteroSide(LayerSide):
     def __init__(self, work: Workload) -> None:
         from torch_geometric.nn import HeteroConv, SAGEConv
 
-        names = {
-            relation: (relation.src, relation.rel.replace(".", "_"), relation.dst)
-            for relation in number_relations(work)
-        }
+        names = {r: (r.src, r.rel.replace(".", "_"), r.dst) for r in number_relations(work)}
         widths = (work.hidden, work.hidden)
-        self.convolutions = nn.ModuleList(
-            HeteroConv(
-                {
-                    name: SAGEConv(widths, width, root_weight=False, bias=False)
-                    for name in names.values()
-                },
-                aggr="sum",
-            )
-            for width in (work.hidden, work.classes)
-        ).to(work.device)
+
+        def make(width: int) -> HeteroConv:
+            plain = {"root_weight": False, "bias": False}
+            convolutions = {name: SAGEConv(widths, width, **plain) for name in names.values()}
+            return HeteroConv(convolutions, aggr="sum")
+
+        self.convolutions = nn.ModuleList(map(make, (work.hidden, work.classes))).to(work.device)
         super().__init__(work, self.convolutions)
         self._hops = [
             [
-                {
-                    names[relation]: torch.stack((block.indices, block.destinations()))
-                    for relation, block in hop.blocks.items()
-                    if block.num_edges
-                }
+                {names[key]: torch.stack((block.indices, block.destinations()))
+                 for key, block in hop.blocks.items() if block.num_edges}
                 for hop in batch.typed_blocks(work.device)
             ]
             for batch in work.batches
-        ]
+        ]  # fmt: skip
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[dict[Any, Tensor]]:
-        """Return the edges by relation, which are made off the clock; see :class:`LayerSide`."""
+        """Return the edges by relation, which are made off the clock."""
         return self._hops[batch]
 
     def forward(self, batch: int, prepared: list[dict[Any, Tensor]]) -> Tensor:
-        """Compute the logits relation by relation; see :class:`LayerSide`."""
+        """Compute the logits relation by relation."""
         h: dict[str, Tensor] = {n: x for n, x in self.work.rows[batch].items() if len(x)}
         for index, (convolution, edges) in enumerate(zip(self.convolutions, prepared, strict=True)):
             rows = convolution(h, edges)
@@ -165,14 +148,9 @@ def pyg_sides(work: Workload) -> dict[str, LayerSide]:
     model = work.configs[True].model.name
     sides: dict[str, LayerSide] = {}
     if model == "rgat" and has_memory:
-        attention = partial(
-            RGATConv,
-            attention_mechanism="within-relation",
-            attention_mode="additive-self-attention",
-            heads=1,
-            dim=1,
-        )
-        sides["RGATConv"] = StackedSide(work, attention)
+        ways = {"mechanism": "within-relation", "mode": "additive-self-attention"}
+        options: dict[str, Any] = {f"attention_{key}": way for key, way in ways.items()}
+        sides["RGATConv"] = StackedSide(work, partial(RGATConv, heads=1, dim=1, **options))
     if model == "rgcn":
         plain = {"root_weight": False, "bias": False}
         sides["RGCNConv"] = StackedSide(work, partial(RGCNConv, **plain))

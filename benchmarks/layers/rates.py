@@ -6,7 +6,7 @@ every number of every edge; every edge's row and indices are read, every row of 
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -38,13 +38,8 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class Aggregation:
-    """Sums over edges that one side takes for all batches.
-
-    Attributes
-    ----------
-    calls: each computes one sum.
-    operations: floating-point operations of all of them. nbytes: that they read and write.
-    """
+    """Sums over edges that one side takes for all batches, one a call; floating-point operations
+    of all of them, and bytes that they read and write."""
 
     calls: Sequence[Callable[[], object]]
     operations: int
@@ -52,10 +47,7 @@ class Aggregation:
 
     def seconds(self) -> float:
         """Return how long all of them take now."""
-        began = time.perf_counter()
-        for call in self.calls:
-            call()
-        return time.perf_counter() - began
+        return timeit.timeit(lambda: [call() for call in self.calls], number=1)
 
     def rates(self, seconds: float) -> Rates:
         """Return the rates of a call that took some seconds."""
@@ -75,23 +67,12 @@ def measure_machine() -> Rates:
 
 
 def _least_seconds(call: Callable[[], object]) -> float:
-    call()
-    seconds = []
-    for _ in range(_MACHINE_ROUNDS):
-        began = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return min(timeit.repeat(call, number=1, repeat=1 + _MACHINE_ROUNDS))
 
 
 def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
     """Return the sums over edges of Hopper's layers: one of every relation and hop, or, where
-    relations are merged, one of a hop.
-
-    Parameters
-    ----------
-    weighted: whether every edge has a weight, as under attention.
-    """
+    relations are merged, one of a hop; ``weighted`` as under attention."""
     patterns: list[tuple[Edges, Tensor]] = []
     for batch in range(len(side.work.batches)):
         rows = side.work.rows[batch]
@@ -101,30 +82,24 @@ def hopper_aggregation(side: HopperSide, *, weighted: bool) -> Aggregation:
                 h = {name: rows[name][: hop.sources[name]] for name in hop.sources}
                 patterns.append((merged.segments(projected=False), merged.sources(h)))
         else:
-            for hop in blocks:
-                patterns += [
-                    (block, rows[relation.src][: block.num_src])
-                    for relation, block in hop.blocks.items()
-                ]
-    calls: list[Callable[[], object]] = []
-    for edges, h_src in patterns:
-        if weighted:
-            weights = torch.ones(edges.num_edges, dtype=h_src.dtype, device=h_src.device)
-            calls.append(partial(weighted_sum, edges, h_src, weights))
-        else:
-            calls.append(partial(copy_sum, edges, h_src))
+            patterns += [
+                (block, rows[relation.src][: block.num_src])
+                for hop in blocks
+                for relation, block in hop.blocks.items()
+            ]
+    calls = [
+        partial(weighted_sum, edges, h, h.new_ones(edges.num_edges))
+        if weighted
+        else partial(copy_sum, edges, h)
+        for edges, h in patterns
+    ]
     sums = [(edges.num_edges, edges.num_dst) for edges, _ in patterns]
     return _aggregation(calls, sums, side.work, weighted=weighted)
 
 
 def pyg_aggregation(side: StackedSide, *, by_relation: bool) -> Aggregation:
-    """Return PyG's ``scatter`` calls on messages that have been made.
-
-    Parameters
-    ----------
-    by_relation: whether it is called once for every relation of a hop, as ``RGCNConv`` calls it, or
-        once for a hop, as ``RGATConv`` does.
-    """
+    """Return PyG's ``scatter`` calls on messages that have been made: once for every relation of a
+    hop, as ``RGCNConv`` calls it, or once for a hop, as ``RGATConv`` does."""
     from torch_geometric.utils import scatter
 
     calls: list[Callable[[], object]] = []
@@ -140,13 +115,10 @@ def pyg_aggregation(side: StackedSide, *, by_relation: bool) -> Aggregation:
 
 
 def _aggregation(
-    calls: Sequence[Callable[[], object]],
-    sums: Sequence[tuple[int, int]],
-    work: Workload,
-    *,
+    calls: Sequence[Callable[[], object]], sums: Sequence[tuple[int, int]], work: Workload, *,
     weighted: bool,
-) -> Aggregation:
-    """Parameters: ``sums`` are edges and rows of the result of every call."""
+) -> Aggregation:  # fmt: skip
+    """Count what calls do whose sums have these edges and rows of the result."""
     edges, rows = (sum(counts) for counts in zip(*sums, strict=True))
     by_edge = work.hidden * _FLOAT + _INDEX + (_FLOAT if weighted else 0)
     by_row = work.hidden * _FLOAT + _INDEX

@@ -21,8 +21,7 @@ MERGED: Final = "merged"
 
 
 def merge_hops(model: HGNN, hops: Sequence[TypedBlocks]) -> list[MergedRelations]:
-    """Lay the relations of every hop behind one another, as the layer that reads it expects
-    them."""
+    """Lay the relations of every hop behind one another, as its layer expects them."""
     merged = []
     for index, hop in enumerate(hops):
         layer = model.relation_layer(index)
@@ -32,13 +31,7 @@ def merge_hops(model: HGNN, hops: Sequence[TypedBlocks]) -> list[MergedRelations
 
 
 class LayerSide(ABC):
-    """One implementation of a model's layers.
-
-    Attributes
-    ----------
-    work: the batches.
-    parameters: what gradients are made for.
-    """
+    """One implementation of a model's layers; ``parameters`` are what gradients are made for."""
 
     def __init__(self, work: Workload, parameters: nn.Module) -> None:
         self.work = work
@@ -65,32 +58,28 @@ class LayerSide(ABC):
 
 
 class HopperSide(LayerSide):
-    """Hopper's layers, relation by relation or all relations of a layer at once.
-
-    Parameters
-    ----------
-    merge: whether relations are merged.
-    """
+    """Hopper's layers, relation by relation or all relations of a layer at once (``merge``)."""
 
     def __init__(self, work: Workload, *, merge: bool) -> None:
         model = make_model(Request(work.configs[merge], work.graph)).to(work.device)
         assert isinstance(model, HGNN)
         super().__init__(work, model)
-        self.model = model
-        self.merge = merge
+        self.model, self.merge = model, merge
 
     def prepare(self, batch: int, subgraph: Subgraph) -> list[TypedBlocks]:
-        """Return blocks of every hop on the device; where relations are merged, laid behind one
-        another already. They are new each time: nothing of an earlier pass is prepared in them."""
+        """Return new blocks of every hop, in which nothing of an earlier pass is prepared."""
         blocks = subgraph.typed_blocks(self.work.device)
         if self.merge:
             merge_hops(self.model, blocks)
         return blocks
 
     def forward(self, batch: int, prepared: list[TypedBlocks]) -> Tensor:
-        """Compute the logits by Hopper's layers; see :class:`LayerSide`."""
-        h: dict[str, Tensor] = dict(self.work.rows[batch])
-        for index, hop in enumerate(prepared):
+        """Compute the logits by Hopper's layers."""
+        return self.logits(dict(self.work.rows[batch]), prepared)
+
+    def logits(self, h: dict[str, Tensor], blocks: Sequence[TypedBlocks]) -> Tensor:
+        """Compute the logits of rows by type, [nodes, hidden]."""
+        for index, hop in enumerate(blocks):
             h = self.model.relation_layer(index)(hop, h)
         logits: Tensor = self.model.head(h[self.model.target])
         return logits

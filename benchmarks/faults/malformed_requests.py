@@ -1,4 +1,4 @@
-"""Draws requests to a feature server. One in ten is valid."""
+"""Draws requests to a feature server, of which one in ten is valid."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from benchmarks.faults.load import features_of, rows_of, rows_request
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
@@ -29,18 +30,11 @@ _UNSIGNED_TYPES: Final = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXE
 
 
 class Requests:
-    """Draws requests to a shard's server, valid and senseless ones.
-
-    Parameters
-    ----------
-    shard: whose rows and neighbours are asked for.
-    """
+    """Draws requests to a shard's server, valid and malformed ones."""
 
     def __init__(self, shard: Shard, seed: int) -> None:
         self._draw = random.Random(seed)
-        self._table = next(
-            table for table in shard.tables.values() if table.spec.kind == "features"
-        )
+        self._table = features_of(shard)
         self._relations: Sequence[str] = list(shard.in_edges)
 
     def draw(self) -> tuple[str, str, bytes, bytes | None]:
@@ -56,40 +50,33 @@ class Requests:
             changed = bytearray(good or b"\0")
             for _ in range(draw.choice((1, 1, 2, 8))):
                 changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
-            return kind, method, bytes(changed), None
-        if kind == "cut short":
-            return kind, method, good[: draw.randrange(len(good) or 1)], None
-        if kind == "random bytes":
-            return kind, method, draw.randbytes(draw.randrange(1, 200)), None
-        if kind == "large":
-            return kind, method, draw.randbytes(draw.choice(_LARGE)), None
-        if kind == "other":
-            return kind, UNKNOWN, good, None
-        return f"wrong field of {message.DESCRIPTOR.name}", method, self._spoil(message), None
+            good = bytes(changed)
+        elif kind == "cut short":
+            good = good[: draw.randrange(len(good) or 1)]
+        elif kind == "random bytes":
+            good = draw.randbytes(draw.randrange(1, 200))
+        elif kind == "large":
+            good = draw.randbytes(draw.choice(_LARGE))
+        elif kind == "other":
+            method = UNKNOWN
+        else:
+            kind, good = f"wrong field of {message.DESCRIPTOR.name}", self._spoil(message)
+        return kind, method, good, None
 
     def good(self) -> tuple[bytes, bytes]:
         """Make a valid request for rows, and return it with the rows."""
         ids = self._ids()
-        rows = np.empty((ids.size, self._table.row_bytes), np.uint8)
-        self._table.gather(self._table.local_rows(ids), rows)
-        return self._rows_of(ids).SerializeToString(), rows.tobytes()
+        return rows_request(self._table, ids).SerializeToString(), rows_of(self._table, ids)
 
     def _ids(self) -> Any:
         spec = self._table.spec
         count = self._draw.randrange(1, 20)
         return np.array([spec.first_id + self._draw.randrange(spec.count) for _ in range(count)])
 
-    def _rows_of(self, ids: Any) -> Message:
-        spec = self._table.spec
-        return features_pb2.FetchRowsRequest(
-            kind=spec.kind, type=spec.type, ids=ids.astype("<i8").tobytes(), dtype=spec.dtype,
-            dim=spec.dim,
-        )  # fmt: skip
-
     def _any_message(self) -> tuple[str, Message]:
         method = self._draw.choice((FETCH_ROWS, FETCH_ROWS, *STREAMS, DESCRIBE, CHECK))
         if method == FETCH_ROWS:
-            return method, self._rows_of(self._ids())
+            return method, rows_request(self._table, self._ids())
         if method == DESCRIBE:
             return method, features_pb2.DescribeRequest()
         if method == CHECK:

@@ -7,8 +7,8 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import grpc
@@ -25,41 +25,35 @@ _READERS: Final = 8
 _REREAD_SECONDS: Final = 5.0
 
 
-class Strangers:
-    """Threads that run until :meth:`end`.
+class HostileClients:
+    """What clients do to the server at an address, until they are told to end.
 
     Parameters
     ----------
-    request: a good one for rows.
-    large: one whose reply fills every buffer on the way.
-
-    Attributes
-    ----------
-    connections, floods: opened, and requests sent at once, so far.
-    readers: that do not read, at a time.
+    request: a good one for rows. large: one whose reply fills every buffer on the way.
     """
 
     def __init__(self, address: str, request: bytes, large: bytes, seed: int) -> None:
         self._address, self._request, self._large = address, request, large
         self._draw = random.Random(seed)
         self._ended = threading.Event()
-        self.connections = self.floods = 0
-        self.readers = _READERS
-        self._threads = [
-            threading.Thread(target=self._repeat, args=(act, pause), name="stranger")
-            for act, pause in ((self._connect, 0.01), (self._flood, 2.0), (self._ignore, 0.0))
-        ]
         self._kept: list[socket.socket] = []
-        for thread in self._threads:
-            thread.start()
 
-    def end(self) -> None:
-        """End all threads."""
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-        for stranger in self._kept:
-            stranger.close()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run all of them, each kind in a thread, while the context lasts."""
+        acts = ((self._connect, 0.01), (self._flood, 2.0), (self._ignore, 0.0))
+        threads = [threading.Thread(target=self._repeat, args=act) for act in acts]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join()
+            for client in self._kept:
+                client.close()
 
     def _repeat(self, act: Callable[[], None], pause: float) -> None:
         while not self._ended.wait(pause):
@@ -69,12 +63,10 @@ class Strangers:
         """Speak another protocol, and leave in one of several ways, or stay."""
         host, _, port = self._address.rpartition(":")
         with suppress(OSError):
-            stranger = socket.create_connection((host, int(port)), timeout=5.0)
-            self._kept.append(stranger)
-            self.connections += 1
-            stranger.sendall(
-                self._draw.choice(_STARTS) + self._draw.randbytes(self._draw.randrange(200))
-            )
+            client = socket.create_connection((host, int(port)), timeout=5.0)
+            self._kept.append(client)
+            noise = self._draw.randbytes(self._draw.randrange(200))
+            client.sendall(self._draw.choice(_STARTS) + noise)
         if len(self._kept) > _KEPT:
             closed = self._kept.pop(self._draw.randrange(len(self._kept)))
             if self._draw.random() < 0.5:
@@ -86,7 +78,6 @@ class Strangers:
         with grpc.insecure_channel(self._address, LOCAL) as channel:
             stub = channel.unary_stream(FETCH_ROWS)
             calls = [stub(self._request, timeout=30.0) for _ in range(_FLOOD)]
-            self.floods += len(calls)
             for call in calls[:: self._draw.choice((1, 2, 50))]:
                 call.cancel()
 

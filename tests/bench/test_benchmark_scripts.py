@@ -1,0 +1,155 @@
+"""Scripts of benchmarks/ measure in turns, and write lines of summary.csv."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import link_prediction, rows_beyond_memory, two_commits
+from benchmarks.rounds import Results, take_turns
+from benchmarks.summary import SUMMARY_FILE, Row, read, write
+from hopper.graph import GraphDirectory
+from hopper.graph.synthesise import make
+from hopper.partition import partition_graph
+
+
+@pytest.fixture(scope="module")
+def typed_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small typed graph on one server."""
+    folder = tmp_path_factory.mktemp("typed")
+    make("mag-like", folder / "graph", scale=0.0005)
+    graph = GraphDirectory.open(folder / "graph")
+    partition_graph(graph, folder / "parts", 1, "random")
+    return folder / "parts"
+
+
+def run(script: str, out: Path, *words: str) -> list[Row]:
+    """Run a script in this process. Return the lines that it wrote."""
+    main: Callable[[list[str]], int] = importlib.import_module(f"benchmarks.{script}").main
+    assert main(["--out", str(out), "--rounds", "2", *words]) == 0
+    rows = read(out / SUMMARY_FILE)
+    assert all(row.median >= 0 and len(row.commit.rstrip("+")) == 12 for row in rows)
+    return rows
+
+
+def test_sides_take_turns_in_rotated_order() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def measure(name: str, part: int) -> dict[str, float]:
+        calls.append((name, part))
+        return {"MB": float(len(calls))}
+
+    sides = {name: (lambda part, name=name: measure(name, part)) for name in "ab"}
+    measured = take_turns(sides, 2, parts=2, warm_up=1)
+    assert calls[:4] == [("b", 0), ("a", 0), ("a", 1), ("b", 1)]  # the warm-up
+    assert "".join(name for name, _ in calls[4:]) == "abba" + "baab"
+    assert measured["a"]["MB"].tolist() == [[5, 8], [10, 11]]
+
+
+def test_results_are_paired_by_round_and_replace_those_of_their_cell(tmp_path: Path) -> None:
+    results = Results("speed", tmp_path)
+    measured = {
+        "new": {"seconds": np.array([[1.0], [2.0]]), "MB": np.zeros((2, 1))},
+        "old": {"seconds": np.array([[2.0], [4.0]]), "MB": np.ones((2, 1))},
+    }
+    facts = [("new", "edges", 7)]
+    for cell in ("one", "other", "one"):
+        results.add(cell, measured, {"new": ["old"]}, facts, {"new": 12.4})
+    rows = read(tmp_path / SUMMARY_FILE)
+    assert [(row.cell, row.side, row.measure) for row in rows] == [
+        (cell, *line)
+        for cell in ("one", "other")
+        for line in (("new", "MB"), ("new", "edges"), ("new", "seconds"),
+                     ("old", "MB"), ("old", "seconds"))
+    ]  # fmt: skip
+    zero, edges, seconds = rows[:3]
+    assert (zero.ratio, edges.rounds, edges.median) == (None, None, 7)
+    assert (seconds.median, seconds.baseline, seconds.rounds, seconds.bytes) == (1.5, "old", 2, 12)
+    assert (seconds.ratio, seconds.low, seconds.high) == (2.0, 2.0, 2.0)
+    write(tmp_path / SUMMARY_FILE, [])
+    assert read(tmp_path / SUMMARY_FILE) == rows
+
+
+def test_merged_relations(typed_parts: Path, tmp_path: Path) -> None:
+    words = ["--batches", "1", "--hidden", "8", "--models", "rgcn,hgt", str(typed_parts)]
+    rows = run("merged_relations", tmp_path, *words)
+    ratios = [row for row in rows if row.baseline == "relation by relation"]
+    assert {row.side for row in ratios} == {"merged"}
+    assert len(ratios) == 2
+
+
+def test_hifuse_ablation(typed_parts: Path, tmp_path: Path) -> None:
+    words = ["--batches", "2", "--hidden", "8", "--models", "rgcn", str(typed_parts)]
+    rows = run("hifuse_ablation", tmp_path, *words)
+    assert {row.side for row in rows if row.baseline == "none"} >= {"R+M", "R+M+O+P+Pipe"}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_message_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dgl")
+    monkeypatch.setattr("benchmarks.message_passing.WIDTHS", (16,))
+    threads = torch.get_num_threads()
+    rows = run("message_passing", tmp_path, "--destinations", "50", "--threads", str(threads))
+    assert {row.baseline for row in rows if row.side == "hopper"} == {"dgl", "torch"}
+
+
+def test_feature_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.feature_service.SIZES", {3: 1})
+    rows = run("feature_service", tmp_path, "--megabytes", "1", "--calls", "4")
+    assert {row.measure for row in rows} >= {"seconds", "p99 milliseconds"}
+
+
+def test_construction(tmp_path: Path) -> None:
+    words = ["--edges", "2000", "--methods", "random", "--servers", "2"]
+    rows = run("construction", tmp_path, *words)
+    assert {row.side for row in rows} == {"parquet", "csv", "parquet, ids are texts", "random"}
+    assert [row.median for row in rows if row.measure == "edge cut"] == [
+        pytest.approx(0.5, abs=0.1)
+    ]
+
+
+def test_rows_are_read_from_a_mapped_table(tmp_path: Path) -> None:
+    rows_beyond_memory.make_table(tmp_path / "rows.npy", 10)
+    side = rows_beyond_memory.MAPPED
+    assert rows_beyond_memory.read(tmp_path / "rows.npy", side, 0, 0.01) > 0
+
+
+def test_losses_of_two_commits_are_compared_relatively() -> None:
+    assert two_commits.loss_difference([[1.0, 2.0], [1.0, 2.0]]) == 0.0
+    assert two_commits.loss_difference([[1.0, 2.0], [1.0, 2.2]]) == pytest.approx(0.1)
+
+
+def test_links_of_a_batch_are_left_out_of_its_edges() -> None:
+    there, back = ("a", "to", "b"), ("b", "from", "a")
+    edges = {there: torch.tensor([[0, 1, 2], [3, 3, 0]]), back: torch.tensor([[3, 0], [1, 2]])}
+    batch = torch.tensor([[1], [3]])
+    kept = link_prediction.leave_out(edges, there, [back], batch, {"a": 3, "b": 4})
+    assert {key: pairs.tolist() for key, pairs in kept.items()} == {
+        there: [[0, 2], [3, 0]], back: [[0], [2]],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "text"),
+    [
+        ("partitioners", ["--rounds", "0"], "--rounds: expected at least 1, given 0"),
+        ("sampler", [], "the following arguments are required: --graph"),
+        ("real_graphs", ["--data", ".", "--only", "x"], "--only: expected some of"),
+        ("link_prediction", ["--data", ".", "--only", "x"], "--only: invalid choice: 'x'"),
+        ("predict_memory", ["--nodes", "9"], "embeddings of 9216 bytes are not larger than"),
+        ("plan_accuracy", ["--engine", "hop"], "unrecognized arguments: --engine"),
+        ("construction", ["--edges", "-1"], "--edges: expected at least 1, given -1"),
+    ],
+)
+def test_senseless_options_are_refused(
+    script: str, words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(script, tmp_path / "out", *words)
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
