@@ -25,10 +25,11 @@ FRAMES = """<title>frames</title><pre id="out"></pre>%s<script>
 addEventListener("load", () => {
   const measured = [...document.querySelectorAll("iframe")].map((frame) => {
     const page = frame.contentDocument;
+    const wide = page.documentElement.clientWidth;
     const beyond = [...page.querySelectorAll("main *")].filter((e) => e.checkVisibility() &&
-      !e.closest(".scroll") && e.getBoundingClientRect().right > page.documentElement.clientWidth + 1);
+      !e.closest(".scroll") && e.getBoundingClientRect().right > wide + 1);
     return {
-      width: page.documentElement.scrollWidth - page.documentElement.clientWidth,
+      width: page.documentElement.scrollWidth - wide,
       beyond: beyond.map((e) => e.outerHTML.slice(0, 99)),
       charts: [...page.querySelectorAll("svg")].map((e) => e.getBoundingClientRect().height),
       ground: getComputedStyle(page.body).backgroundColor,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from io import StringIO
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib import style
@@ -25,10 +25,10 @@ from hopper.bench.report.spans import Timeline
 from hopper.bench.report.units import quantity
 from hopper.bench.verdict import tell_ratio
 from hopper.paired_ratio import Ratio
-from hopper.palette import COLOURS, STAGES, tint_percent
+from hopper.palette import COLOURS, STAGES
 
-Shades = Mapping[str, tuple[str, int]]
-"""By name, a colour of the palette, and the variant of an engine that has it."""
+Shades = Mapping[str, tuple[str, float]]
+"""By name, a colour of the palette and its opacity."""
 _NAMES: Final = ("ink", "soft", "rule", "surface", *COLOURS, *(f"on-{name}" for name in COLOURS))
 _INK: Final = {name: f"#fe00{number:02x}" for number, name in enumerate(_NAMES)}
 """The stand-in of each variable."""
@@ -42,7 +42,6 @@ _STYLE: Final = {
 }  # fmt: skip
 _NARROW, _WIDE, _ROW = 380, 1040, 42
 _HEIGHTS: Final = {"wait": 0.14, "migrate": 0.34, "sync": 0.34}
-"""of stages without work"""
 _MOST_POINTS: Final = 400
 
 
@@ -81,9 +80,9 @@ def ratios(title: str, by_name: Mapping[str, Ratio], shades: Shades) -> str:
         axes.axvline(1, color=_INK["soft"], linestyle="--", linewidth=1)
         beside = axes.get_yaxis_transform()
         for place, (name, ratio) in enumerate(by_name.items()):
-            colour, alpha = _INK[shades[name][0]], opacity(shades[name][1])
-            interval = [ratio.low or ratio.mean, ratio.high or ratio.mean]
-            axes.plot(interval, [place] * 2, color=colour, alpha=alpha / 2, linewidth=5)
+            colour, alpha = _INK[shades[name][0]], shades[name][1]
+            if ratio.low and ratio.high:
+                axes.hlines(place, ratio.low, ratio.high, colour, alpha=alpha / 2, linewidth=5)
             axes.plot(ratio.mean, place, "o", color=colour, alpha=alpha, markersize=9)
             _write(axes, 0, place - 0.4, _shorten(name), transform=beside)
             _write(axes, 1, place - 0.4, tell_ratio(ratio), "right", transform=beside)
@@ -102,12 +101,9 @@ def lines(
     first: int = 0,
     marked: int | None = None,
 ) -> str:
-    """Draw a curve for each name. Curves that coincide stay visible: the later ones are thinner.
+    """Draw values at ``first``, ``first`` + 1 and so on, and a dashed line at ``marked``.
 
-    Parameters
-    ----------
-    curves: values at ``first`` and the whole numbers after it; None or NaN leaves a gap.
-    marked: where to draw a dashed line.
+    None or NaN leaves a gap. Curves that coincide stay visible: the later ones are thinner.
     """
 
     def paint(axes: Axes) -> None:
@@ -119,7 +115,7 @@ def lines(
             width = 1.8 + 1.8 * (len(curves) - number)
             axes.plot(starts + first, means, marker="o" if len(ys) < 30 else None,
                       markersize=width + 2, linewidth=width, color=_INK[shades[name][0]],
-                      alpha=opacity(shades[name][1]))  # fmt: skip
+                      alpha=shades[name][1])  # fmt: skip
         if marked is not None:
             axes.axvline(marked, color=_INK["soft"], linestyle="--", linewidth=1)
         axes.set_xlabel(x_name)
@@ -151,11 +147,12 @@ def timeline(title: str, shown: Timeline) -> str:
             if span.seconds > 3e-4 * shown.seconds:
                 colour = STAGES[span.stage]
                 axes.barh(place, span.seconds, height, span.start, color=_INK[colour])
-                if span in visits and not span.thread and span.seconds > 0.02 * shown.seconds:
-                    _write(axes, span.start + span.seconds / 2, place, f"m{span.model}", "center",
+                model = span.model if span.stage == "compute" and not span.thread else None
+                if model is not None and span.seconds > 0.02 * shown.seconds:
+                    _write(axes, span.start + span.seconds / 2, place, f"m{model}", "center",
                            color=_INK[f"on-{colour}"])  # fmt: skip
-        ranks = range(shown.ranks)
-        axes.set_yticks(ranks, [f"rank {r}\nwaits {shown.waiting(r):.0%}" for r in ranks])
+        names = [f"rank {rank}\nwaits {shown.waiting(rank):.0%}" for rank in range(shown.ranks)]
+        axes.set_yticks(range(shown.ranks), names)
         axes.set(xlim=(0, shown.seconds), ylim=(shown.ranks - 0.4, -1))
         axes.xaxis.set_major_formatter(lambda seconds, _: quantity(seconds, "s"))
         axes.spines["bottom"].set_visible(False)
@@ -168,15 +165,8 @@ def present(rows: Mapping[str, Mapping[str, float]], colours: Mapping[str, str])
     return {p: c for p, c in colours.items() if any(parts.get(p) for parts in rows.values())}
 
 
-def opacity(variant: int) -> float:
-    """Return the opacity of the colour of an engine's variant."""
-    return tint_percent(variant) / 100
-
-
-def _write(
-    axes: Axes, x: float, y: float, text: str, side: str = "left", **options: object
-) -> None:
-    axes.text(x, y, text, va="center", ha=side, **options)
+def _write(axes: Axes, x: float, y: float, text: str, side: str = "left", **style: Any) -> None:
+    axes.text(x, y, text, va="center", ha=side, **style)
 
 
 def _shorten(name: str) -> str:

@@ -12,10 +12,8 @@ from hopper.paired_ratio import Ratio
 
 
 class Check(NamedTuple):
-    """A largest relative difference to the reference, and what is wrong with it ("" = nothing).
-
-    value: None if nothing was compared. in_float64: what decides where float32 cannot.
-    """
+    """A largest relative difference to the reference (None = not compared), what float64 says where
+    float32 cannot decide, and what is wrong ("" = nothing)."""
 
     value: float | None
     in_float64: float | None
@@ -23,30 +21,15 @@ class Check(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What the files of a source support, by name of run.
-
-    checks: of "gradients" and "losses". problems: why no speed-up may be told. ratios, byte_ratios:
-    by baseline. unpaired: comparisons that cannot be made.
-    """
+    """What the files of a source support: by name of run figures, and checks of "gradients" and
+    "losses"; why no speed-up may be told; speed-ups by baseline and name, and sentences on them."""
 
     dtype: str
     figures: dict[str, Figures]
     checks: dict[str, dict[str, Check]]
     problems: list[str]
     ratios: dict[str, dict[str, Ratio]]
-    byte_ratios: dict[str, dict[str, Ratio | None]]
-    unpaired: list[str]
-
-    @property
-    def verdicts(self) -> list[str]:
-        """What each comparison shows, in time and in bytes."""
-        sentences = [
-            f"{tell_speed(name, baseline, ratio)}; "
-            f"{tell_bytes(name, baseline, self.byte_ratios[baseline][name])}."
-            for baseline, ratios in self.ratios.items()
-            for name, ratio in ratios.items()
-        ]
-        return [f"N{text[1:]}" if text.startswith("no ") else text for text in sentences]
+    verdicts: list[str]
 
 
 def find(source: Source) -> Findings:
@@ -59,16 +42,18 @@ def find(source: Source) -> Findings:
     problems = [f"{name}: {check.problem}" for name, check in both if check.problem]
     runs = [run.model_dump() | {"label": run.name} for run in source.results.runs]
     by_name = {name: figures(runs, name) for name in source.by_name}
-    findings = Findings(dtype, by_name, checks, problems, {}, {}, [])
+    findings = Findings(dtype, by_name, checks, problems, {}, [])
     for baseline in (b for b in BASELINES if b in by_name and not problems):
-        ratios = findings.ratios.setdefault(baseline, {})
-        byte_ratios = findings.byte_ratios.setdefault(baseline, {})
         for name in (name for name in by_name if name != baseline):
             try:
-                byte_ratios[name] = fewer_bytes(runs, name, baseline)
-                ratios[name] = speed_up(runs, name, baseline)
+                ratio = speed_up(runs, name, baseline)
+                of_bytes = fewer_bytes(runs, name, baseline)
             except ValueError as error:
-                findings.unpaired.append(f"{name} against {baseline}: {error}")
+                findings.verdicts.append(f"{name} against {baseline}: {error}.")
+                continue
+            findings.ratios.setdefault(baseline, {})[name] = ratio
+            words = f"{tell_speed(name, baseline, ratio)}; {tell_bytes(name, baseline, of_bytes)}."
+            findings.verdicts.append(f"N{words[1:]}" if words.startswith("no ") else words)
     return findings
 
 

@@ -48,13 +48,6 @@ class ByClass(Record):
     f1: list[float | None]
     support: list[int]
 
-    @model_validator(mode="after")
-    def _check_lengths(self) -> ByClass:
-        lengths = [len(column) for column in (self.precision, self.recall, self.f1, self.support)]
-        if set(lengths) != {len(self.names)}:
-            raise ValueError(f"expected {len(self.names)} classes in each column, given {lengths}")
-        return self
-
 
 class Epoch(Record):
     """One epoch of a run."""

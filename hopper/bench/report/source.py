@@ -7,8 +7,9 @@ partitioned graph) is optional. :attr:`Source.missing` says what does not exist.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os.path import isfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from hopper.bench.contender import Contender
 from hopper.bench.layer_work import LayerWork, read_layer_work
@@ -19,20 +20,14 @@ from hopper.errors import HopperError, RequestError
 from hopper.partition import PartitionedGraph
 from hopper.train.results import SPANS_FOLDER, SUMMARY_FILE
 
-CONFIG_FILE: Final = "config.json"
-RUNS_FOLDER: Final = "runs"
-
 
 @dataclass(frozen=True)
 class Source:
-    """The content of a report.
+    """The content of a report. ``summary`` is that of a single run, None for an A/B.
 
-    Attributes
-    ----------
-    summary: of a single run. None for an A/B.
-    learning: by name of run, the epochs of its first round with losses per iteration and scores.
-    timelines, work: by name of run, recorded iterations, and how layers are divided among ranks.
-    missing: sentences that say what cannot be shown, and why.
+    By name of run: the epochs of its first round with losses per iteration and scores, a few
+    iterations as they ran, and how layers are divided among ranks. ``missing`` says what cannot be
+    shown, and why.
     """
 
     folder: Path
@@ -85,19 +80,16 @@ def _read_ab(folder: Path) -> Source:
     source = Source(folder, results, metrics[0] if metrics else "accuracy")
     for name, (run, *_) in source.by_name.items():
         label = Contender(name, run.engine, ()).folder
-        run_folder = folder / RUNS_FOLDER / f"{label}-round-{run.round}"
+        run_folder = folder / "runs" / f"{label}-round-{run.round}"
         path = run_folder / SUMMARY_FILE
-        try:
-            is_there = path.is_file()
-        except (OSError, ValueError):  # the label is no name of a file
-            is_there = False
         source.learning[name] = run.epochs
-        if is_there:
+        # A label may be no name of a file, for which Path.is_file would raise an error.
+        if isfile(path):
             source.learning[name] = check_record(Summary, load_json(path), path).epochs
             source.add_spans(name, run_folder)
         else:
             source.missing.append(
-                f"{name}: no folder of its round {run.round + 1} in {RUNS_FOLDER}: losses are "
+                f"{name}: no folder of its round {run.round + 1} in runs: losses are "
                 "shown per epoch, scores by epoch and the timeline not at all"
             )
     return source
@@ -110,17 +102,16 @@ def _read_run(folder: Path) -> Source:
         # What each epoch of the sweep cost. A trial may have run out of patience before its end.
         sweep_file = folder.resolve().parent / SUMMARY_FILE
         costs = check_record(Summary, load_json(sweep_file), sweep_file).epochs
-        pairs = zip(costs, values["epochs"], strict=False)
+        pairs = zip(costs, values.get("epochs", []), strict=False)
         values["epochs"] = [cost.model_dump() | epoch for cost, epoch in pairs]
         missing.append("seconds and bytes of this trial alone: those of all trials are shown")
     summary = check_record(Summary, values, path)
-    config = {}
-    if (folder / CONFIG_FILE).is_file():
-        config = load_json(folder / CONFIG_FILE)
-        if not isinstance(config, dict):
-            raise RequestError(f"{folder / CONFIG_FILE}: expected an object, given {config!r:.60}")
-    else:
-        missing.append(f"configuration: no {CONFIG_FILE}")
+    config_file = folder / "config.json"
+    config = load_json(config_file) if config_file.is_file() else {}
+    if not isinstance(config, dict):
+        raise RequestError(f"{config_file}: expected an object, given {config!r:.60}")
+    if not config:
+        missing.append("configuration: no config.json")
     # The page is about the best trial where it is about one model.
     for trial in summary.ranked_trials[:1]:
         for name, value in trial.overrides.items():

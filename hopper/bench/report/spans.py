@@ -111,8 +111,8 @@ def read_timeline(folder: Path) -> Timeline | None:
         start, end_of_span = max(begin, span.start), min(end, span.end)
         span.start, span.seconds = start - begin, max(0.0, end_of_span - start)
     starts = {number: min(s.start for s in trained if s.iteration == number) for _, number in shown}
-    seconds = max(end - begin, 1e-9)
-    return Timeline(keys[0][0], starts, len(logs), seconds, [*trained, *ahead], alignment)
+    shown_spans, seconds = [*trained, *ahead], max(end - begin, 1e-9)
+    return Timeline(keys[0][0], starts, len(logs), seconds, shown_spans, alignment)
 
 
 def _read_rank(rank: int, path: Path) -> _Log:
@@ -147,13 +147,11 @@ def _offsets(
     clocks = {opening and opening.clock for opening in opened}
     if len(logs) == 1 or (len(clocks) == 1 and all(clocks)):
         return [opening.monotonic if opening else 0.0 for opening in opened], "clock"
-    ends = [[_left(log[key]) for log in logs] for key in keys]
-    shared = [moments for moments in ends if all(moments)]
-    if shared:
-        return [median(m[0][0] - m[r][0] for m in shared) for r in range(len(logs))], "barriers"
+    waits = [
+        [[s.end for s in log[key] if (s.stage, s.operation) == ("wait", "sync")] for log in logs]
+        for key in keys
+    ]
+    ends = [[moments[-1] for moments in ranks] for ranks in waits if all(ranks)]
+    if ends:
+        return [median(m[0] - m[r] for m in ends) for r in range(len(logs))], "barriers"
     return [0.0] * len(logs), "none"
-
-
-def _left(spans: Sequence[Span]) -> list[float]:
-    """Return when a rank left the wait that ended an iteration. Empty if it did not wait."""
-    return [s.end for s in spans if s.stage == "wait" and s.operation == "sync"][-1:]
