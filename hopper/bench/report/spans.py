@@ -1,9 +1,8 @@
 """The spans of all ranks on one time axis, for a few iterations of the last epoch.
 
-Ranks that name the same clock are aligned exactly by this clock. Ranks on several machines have
-different clocks. They are aligned by the wait that ends an iteration. No rank leaves this wait
-before the last rank has come. So it ends at the same moment everywhere, up to the time that a
-message takes. The offset of a rank is the median over iterations.
+Ranks that name the same clock are aligned exactly by this clock. Others are aligned by the wait
+that ends an iteration. No rank leaves it before the last one has come, so it ends everywhere at the
+same moment, up to the time that a message takes. Offsets are medians over iterations.
 """
 
 from __future__ import annotations
@@ -111,8 +110,8 @@ def read_timeline(folder: Path) -> Timeline | None:
         start, end_of_span = max(begin, span.start), min(end, span.end)
         span.start, span.seconds = start - begin, max(0.0, end_of_span - start)
     starts = {number: min(s.start for s in trained if s.iteration == number) for _, number in shown}
-    shown_spans, seconds = [*trained, *ahead], max(end - begin, 1e-9)
-    return Timeline(keys[0][0], starts, len(logs), seconds, shown_spans, alignment)
+    seconds = max(end - begin, 1e-9)
+    return Timeline(keys[0][0], starts, len(logs), seconds, [*trained, *ahead], alignment)
 
 
 def _read_rank(rank: int, path: Path) -> _Log:
