@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -31,7 +32,6 @@ Shades = Mapping[str, tuple[str, float]]
 """By name, a colour of the palette and its opacity."""
 _NAMES: Final = ("ink", "soft", "rule", "surface", *COLOURS, *(f"on-{name}" for name in COLOURS))
 _INK: Final = {name: f"#fe00{number:02x}" for number, name in enumerate(_NAMES)}
-"""The stand-in of each variable."""
 _VARIABLES: Final = {ink: f"var(--{name})" for name, ink in _INK.items()}
 _STYLE: Final = {
     "svg.fonttype": "none", "text.parse_math": False, "font.size": 11, "text.color": _INK["ink"],
@@ -42,7 +42,6 @@ _STYLE: Final = {
 }  # fmt: skip
 _NARROW, _WIDE, _ROW = 380, 1040, 42
 _HEIGHTS: Final = {"wait": 0.14, "migrate": 0.34, "sync": 0.34}
-_MOST_POINTS: Final = 400
 
 
 def bars(
@@ -110,7 +109,7 @@ def lines(
         for number, (name, values) in enumerate(curves.items(), 1):
             ys = np.array([math.nan if value is None else value for value in values])
             ys[~np.isfinite(ys)] = math.nan
-            starts = np.arange(0, len(ys), max(1, math.ceil(len(ys) / _MOST_POINTS)))
+            starts = np.arange(0, len(ys), max(1, math.ceil(len(ys) / 400)))
             means = np.add.reduceat(ys, starts) / np.diff(np.append(starts, len(ys)))
             width = 1.8 + 1.8 * (len(curves) - number)
             axes.plot(starts + first, means, marker="o" if len(ys) < 30 else None,
@@ -135,22 +134,24 @@ def timeline(title: str, shown: Timeline) -> str:
             axes.annotate(f"iteration {number}", (start, -0.7), (5, 0), va="center",
                           textcoords="offset points", color=_INK["soft"])  # fmt: skip
         visits = [s for s in shown.spans if s.stage == "compute" and s.model is not None]
-        visits.sort(key=lambda span: (span.iteration, span.model, span.start))
-        for one, then in pairwise(visits):
+        for one, then in pairwise(sorted(visits, key=lambda s: (s.iteration, s.model, s.start))):
             same = (one.iteration, one.model) == (then.iteration, then.model)
             if same and one.rank != then.rank:
                 axes.plot([one.end, then.start], [one.rank, then.rank], color=_INK["soft"], lw=1)
-        for span in sorted(shown.spans, key=lambda span: span.start):
-            place, height = float(span.rank), _HEIGHTS.get(span.stage, 0.62)
+        spans = [span for span in shown.spans if span.seconds > 3e-4 * shown.seconds]
+        corners: list[Any] = []
+        colours: list[str] = []
+        for span in sorted(spans, key=lambda span: span.start):
+            place, half = float(span.rank), _HEIGHTS.get(span.stage, 0.62) / 2
             if span.thread:
-                place, height = span.rank + (-0.38 if span.thread == "plan" else 0.38), 0.08
-            if span.seconds > 3e-4 * shown.seconds:
-                colour = STAGES[span.stage]
-                axes.barh(place, span.seconds, height, span.start, color=_INK[colour])
-                model = span.model if span.stage == "compute" and not span.thread else None
-                if model is not None and span.seconds > 0.02 * shown.seconds:
-                    _write(axes, span.start + span.seconds / 2, place, f"m{model}", "center",
-                           color=_INK[f"on-{colour}"])  # fmt: skip
+                place, half = span.rank + (-0.38 if span.thread == "plan" else 0.38), 0.04
+            low, high, x, end = place - half, place + half, span.start, span.end
+            corners.append([(x, low), (x, high), (end, high), (end, low)])
+            colours.append(_INK[STAGES[span.stage]])
+            model = span.model if span.stage == "compute" and not span.thread else None
+            if model is not None and span.seconds > 0.02 * shown.seconds:
+                _write(axes, (x + end) / 2, place, f"m{model}", "center", color=_INK["on-green"])
+        axes.add_collection(PolyCollection(corners, facecolors=colours, zorder=2))
         names = [f"rank {rank}\nwaits {shown.waiting(rank):.0%}" for rank in range(shown.ranks)]
         axes.set_yticks(range(shown.ranks), names)
         axes.set(xlim=(0, shown.seconds), ylim=(shown.ranks - 0.4, -1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-UNKNOWN: Final = "–"
 _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
 
 
@@ -22,7 +21,7 @@ def quantity(value: float, unit: str = "") -> str:
 
 def score(value: float | None) -> str:
     """Write a score with four decimals."""
-    return UNKNOWN if value is None else f"{value:.4f}"
+    return "–" if value is None else f"{value:.4f}"
 
 
 def difference(value: float | None) -> str:
