@@ -128,11 +128,6 @@ def tint_percent(variant: int) -> int:
     return round(100 * _TINTS[variant])
 
 
-def variants() -> range:
-    """Return the variants of an engine that have colours of their own."""
-    return range(len(_TINTS))
-
-
 def _parts(colour: str) -> list[int]:
     return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
 

@@ -1,4 +1,4 @@
-"""Folders as `hopper bench ab` and `hopper train` leave them, made by hand."""
+"""Folders as `hopper bench ab`, `hopper train` and `hopper sweep` leave them, made by hand."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def span(stage: str, start: float, seconds: float, iteration: int = 0, **fields:
             "seconds": seconds} | fields  # fmt: skip
 
 
-def opening_line(monotonic: float, unix: float = 1e9, clock: str = "machine") -> Line:
-    return {"event": "opened", "start": 0.0, "unix": unix, "monotonic": monotonic, "clock": clock}
+def opening_line(monotonic: float, clock: str = "machine") -> Line:
+    return {"event": "opened", "start": 0.0, "unix": 1e9, "monotonic": monotonic, "clock": clock}
 
 
-def write_lines(path: Path, lines: Iterable[Line]) -> None:
+def write_lines(path: Path, lines: Iterable[Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -33,42 +33,21 @@ def ring_spans(rank: int, iteration: int) -> list[Line]:
     """Return spans in which two ranks pass on two models once, and rank 1 has to wait."""
     first, second = rank, 1 - rank
     at, short = 0.4 * iteration, 0.02 * rank
+    work = {"own": 7, "destinations": 5, "edges": 1000 * (1 + 2 * rank), "sent": 3, "received": 3}
     return [
-        span("sample", at, 0.01, iteration, model=first, step=0, roots=3),
-        span("sample", at + 0.01, 0.01, iteration, model=second, step=1, roots=3),
+        span("sample", at, 0.02, iteration, model=first, step=0, layers=[work, work]),
         span("compute", at + 0.02, 0.08 - short, iteration, model=first, step=0, roots=3),
         span("wait", at + 0.10 - short, 0.02 + short, iteration, step=1, operation="migrate"),
         span("migrate", at + 0.12, 0.02, iteration, step=1, models=[first], bytes=640),
+        span("gather", at + 0.01, 0.02, iteration + 1, thread="read"),
         span("compute", at + 0.15, 0.08, iteration, model=second, step=1, roots=3),
         span("wait", at + 0.23, 0.01, iteration, operation="sync"),
         span("sync", at + 0.24, 0.02, iteration),
     ]
 
 
-def lone_spans(rank: int, iteration: int) -> list[Line]:
-    """Return the spans of a rank that trains its own model; rank 1 waits."""
-    at, short = 0.4 * iteration, 0.05 * rank
-    return [
-        span("gather", at, 0.1, iteration, rows=20),
-        span("compute", at + 0.1, 0.1 - short, iteration, roots=6),
-        span("wait", at + 0.2 - short, 0.01 + short, iteration, operation="sync"),
-        span("sync", at + 0.21, 0.02, iteration),
-    ]
-
-
-def divided_layer_spans(rank: int, iteration: int) -> list[Line]:
-    """Return spans of a rank's part of two layers, in which rank 1 has three times the edges."""
-    at = 0.4 * iteration
-    work = {"own": 7, "destinations": 5, "edges": 1000 * (1 + 2 * rank), "sent": 3, "received": 3}
-    return [
-        span("sample", at, 0.01, iteration, roots=3, layers=[work, work]),
-        span("compute", at + 0.02, 0.08, iteration, roots=3),
-        span("wait", at + 0.1, 0.01, iteration, operation="sync"),
-    ]
-
-
-def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> None:
-    """Write a run's summary and the spans of two ranks over four iterations."""
+def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float], **changes: Any) -> Path:
+    """Write a run's summary with changes to it, and the spans of two ranks over four iterations."""
     epochs = [
         epoch | {"iteration_losses": losses, "val": 0.5 + 0.1 * index}
         for index, epoch in enumerate(entry["epochs"])
@@ -76,16 +55,32 @@ def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> No
     summary = {
         "engine": entry["engine"], "exact": True, "ranks": 2, "metric": "accuracy",
         "scores": {"val": {"accuracy": 0.6}, "test": {"accuracy": 0.55}},
-        "best_epoch": 1, "peak_rss_mib": [120.0, 130.0],
-        "epochs": epochs,
+        "baselines": {"val": {"accuracy": 0.03}, "test": {"accuracy": 0.029}},
+        "best_epoch": 1, "peak_rss_mib": [120.0, 130.0], "epochs": epochs,
     }  # fmt: skip
     folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps(summary))
-    span_makers = {"hop": ring_spans, "cooperative": divided_layer_spans}
-    make_spans = span_makers.get(entry["engine"], lone_spans)
+    (folder / "summary.json").write_text(json.dumps(summary | changes))
     for rank in range(2):
-        lines = [line for iteration in range(4) for line in make_spans(rank, iteration)]
+        lines = [line for iteration in range(4) for line in ring_spans(rank, iteration)]
         write_lines(folder / "spans" / f"rank-{rank}.jsonl", [opening_line(50.0), *lines])
+    return folder
+
+
+def write_sweep(folder: Path) -> Path:
+    """Write a sweep's folder with two trials, of which the second is the better one."""
+    hidden = {"model.hidden": 8}, {"model.hidden": 16, "train.learning_rate": 0.1}
+    trials = [
+        {"trial": number, "overrides": overrides, "best_epoch": 1,
+         "scores": {"val": {"accuracy": 0.4 + 0.2 * number}, "test": {"accuracy": 0.5}}}
+        for number, overrides in enumerate(hidden)
+    ]  # fmt: skip
+    entry = make_run("hop", 0, [9.0, 2.0])
+    write_run(folder, entry, [2.0], trials=trials, ranking=[1, 0])
+    (folder / "trial-1").mkdir()
+    own_epochs = [{"loss": 1.5, "iterations": 4, "val": 0.6}]
+    trial = {"engine": "hop", "metric": "accuracy", **trials[1], "epochs": own_epochs}
+    (folder / "trial-1" / "summary.json").write_text(json.dumps(trial))
+    return folder
 
 
 def write_ab(folder: Path, results: Mapping[str, Any], runs: bool = True) -> Path:
@@ -100,10 +95,10 @@ def write_ab(folder: Path, results: Mapping[str, Any], runs: bool = True) -> Pat
     return folder
 
 
-def sound_results(hop_seconds: float = 2.0, **changes: Any) -> dict[str, Any]:
+def sound_results() -> dict[str, Any]:
     """Return three rounds of two engines with equal gradients, of which hop is faster."""
     runs = []
     for index in range(3):
         runs.append(make_run("model_centric", index, [9.0, 4.0], feature_bytes=40_000_000))
-        runs.append(make_run("hop", index, [9.0, hop_seconds * (1 + 0.01 * index)], 8_000_000, 900))
-    return make_results(runs, SOUND) | changes
+        runs.append(make_run("hop", index, [9.0, 2.0 * (1 + 0.01 * index)], 8_000_000, 900))
+    return make_results(runs, SOUND)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from hopper.bench.report.page import page
 from hopper.bench.report.source import read_source
 from hopper.whole_files import write_text
-
-__all__ = ["REPORT_FILE", "write_report"]
-
-REPORT_FILE: Final = "report.html"
 
 
 def write_report(folder: Path) -> Path:
@@ -21,6 +16,6 @@ def write_report(folder: Path) -> Path:
     ------
     RequestError: the folder belongs to neither, or one of its files cannot be read.
     """
-    path = folder / REPORT_FILE
+    path = folder / "report.html"
     write_text(path, page(read_source(folder)))
     return path

@@ -1,70 +1,110 @@
-"""The page around the sections. It is one file and loads no other."""
+"""The page: one file that loads no other, made from the templates beside this module."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from importlib.resources import files
-from typing import Final
+import json
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, Final
 
-from hopper.bench.report.colours import palette_style
-from hopper.bench.report.findings import find
-from hopper.bench.report.headline import headline, hero
-from hopper.bench.report.markup import Markup, tag
-from hopper.bench.report.sections import all_sections
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hopper.bench.emulate.reconcile import TOLERANCE, reconcile
+from hopper.bench.layer_work import unevenness
+from hopper.bench.parity import LIMITS
+from hopper.bench.report import charts, units
+from hopper.bench.report.findings import find, headline
 from hopper.bench.report.source import Source
+from hopper.bench.statistics import measured_epochs
+from hopper.paired_ratio import CONFIDENCE
+from hopper.palette import CAUSES, COLOURS, STAGES, shades_of_engines, text_on, tint_percent
 
-_PACKAGE: Final = "hopper.bench.report"
+_ORIGINS: Final = {"local": "green", "cached": "orange", "reused": "sky", "fetched": "blue"}
 
 
 def page(source: Source) -> str:
     """Write the whole HTML document."""
-    findings = find(source)
-    sections = all_sections(source, findings)
-    links = [tag("a", heading, href=f"#{name}") for name, heading, _ in sections]
-    switch = tag("button", "Light / dark", type="button", id="theme", hidden=True)
-    body = tag(
-        "body",
-        tag("a", "Skip to the content", href="#content", class_="skip"),
-        tag("nav", tag("div", links, class_="links"), switch, aria_label="Sections"),
-        tag(
-            "main",
-            hero(source, findings),
-            [
-                tag("section", tag("h2", heading, id=f"{name}-heading"), content, id=name,
-                    aria_labelledby=f"{name}-heading")
-                for name, heading, content in sections
-            ],
-            id="content",
-        ),
-        tag("footer", tag("p", "Made by ", tag("code", "hopper report"), " from files alone.")),
-        tag("div", id="tip", role="status", hidden=True),
-        tag("script", _asset("script.js")),
+    environment = Environment(
+        loader=PackageLoader("hopper.bench.report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    document = tag("html", _head(headline(source, findings)), body, lang="en")
+    environment.filters |= {
+        "quantity": units.quantity, "score": units.score, "difference": units.difference,
+        "things": units.things, "tell": _tell,
+    }  # fmt: skip
+    text = environment.get_template("report.html").render(_content(source))
     # ASCII alone: the page reads the same whatever encoding a server or an editor assumes.
-    text = f"<!doctype html>\n{document}\n"
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def _head(title: str) -> Markup:
-    script = _asset("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # Only the script of this page runs and nothing is loaded, not even by markup from a file.
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{title} · Hopper"),
-        tag("style", Markup(palette_style() + "\n"), _asset("style.css")),
-    )
+def _content(source: Source) -> dict[str, Any]:
+    """Return what the template shows."""
+    runs, summary, by_name = source.results.runs, source.summary, source.by_name
+    findings = find(source)
+    engines = {name: of_name[0].engine for name, of_name in by_name.items()}
+    labels = {name: name if name.startswith(e) else e for name, e in engines.items()}
+    shades = shades_of_engines(list(labels.values()))
+    scored = (metric for run in runs for scores in run.scores.values() for metric in scores)
+    metrics = list(dict.fromkeys([source.metric, *scored]))
+    return {
+        "source": source, "results": source.results, "summary": summary, "findings": findings,
+        "ab": summary is None, "by_name": by_name, "first": runs[0], "charts": charts,
+        "headline": headline(source, findings),
+        "data": str(source.results.dataset.get("name", "")) or source.folder.resolve().name,
+        "measured": len(measured_epochs(runs[0].model_dump())),
+        "metrics": metrics,
+        "losses": _losses(source),
+        "epoch_losses": {n: [e.loss for e in epochs] for n, epochs in source.learning.items()},
+        "score_curves": {metric: _score_curves(source, metric) for metric in metrics},
+        "shades": {
+            name: (shades[label][0], tint_percent(shades[label][1]) / 100)
+            for name, label in labels.items()
+        },
+        "epoch_seconds": {
+            name: [fmean(e["seconds"] for e in measured_epochs(run.model_dump())) for run in of]
+            for name, of in by_name.items()
+        },
+        "stage_seconds": {name: f.stage_seconds for name, f in findings.figures.items()},
+        "sent": {name: f.bytes for name, f in findings.figures.items()},
+        "rows": {name: _origins(f.rows) for name, f in findings.figures.items()},
+        "interfaces": reconcile([run.model_dump() | {"label": run.name} for run in runs]),
+        "limits": {what: limits[findings.dtype] for what, limits in LIMITS.items()},
+        "colours": {n: (c, text_on(c.light), text_on(c.dark)) for n, c in COLOURS.items()},
+        "causes": CAUSES, "stages": STAGES, "origins": _ORIGINS, "unevenness": unevenness,
+        "tolerance": TOLERANCE, "confidence": CONFIDENCE,
+    }  # fmt: skip
 
 
-def _asset(name: str) -> Markup:
-    return Markup(files(_PACKAGE).joinpath(name).read_text(encoding="utf-8"))
+def _losses(source: Source) -> dict[str, list[float]]:
+    """Return losses of each iteration. Empty where not all are known."""
+    epochs = [epoch for of_name in source.learning.values() for epoch in of_name]
+    if any(len(epoch.iteration_losses) != epoch.iterations for epoch in epochs):
+        return {}
+    return {n: [x for e in es for x in e.iteration_losses] for n, es in source.learning.items()}
+
+
+def _score_curves(source: Source, metric: str) -> dict[str, list[float | None]]:
+    """Return validation scores by epoch, None where it was not scored."""
+    main = metric == source.metric
+    return {
+        name: [epoch.scores.get(metric, epoch.val if main else None) for epoch in epochs]
+        for name, epochs in source.learning.items()
+    }
+
+
+def _origins(rows: Mapping[str, float]) -> dict[str, float]:
+    """Divide input rows. What another group needs again is fetched once, and so reused."""
+    kinds = ("local", "remote", "remote_unique", "cached")
+    local, remote, fetched, cached = (rows.get(kind, 0.0) for kind in kinds)
+    reused = max(0.0, remote - fetched - cached)
+    return {"local": local, "cached": cached, "reused": reused, "fetched": fetched}
+
+
+def _tell(value: Any) -> str:
+    """Write a value of a file in a line."""
+    if isinstance(value, Mapping):
+        told = ((key, _tell(entry)) for key, entry in value.items() if entry is not None)
+        return ", ".join(f"{key} {words}" for key, words in told)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
