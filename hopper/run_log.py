@@ -8,7 +8,7 @@ name themselves: ``{"thread": "plan"}``.
 The first line of a run, and of a resumed run, says when the log was opened:
 ``{"event": "opened", "start": 0, "unix", "monotonic", "clock"}``. ``monotonic`` is a reading of the
 clock that measures ``start`` and ``seconds``. Ranks with the same ``clock`` share that clock, so
-their spans fit on one axis exactly. Other ranks are compared by ``unix``.
+their spans fit on one axis exactly. Others are aligned by waits that end iterations.
 """
 
 from __future__ import annotations
