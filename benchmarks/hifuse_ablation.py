@@ -49,7 +49,6 @@ from torch.nn import functional
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.layers.sides import merge_hops
-from benchmarks.paper.tables import ratio_text
 from benchmarks.typed_batches import MeasureRequest, ask, header, layer_configs
 from hopper.bench.parity import UNSETTLED_LIMIT
 from hopper.device_copies import to_device
@@ -333,6 +332,13 @@ def run(request: MeasureRequest) -> None:
             cell["graph"], str(cell["relations"]), cell["model"], f"{mean:.2f}", *ratio_texts
         )
     console.print(table)
+
+
+def ratio_text(ratio: Mapping[str, Any], places: int = 2) -> str:
+    """Write a ratio with its interval, to so many decimal places."""
+    mean, low, high = (ratio[bound] for bound in ("mean", "low", "high"))
+    interval = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
+    return f"{mean:.{places}f}{interval}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

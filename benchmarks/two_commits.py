@@ -242,9 +242,8 @@ def _difference(losses: list[list[float]], others: list[list[float]]) -> float:
 
 
 def _page(result: Mapping[str, Any]) -> Iterator[str]:
-    from benchmarks.paper.experiment import Table
-    from benchmarks.paper.page import markdown
-    from benchmarks.paper.tables import ratio_text
+    from benchmarks.faults.page import Table, markdown
+    from benchmarks.hifuse_ablation import ratio_text
     from hopper.bench.machine import tell_machine
 
     yield f"# {result['commit'][:12]} after {result['before'][:12]}: {result['graph']}"

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.faults.picture import PICTURE_FILE, draw
-from benchmarks.paper.experiment import Table
-from benchmarks.paper.page import markdown
 from hopper.bench.machine import tell_machine
 from hopper.bench.results import format_result
 from hopper.whole_files import write_text
 
 PARTS = ("matrix", "fuzz", "files", "load")
+
+
+class Table(NamedTuple):
+    """A table of a page."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: list[list[str]]
+
+
+def markdown(table: Table) -> Iterator[str]:
+    """Write a table in Markdown. Columns of numbers are set to the right."""
+    yield "| " + " | ".join(table.headings) + " |"
+    columns = [[row[i] for row in table.rows] for i in range(len(table.headings))]
+    numeric = [all(cell[:1].isdigit() or cell[:1] in "-—" for cell in cells) for cells in columns]
+    yield "|" + "|".join("---:" if is_number else "---" for is_number in numeric) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
 def write_all(out: Path, result: dict[str, Any], page: bool = True) -> None:
