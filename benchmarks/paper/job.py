@@ -237,6 +237,9 @@ def run_job(job: Job, measure: Callable[[Job, Cell], Measured]) -> Iterator[dict
         setting = (cell.graph, cell.model, cell.hidden, cell.fanouts, cell.link)
         base = fewest.setdefault(setting, entry)
         rows = [*make_rows(job.experiment, entry), *scaling_rows(job.experiment, entry, base)]
+        for pattern in job.experiment.report:
+            if not any(fnmatchcase(row.measure, pattern) for row in rows):
+                job.say(f"{cell.name}: no side has a value that is called {pattern!r}")
         write(job.out / SUMMARY_FILE, rows)
         yield entry | {"rows": rows}
 

@@ -15,7 +15,7 @@ from benchmarks.paper.experiment import Experiment, Grid, MeasureName, load_expe
 from benchmarks.peers.distdgl import PEERS
 from hopper.bench.contender import Contender
 from hopper.config import DEEP_MODELS
-from hopper.errors import ConfigError, HopperError, RequestError
+from hopper.errors import RequestError
 
 EXPERIMENTS = load_experiments()
 GUIDE = Path(__file__).parents[3] / "docs" / "howto" / "paper-experiments.md"
@@ -34,10 +34,10 @@ def ignore(_: str) -> None:
     pass
 
 
-def check(name: str, folder: Path, *words: str, overrides: tuple[str, ...] = ()) -> Any:
+def check(name: str, folder: Path, *words: str) -> Any:
     """Make the job of an experiment, whose whole grid is checked thereby."""
     options = parse(name, "--out", str(folder / "out"), "--work", str(folder / "work"), *words)
-    return make_job(EXPERIMENTS[name], options, overrides, ignore, ignore)
+    return make_job(EXPERIMENTS[name], options, (), ignore, ignore)
 
 
 def test_every_figure_and_table_has_its_experiment() -> None:
@@ -247,13 +247,3 @@ def test_hosts_share_the_machine_evenly(tmp_path: Path) -> None:
         check("hopgnn-fig23b", tmp_path, "--host-cpus", "0.2").request(job.cells[0]).host_cpus
         == 0.2
     )
-
-
-def test_a_graph_directory_has_no_scale_and_another_key_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "graph.json").write_text("{}")
-    job = check("hopgnn-fig13", tmp_path, "--graphs", str(tmp_path / "own"), "--scale", "0.5")
-    assert {(cell.scale, cell.name[:4]) for cell in job.cells} == {(None, "own-")}
-    with pytest.raises(ConfigError, match=r"cache\.sise: unknown key"):
-        check("hopgnn-fig13", tmp_path, overrides=("--cache.sise", "3"))
-    assert issubclass(ConfigError, HopperError)

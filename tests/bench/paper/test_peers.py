@@ -1,0 +1,187 @@
+"""DistDGL is trained beside Hopper's engines on emulated hosts, and says what it cannot train.
+
+DistDGL is run by the tests' own interpreter. Skipped with the reason where it has no DGL, or where
+network namespaces cannot be had.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.paper.ab import measure_ab
+from benchmarks.paper.cells import make_cells
+from benchmarks.paper.experiment import Experiment, Grid, load_experiments
+from benchmarks.paper.job import Job, run_job
+from benchmarks.paper.materials import Materials
+from benchmarks.peers import distdgl
+from benchmarks.peers.distdgl import DistDGL
+from hopper.bench.emulate.hosts import emulate_hosts
+from hopper.bench.emulate.request import make_request
+from hopper.config import make_config
+from hopper.graph import GraphDirectory
+from hopper.graph.schema import Relation
+
+PEER = "DistDGL of the tests"
+TEST_DISTDGL = DistDGL("own", PEER, Path(sys.executable))
+
+
+@pytest.fixture
+def hosts() -> None:
+    """Skip the test where DistDGL cannot be run."""
+    if importlib.util.find_spec("dgl") is None:
+        pytest.skip("no DGL here")
+    with emulate_hosts(make_request(1)) as cluster:
+        if not cluster.effective:
+            pytest.skip(f"no emulated hosts here: {cluster.why_not}")
+
+
+@pytest.fixture
+def _has_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let "own" stand for a DistDGL that the tests' own interpreter runs."""
+    monkeypatch.setattr(
+        "benchmarks.paper.job.PEERS", {**distdgl.PEERS, TEST_DISTDGL.name: TEST_DISTDGL}
+    )
+    # Hopper divides by pymetis, which starts sooner. DistDGL has processes of its own.
+    monkeypatch.setitem(sys.modules, "dgl", None)
+
+
+def run_beside(own: str, model: str, graph: Path, folder: Path) -> dict[str, Any]:
+    """Train an engine and DistDGL over two emulated hosts; returns the content of the cell's
+    file."""
+    grid = Grid(graphs=(str(graph),), models=(model,), hidden=(8,), fanouts=((4, 4),), servers=(2,))
+    experiment = Experiment(
+        name="tiny", title="A tiny grid", grid=grid, sides={"hopper": own, PEER: "own"},
+        comparisons={PEER: ("hopper",)}, rounds=1, epochs=2, iterations=2,
+        report=("epoch seconds", "interface MB"), words=("--train.evaluate_every={epochs}",),
+    )  # fmt: skip
+    job = Job(
+        experiment, make_cells(grid, batch_size=16), (), True, folder / "out",
+        Materials(folder / "work", lambda _: None), lambda _: None, lambda _: None,
+    )  # fmt: skip
+    job.check()
+    (entry,) = run_job(job, measure_ab)
+    return entry
+
+
+def check_entry(entry: dict[str, Any]) -> None:
+    assert entry["problems"] == []
+    measured = entry["values"][PEER]
+    assert measured["epoch seconds"][0] > 0
+    assert measured["interface MB"] > 0.001
+    assert 0 <= measured["test accuracy"] <= 1
+    assert entry["record"]["notes"] == [TEST_DISTDGL.note]
+    rows = [row for row in entry["rows"] if row.baseline == PEER]
+    assert [(row.side, row.measure) for row in rows] == [
+        *(("hopper", "epoch seconds"), ("hopper", "interface MB")),
+    ]
+    assert all(row.ratio > 0 for row in rows)
+
+
+@pytest.mark.usefixtures("hosts", "_has_peer")
+def test_distdgl_runs_beside_zero_hop_on_one_node_type(tiny_graph: Any, tmp_path: Path) -> None:
+    check_entry(run_beside("zero_hop", "gat", tiny_graph.path.parent / "graph", tmp_path))
+
+
+@pytest.mark.usefixtures("hosts", "_has_peer")
+def test_distdgl_runs_beside_raf_on_several_node_types(
+    typed_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    check_entry(run_beside("raf:partitioned={meta}", "rgcn", typed_graph.path, tmp_path))
+
+
+@pytest.mark.usefixtures("_has_peer")
+def test_a_system_that_cannot_train_a_cell_is_left_out(
+    tiny_graph: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On loopback, and where its environment is not made."""
+    experiment = load_experiments()["baselines"]
+    graphs = (str(tiny_graph.path.parent / "graph"),)
+    cells = make_cells(experiment.grid.model_copy(update={"graphs": graphs, "models": ("gcn",)}))
+    job = Job(
+        experiment, cells, (), True, tmp_path, Materials(tmp_path, lambda _: None),
+        lambda _: None, lambda _: None,
+    )  # fmt: skip
+    reason = "it has no gcn here"
+    assert set(job.why_not(cells[0]).values()) == {reason}
+    on_loopback = replace(job, emulated=False)
+    assert set(on_loopback.why_not(cells[0]).values()) == {
+        "it is trained over emulated hosts alone"
+    }
+    # A cell that was measured without a system is measured again once the system can train it.
+    before = job.asked(cells[0])
+    monkeypatch.setattr(DistDGL, "why_not", lambda *_: None)
+    assert job.asked(cells[0]) != before
+
+
+def test_graphsage_of_distdgl_has_the_widths_of_hoppers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its layers has one bias less."""
+    dgl = pytest.importorskip("dgl")
+    monkeypatch.syspath_prepend(str(Path(distdgl.__file__).parent))
+    model = importlib.import_module("distdgl_models").make_model(
+        {"model": "sage", "in_dim": 5, "hidden": 8, "heads": 1, "classes": 3, "fanouts": [4, 4]}
+    )
+    graph = dgl.graph(([0, 1, 2], [1, 2, 0]))
+    assert model([graph, graph], torch.ones(3, 5)).shape == (3, 3)
+    shapes = sorted(
+        tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2
+    )
+    assert shapes == [(3, 8), (3, 8), (8, 5), (8, 5)]
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_rgcn_of_distdgl_has_a_head_where_hoppers_has(
+    head: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("dgl")
+    monkeypatch.syspath_prepend(str(Path(distdgl.__file__).parent))
+    relations = [Relation("author", "writes", "paper"), Relation("paper", "written_by", "author")]
+    model = importlib.import_module("distdgl_models").make_model(
+        {
+            "model": "rgcn",
+            "target": "paper",
+            "hidden": 8,
+            "classes": 3,
+            "fanouts": [4, 4],
+            "types": {"author": {"dim": 0}, "paper": {"dim": 5}},
+            "relations": relations,
+            "head": head,
+        }
+    )
+    # The paper's input projection; by layer two relations' matrices and two types' own; the head.
+    last = (8, 8) if head else (3, 8)
+    expected = [(8, 5), *[(8, 8)] * 4, *[last] * 4, *([(3, 8)] if head else [])]
+    matrices = [tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2]
+    # DGL's GraphConv keeps its matrices the other way round.
+    assert sorted(map(sorted, matrices)) == sorted(map(sorted, expected))
+
+
+def test_distdgl_says_why_it_cannot_train_a_configuration(tmp_path: Path) -> None:
+    absent = replace(TEST_DISTDGL, python=tmp_path / "environments" / "distdgl" / "bin" / "python")
+    config = lambda **words: make_config({"data": {"partitioned": "parts"}, **words})  # noqa: E731
+    reason = absent.why_not(config(model={"name": "sage"}))
+    assert reason == "run benchmarks/peers/make_environment.sh distdgl first"
+    assert TEST_DISTDGL.why_not(config(model={"name": "film"})) == "it has no film here"
+    full = config(model={"name": "sage"}, sampler={"kind": "full"})
+    assert TEST_DISTDGL.why_not(full) == "it draws node-wise, and not full"
+    based = config(model={"name": "rgcn", "bases": 2})
+    assert str(TEST_DISTDGL.why_not(based)).startswith("its R-GCN has a matrix for each relation")
+    pooled = config(model={"name": "sage", "aggregator": "pool"})
+    assert TEST_DISTDGL.why_not(pooled) == "its GraphSAGE takes means, and not pool"
+
+
+def test_requirements_of_environments_name_the_versions_of_dgl() -> None:
+    requirements = distdgl.ENVIRONMENTS.with_name("requirements")
+    for version in distdgl.PEERS.values():
+        name = version.python.relative_to(distdgl.ENVIRONMENTS).parts[0]
+        lines = (requirements / f"{name}.txt").read_text().splitlines()
+        pinned = dict(line.split("==") for line in lines if "==" in line)
+        assert {"dgl", "torch"} <= set(pinned)
+        assert pinned["dgl"] in version.role

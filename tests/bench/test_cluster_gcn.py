@@ -1,0 +1,108 @@
+"""ClusterGCN's batches consist of whole clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.cluster_gcn import ClusterBatches, Clusters, ClusterSampler
+from hopper.config import Config, make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_sampler, make_schedule
+from hopper.errors import RequestError
+from hopper.partition import PartitionedGraph
+
+CLUSTERS = 12
+
+
+@pytest.fixture
+def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
+    """A file that assigns nodes to twelve clusters at random."""
+    path = tmp_path / "clusters.npy"
+    count = tiny_graph.schema.node_types["node"].count
+    np.save(path, np.random.default_rng(5).permutation(count) % CLUSTERS)
+    return path
+
+
+@pytest.fixture
+def cluster_request(tiny_config: Config, tiny_graph: PartitionedGraph, clusters: Path) -> Request:
+    """A request for two ranks, with two clusters a batch and all neighbours."""
+    plug_in = ClusterSampler.__module__
+    options = f'{{clusters = "{clusters}", per_batch = 2}}'
+    words = [
+        f"--train.engine={plug_in}:{ClusterBatches.__name__}",
+        f"--sampler.kind={plug_in}:{ClusterSampler.__name__}",
+        *(f"--sampler.kind_options={options}", "--sampler.fanouts=[-1, -1]"),
+    ]
+    return Request(make_config(tiny_config.model_dump(), words), tiny_graph)
+
+
+def test_every_root_is_in_one_batch_of_whole_clusters(
+    cluster_request: Request, clusters: Path
+) -> None:
+    schedule, graph = make_schedule(cluster_request), cluster_request.graph
+    assert schedule.iterations == CLUSTERS // 2 // 2
+    of_node = np.load(clusters)[graph.original_ids("node")]
+    by_epoch = []
+    for epoch in range(2):
+        batches = [schedule.batch(epoch, index) for index in range(schedule.iterations)]
+        parts = [batch.of_model(model) for batch in batches for model in range(2)]
+        roots = np.concatenate(parts)
+        assert sorted(graph.original_ids("node")[roots]) == sorted(graph.split("train"))
+        batch_clusters = [frozenset(of_node[part].tolist()) for part in parts]
+        assert [len(members) for members in batch_clusters] == [2] * len(parts)
+        assert len(frozenset().union(*batch_clusters)) == CLUSTERS
+        by_epoch.append(set(batch_clusters))
+    assert by_epoch[0] != by_epoch[1]
+
+
+def test_edges_that_leave_the_batch_are_dropped_and_no_others(
+    cluster_request: Request, clusters: Path
+) -> None:
+    batch = make_schedule(cluster_request).batch(1, 0)
+    roots = batch.of_model(0)
+    subgraph = make_sampler(cluster_request).sample(roots, 1, 0)
+    plain = cluster_request.config.model_copy(
+        update={"sampler": cluster_request.config.sampler.model_copy(update={"kind": "node"})}
+    )
+    unfiltered = make_sampler(Request(_without_options(plain), cluster_request.graph)).sample(
+        roots, 1, 0
+    )
+    of_node = np.load(clusters)[cluster_request.graph.original_ids("node")]
+    batch_clusters = np.unique(of_node[roots])
+    (relation,) = subgraph.hops[0]
+    # Of the first hop, from the roots alone, all edges to nodes of these clusters stay.
+    sources = unfiltered.nodes["node"][unfiltered.hops[0][relation].indices]
+    assert (
+        0
+        < subgraph.hops[0][relation].indices.size
+        == np.isin(of_node[sources], batch_clusters).sum()
+    )
+    assert np.isin(of_node[subgraph.nodes["node"]], batch_clusters).all()
+
+
+def _without_options(config: Config) -> Config:
+    sampler = config.sampler.model_copy(update={"kind_options": {}})
+    train = config.train.model_copy(update={"engine": "model_centric"})
+    return config.model_copy(update={"sampler": sampler, "train": train})
+
+
+def test_a_batch_without_training_nodes_is_refused(
+    cluster_request: Request, clusters: Path, tiny_graph: PartitionedGraph
+) -> None:
+    np.save(clusters, np.arange(tiny_graph.schema.node_types["node"].count))
+    schedule = make_schedule(cluster_request)
+    assert schedule.iterations > 130 // 4
+    with pytest.raises(RequestError, match=r"no training node in epoch 0, .* more clusters"):
+        _ = [schedule.batch(0, index) for index in range(schedule.iterations)]
+
+
+def test_clusters_are_dealt_anew_each_epoch(clusters: Path) -> None:
+    five_a_batch = Clusters(str(clusters), per_batch=5, seed=1)
+    assert five_a_batch.batches == 3
+    sizes = np.bincount(five_a_batch.batch_of(0))
+    assert sizes.tolist() == [100, 100, 40]
+    assert (five_a_batch.batch_of(0) != five_a_batch.batch_of(1)).any()
+    assert (five_a_batch.batch_of(0) == Clusters(str(clusters), 5, 1).batch_of(0)).all()
