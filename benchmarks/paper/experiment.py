@@ -132,9 +132,9 @@ class Experiment(_Checked):
                 f"--sides: {self.name}: expected some of {_names(self.sides)}; given {unknown[0]!r}"
             )
         comparisons = {
-            baseline: tuple(side for side in sides if side in names)
+            baseline: chosen
             for baseline, sides in self.comparisons.items()
-            if baseline in names
+            if baseline in names and (chosen := tuple(side for side in sides if side in names))
         }
         sides = {name: label for name, label in self.sides.items() if name in names}
         return self.model_copy(update={"sides": sides, "comparisons": comparisons})

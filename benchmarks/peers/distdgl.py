@@ -193,7 +193,6 @@ class Training:
         except BaseException:
             for host in cluster.hosts:
                 end_processes(host.network.namespace)
-            cluster.ranks.stop()
             raise
         finally:
             for process in processes:

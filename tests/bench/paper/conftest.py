@@ -1,39 +1,57 @@
-"""A graph of two node types, one without features, and a relation in each direction."""
+"""Jobs that tell nobody, and a graph of two node types, one without features."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
-from hopper.graph.schema import Relation
+from benchmarks.paper.cells import make_cells
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.job import Job
+from benchmarks.paper.materials import Materials
+from hopper.graph import GraphDirectory
+
+
+def ignore(_: str) -> None:
+    """Tell nobody."""
+
+
+def start_job(
+    experiment: Experiment,
+    graph: Path,
+    folder: Path,
+    out: str = "out",
+    say: Any = ignore,
+    **more: Any,
+) -> Job:
+    """Return the job of an experiment on one graph, with a few roots, on loopback."""
+    grid = experiment.grid.model_copy(update={"graphs": (str(graph),)})
+    job = Job(
+        experiment.model_copy(update={"grid": grid}), make_cells(grid, batch_size=20), (), False,
+        folder / out, Materials(folder / "work", say), say, ignore,
+    )  # fmt: skip
+    return replace(job, **more)
 
 
 @pytest.fixture(scope="session")
 def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     """Its roots are papers; rows of authors are learned."""
     generator, counts = np.random.default_rng(0), {"author": 60, "paper": 90}
-    relations = [
-        Relation("author", "writes", "paper"),
-        Relation("paper", "written_by", "author"),
-        Relation("paper", "cites", "paper"),
-    ]
-    schema = GraphSchema(
-        name="papers",
-        node_types={"author": NodeType(60), "paper": NodeType(90, 5, "float32")},
-        relations={relation: EdgeType(300) for relation in relations},
-        target="paper",
-        labels={"paper": Labels("class", 3)},
-        splits={"train": 40, "val": 10, "test": 30},
+    relations = (
+        ("author", "writes", "paper"),
+        ("paper", "of", "author"),
+        ("paper", "cites", "paper"),
     )
-    path = tmp_path_factory.mktemp("typed") / "graph"
-    with GraphWriter(path, schema) as writer:
-        for relation in relations:
-            ends = (generator.integers(0, counts[node_type], 300) for node_type in relation[::2])
-            writer.topology(relation, *ends)
-        writer.features("paper")[:] = generator.standard_normal((90, 5))
-        writer.labels("paper", generator.integers(0, 3, 90))
-        order = generator.permutation(90)
-        for name, part in (("train", order[:40]), ("val", order[40:50]), ("test", order[50:80])):
-            writer.split(name, np.sort(part))
-    return GraphDirectory.open(path)
+    return GraphDirectory.from_arrays(
+        tmp_path_factory.mktemp("typed") / "graph",
+        {r: [generator.integers(0, counts[name], 300) for name in r[::2]] for r in relations},
+        features={"paper": generator.standard_normal((90, 5), dtype=np.float32)},
+        labels={"paper": generator.integers(0, 3, 90)},
+        counts=counts,
+        target="paper",
+        splits={"train": np.arange(45), "val": np.arange(45, 54), "test": np.arange(54, 90)},
+    )

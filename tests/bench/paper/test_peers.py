@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.paper.ab import measure_ab
-from benchmarks.paper.cells import make_cells
 from benchmarks.paper.experiment import Experiment, Grid, load_experiments
-from benchmarks.paper.job import Job, run_job
-from benchmarks.paper.materials import Materials
+from benchmarks.paper.job import run_job
 from benchmarks.peers import distdgl
 from benchmarks.peers.distdgl import DistDGL
 from hopper.bench.emulate.hosts import emulate_hosts
 from hopper.bench.emulate.request import make_request
 from hopper.config import make_config
 from hopper.graph import GraphDirectory
-from hopper.graph.schema import Relation
+
+from .conftest import start_job
 
 PEER = "DistDGL of the tests"
 TEST_DISTDGL = DistDGL("own", PEER, Path(sys.executable))
@@ -56,16 +54,13 @@ def _has_peer(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_beside(own: str, model: str, graph: Path, folder: Path) -> dict[str, Any]:
     """Train an engine and DistDGL over two emulated hosts; returns the content of the cell's
     file."""
-    grid = Grid(graphs=(str(graph),), models=(model,), hidden=(8,), fanouts=((4, 4),), servers=(2,))
+    grid = Grid(graphs=(), models=(model,), hidden=(8,), fanouts=((4, 4),), servers=(2,))
     experiment = Experiment(
         name="tiny", title="A tiny grid", grid=grid, sides={"hopper": own, PEER: "own"},
         comparisons={PEER: ("hopper",)}, rounds=1, epochs=2, iterations=2,
         report=("epoch seconds", "interface MB"), words=("--train.evaluate_every={epochs}",),
     )  # fmt: skip
-    job = Job(
-        experiment, make_cells(grid, batch_size=16), (), True, folder / "out",
-        Materials(folder / "work", lambda _: None), lambda _: None, lambda _: None,
-    )  # fmt: skip
+    job = start_job(experiment, graph, folder, emulated=True)
     job.check()
     (entry,) = run_job(job, measure_ab)
     return entry
@@ -103,64 +98,47 @@ def test_a_system_that_cannot_train_a_cell_is_left_out(
 ) -> None:
     """On loopback, and where its environment is not made."""
     experiment = load_experiments()["baselines"]
-    graphs = (str(tiny_graph.path.parent / "graph"),)
-    cells = make_cells(experiment.grid.model_copy(update={"graphs": graphs, "models": ("gcn",)}))
-    job = Job(
-        experiment, cells, (), True, tmp_path, Materials(tmp_path, lambda _: None),
-        lambda _: None, lambda _: None,
-    )  # fmt: skip
-    reason = "it has no gcn here"
-    assert set(job.why_not(cells[0]).values()) == {reason}
-    on_loopback = replace(job, emulated=False)
-    assert set(on_loopback.why_not(cells[0]).values()) == {
-        "it is trained over emulated hosts alone"
-    }
+    job = start_job(experiment, tiny_graph.path.parent / "graph", tmp_path, emulated=True)
+    (cell, *_) = job.cells
+    assert set(job.why_not(cell).values()) == {"it has no gcn here"}
+    on_loopback = replace(job, emulated=False).why_not(cell)
+    assert set(on_loopback.values()) == {"it is trained over emulated hosts alone"}
     # A cell that was measured without a system is measured again once the system can train it.
-    before = job.asked(cells[0])
+    before = job.asked(cell)
     monkeypatch.setattr(DistDGL, "why_not", lambda *_: None)
-    assert job.asked(cells[0]) != before
+    assert job.asked(cell) != before
 
 
-def test_graphsage_of_distdgl_has_the_widths_of_hoppers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its layers has one bias less."""
-    dgl = pytest.importorskip("dgl")
-    monkeypatch.syspath_prepend(str(Path(distdgl.__file__).parent))
-    model = importlib.import_module("distdgl_models").make_model(
-        {"model": "sage", "in_dim": 5, "hidden": 8, "heads": 1, "classes": 3, "fanouts": [4, 4]}
-    )
-    graph = dgl.graph(([0, 1, 2], [1, 2, 0]))
-    assert model([graph, graph], torch.ones(3, 5)).shape == (3, 3)
-    shapes = sorted(
-        tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2
-    )
-    assert shapes == [(3, 8), (3, 8), (8, 5), (8, 5)]
+def typed(head: bool) -> dict[str, Any]:
+    """Return an R-GCN's job, with a linear classifier behind the last layer or without."""
+    relations = [["author", "writes", "paper"], ["paper", "written_by", "author"]]
+    types = {"author": {"dim": 0}, "paper": {"dim": 5}}
+    more = {"target": "paper", "types": types, "relations": relations, "head": head}
+    return {"model": "rgcn", "hidden": 8, "classes": 3, "fanouts": [4, 4], **more}
 
 
-@pytest.mark.parametrize("head", [False, True])
-def test_rgcn_of_distdgl_has_a_head_where_hoppers_has(
-    head: bool, monkeypatch: pytest.MonkeyPatch
+SAGE = {"model": "sage", "in_dim": 5, "hidden": 8, "heads": 1, "classes": 3, "fanouts": [4, 4]}
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (SAGE, [(5, 8), (5, 8), (3, 8), (3, 8)]),
+        # The paper's input projection; by layer two relations' matrices and two types' own.
+        (typed(head=False), [(5, 8), *[(8, 8)] * 4, *[(3, 8)] * 4]),
+        (typed(head=True), [(5, 8), *[(8, 8)] * 8, (3, 8)]),
+    ],
+    ids=["sage", "rgcn", "rgcn with a head"],
+)
+def test_models_of_distdgl_have_the_widths_of_hoppers(
+    job: dict[str, Any], expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("dgl")
     monkeypatch.syspath_prepend(str(Path(distdgl.__file__).parent))
-    relations = [Relation("author", "writes", "paper"), Relation("paper", "written_by", "author")]
-    model = importlib.import_module("distdgl_models").make_model(
-        {
-            "model": "rgcn",
-            "target": "paper",
-            "hidden": 8,
-            "classes": 3,
-            "fanouts": [4, 4],
-            "types": {"author": {"dim": 0}, "paper": {"dim": 5}},
-            "relations": relations,
-            "head": head,
-        }
-    )
-    # The paper's input projection; by layer two relations' matrices and two types' own; the head.
-    last = (8, 8) if head else (3, 8)
-    expected = [(8, 5), *[(8, 8)] * 4, *[last] * 4, *([(3, 8)] if head else [])]
-    matrices = [tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() == 2]
+    model = importlib.import_module("distdgl_models").make_model(job)
     # DGL's GraphConv keeps its matrices the other way round.
-    assert sorted(map(sorted, matrices)) == sorted(map(sorted, expected))
+    shapes = [tuple(sorted(p.shape)) for p in model.parameters() if p.dim() == 2]
+    assert sorted(shapes) == sorted(expected)
 
 
 def test_distdgl_says_why_it_cannot_train_a_configuration(tmp_path: Path) -> None:

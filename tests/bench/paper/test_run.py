@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.paper import ab, command
-from benchmarks.paper.cells import make_cells
 from benchmarks.paper.experiment import Experiment, Grid, load_experiments
 from benchmarks.paper.job import Job, Measured, make_rows, run_job
-from benchmarks.paper.materials import Materials
 from benchmarks.paper.single import measure_localities
 from benchmarks.paper.turns import measure_penalties, measure_seeds
 from benchmarks.summary import SUMMARY_FILE, Row, read, write
@@ -23,17 +22,12 @@ from hopper.config import load_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
 
+from .conftest import start_job
+
 CELL = "graph-sage-8"
+Finished = tuple[Job, dict[str, Any], list[str]]
 
 pytestmark = pytest.mark.usefixtures("pymetis_alone")
-
-
-@dataclass
-class Messages:
-    """What a job reported: lines, and the runs that it began."""
-
-    lines: list[str] = field(default_factory=list)
-    begun: list[str] = field(default_factory=list)
 
 
 def make_experiment(**changes: Any) -> Experiment:
@@ -58,36 +52,28 @@ def make_experiment(**changes: Any) -> Experiment:
 @pytest.fixture(scope="module")
 def make_job(
     tiny_graph: PartitionedGraph, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Job, Messages]]:
+) -> Callable[..., Job]:
     """Makes a job on the tiny graph, over two servers on loopback, whose graph is divided once."""
-    folder = tmp_path_factory.mktemp("paper")
-    graph = str(tiny_graph.path.parent / "graph")
-
-    def make(experiment: Experiment, out: str = "out") -> tuple[Job, Messages]:
-        messages = Messages()
-        grid = experiment.grid.model_copy(update={"graphs": (graph,)})
-        job = Job(
-            experiment.model_copy(update={"grid": grid}), make_cells(grid, batch_size=20), (),
-            False, folder / out, Materials(folder / "work", messages.lines.append),
-            messages.lines.append, messages.begun.append,
-        )  # fmt: skip
-        return job, messages
-
-    return make
+    return partial(
+        start_job, graph=tiny_graph.path.parent / "graph", folder=tmp_path_factory.mktemp("paper")
+    )
 
 
 @pytest.fixture(scope="module")
-def finished(make_job: Any) -> tuple[Job, dict[str, Any], Messages]:
-    """The job of the grid, the content of its only cell's file, and its messages."""
-    job, messages = make_job(make_experiment())
+def finished(make_job: Any) -> Finished:
+    """The job of the grid, the content of its only cell's file, and what the job told."""
+    lines: list[str] = []
+    job = make_job(make_experiment(), say=lines.append)
     job.check()
     job.prepare()
     (entry,) = run_job(job, ab.measure_ab)
-    return job, entry, messages
+    return job, entry, lines
 
 
-def test_a_cell_holds_all_that_was_measured(finished: tuple[Job, dict[str, Any], Messages]) -> None:
-    job, entry, messages = finished
+def test_a_cell_holds_all_that_was_measured(
+    finished: Finished,
+) -> None:
+    job, entry, lines = finished
     assert entry["problems"] == []
     record, values = entry["record"], entry["values"]
     assert record["nodes"] == 240
@@ -109,8 +95,7 @@ def test_a_cell_holds_all_that_was_measured(finished: tuple[Job, dict[str, Any],
         assert of_side["largest pass MiB"] > 0
         assert of_side["peak MiB"] > 50
         assert of_side["sent MB"] == pytest.approx(of_side["epoch bytes"] / 2 / 1e6)
-    assert all(name.startswith(CELL) for name in messages.begun)
-    assert f"cell 1 of 1: {CELL}" in messages.lines
+    assert f"cell 1 of 1: {CELL}" in lines
     assert entry["commit"]
     assert entry["machine"]["cpu"]
     assert entry["versions"]["torch"]
@@ -118,7 +103,7 @@ def test_a_cell_holds_all_that_was_measured(finished: tuple[Job, dict[str, Any],
 
 
 def test_the_lines_of_the_summary_are_those_of_the_cell(
-    finished: tuple[Job, dict[str, Any], Messages],
+    finished: Finished,
 ) -> None:
     job, entry, _ = finished
     rows = read(job.out / SUMMARY_FILE)
@@ -143,16 +128,17 @@ def test_a_finished_cell_is_run_again_only_if_something_else_is_asked(make_job: 
     def refuse(*_: Any) -> Measured:
         raise AssertionError("a finished cell was run")
 
-    job, messages = make_job(make_experiment())
+    lines: list[str] = []
+    job = make_job(make_experiment(), say=lines.append)
     before = job.cell_file(job.cells[0]).read_text()
     assert len(list(run_job(job, refuse))) == 1
     assert job.cell_file(job.cells[0]).read_text() == before
-    assert messages.lines == [f"{CELL}: is there already"]
+    assert lines[0] == f"{CELL}: is there already"
     # What is reported does not change what was measured.
-    (entry,) = run_job(make_job(make_experiment(report=("peak MiB",)))[0], refuse)
+    (entry,) = run_job(make_job(make_experiment(report=("peak MiB",))), refuse)
     assert {row.measure for row in entry["rows"]} == {"peak MiB"}
     for changes in ({"rounds": 3}, {"words": ("--train.seed=1",)}, {"sides": {"a": "zero_hop"}}):
-        other = make_job(make_experiment(comparisons={}, **changes))[0]
+        other = make_job(make_experiment(comparisons={}, **changes))
         with pytest.raises(AssertionError, match="a finished cell was run"):
             list(run_job(other, refuse))
 
@@ -172,7 +158,7 @@ def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(
             raise error("in the second cell")
         return Measured({"base": {"epoch seconds": [1.0, 3.0]}}, {})
 
-    job, _ = make_job(experiment, f"fails-{error.__name__}")
+    job = make_job(experiment, out=error.__name__)
     with pytest.raises(error, match="in the second cell"):
         list(run_job(job, measure))
     assert [row.cell for row in read(job.out / SUMMARY_FILE)] == ["graph-sage-8"]
@@ -187,7 +173,7 @@ def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(
 def test_the_command_goes_on_and_prints_what_was_measured(
     make_job: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job, _ = make_job(make_experiment())
+    job = make_job(make_experiment())
     published = (("section 1", "something", "1 x"),)
     experiment = make_experiment(paper="A paper", published=published)
     monkeypatch.setattr(command, "load_experiments", lambda: {"tiny": experiment})
@@ -239,7 +225,7 @@ def test_lines_are_replaced_by_experiment_and_cell(tmp_path: Path) -> None:
 def test_localities_are_measured_by_sampling_and_depth(make_job: Any) -> None:
     experiment = load_experiments()["hopgnn-table1"]
     grid = experiment.grid.model_copy(update={"servers": (2,)})
-    job, messages = make_job(experiment.model_copy(update={"grid": grid}), "localities")
+    job = make_job(experiment.model_copy(update={"grid": grid}), out="localities")
     (entry,) = run_job(job, measure_localities)
     assert len(entry["values"]) == 4
     for side in entry["values"].values():
@@ -248,7 +234,6 @@ def test_localities_are_measured_by_sampling_and_depth(make_job: Any) -> None:
     shallow = entry["values"]["node-wise, 2L"]
     assert shallow["R_micro"] > shallow["R_sub"]
     assert len(entry["rows"]) == 8
-    assert len(messages.begun) == 5
 
 
 def test_scores_are_taken_seed_by_seed(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +264,7 @@ def test_scores_are_taken_seed_by_seed(make_job: Any, monkeypatch: pytest.Monkey
         name="scores", measure="seeds", sides=sides, report=report, rounds=3, auto=False,
         comparisons={"base": ("local",)}, words=("--train.evaluate_every=1",),
     )  # fmt: skip
-    (entry,) = run_job(make_job(experiment, "scores")[0], measure_seeds)
+    (entry,) = run_job(make_job(experiment, out="scores"), measure_seeds)
     assert len(trainings) == 4 * (3 + 1)
     values = entry["values"]
     assert values["local"]["accuracy drop, points"] == pytest.approx([5.0] * 3)
@@ -307,7 +292,7 @@ def test_penalties_are_those_of_real_profiles(make_job: Any) -> None:
     small = experiment.model_copy(update={"grid": grid, "rounds": 2, "iterations": 2}).of_sides(
         ("rows of other servers",)
     )
-    (entry,) = run_job(make_job(small, "penalties")[0], measure_penalties)
+    (entry,) = run_job(make_job(small, out="penalties"), measure_penalties)
     ((side, values),) = entry["values"].items()
     assert side == "rows of other servers"
     by_byte = values["node (64 numbers), microseconds a byte"]
@@ -320,7 +305,7 @@ def test_penalties_are_those_of_real_profiles(make_job: Any) -> None:
 
 
 def test_an_engine_refuses_a_cell_before_any_of_them_runs(make_job: Any) -> None:
-    job, _ = make_job(make_experiment(sides={"a": "model_centric", "b": "raf"}, comparisons={}))
+    job = make_job(make_experiment(sides={"a": "model_centric", "b": "raf"}, comparisons={}))
     with pytest.raises(Exception, match="raf"):
         job.prepare()
     assert replace(job, cells=()).prepare() is None

@@ -13,19 +13,20 @@ import pytest
 from benchmarks.layers.rates import Rates
 from benchmarks.layers.sides import BY_RELATION, MERGED
 from benchmarks.paper import ab, layers
-from benchmarks.paper.cells import make_cells
+from benchmarks.paper.command import MEASURES
 from benchmarks.paper.experiment import load_experiments
 from benchmarks.paper.figures import RunsOf, compare_merging, compare_pipelines, read_held_rows
 from benchmarks.paper.figures import _merging as merging_values
-from benchmarks.paper.job import ROOT_SECONDS, Job, make_rows, run_job, scaling_rows
+from benchmarks.paper.job import ROOT_SECONDS, make_rows, run_job, scaling_rows
 from benchmarks.paper.layers import PYG_ROLE
-from benchmarks.paper.materials import Materials
 from benchmarks.paper.single import first_iteration, seconds_to_best
 from hopper.bench.contender import Contender
 from hopper.config import Config
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.partition import PartitionedGraph
+
+from .conftest import start_job
 
 SIDES = {BY_RELATION, MERGED}
 if importlib.util.find_spec("torch_geometric"):
@@ -148,9 +149,7 @@ def test_more_servers_are_compared_with_the_fewest() -> None:
     assert [row.rounds for row in make_rows(experiment, four)] == [3]
 
 
-def test_utilisation_counts_samples_while_a_side_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_utilisation_counts_samples_while_a_side_trains(tmp_path: Path) -> None:
     moments = ((10, 90), (11, 0), (12, 10), (13, 30), (19, 80))
     samples = [ab.Sample(moment, busy) for moment, busy in moments]
     write_spans(
@@ -161,6 +160,9 @@ def test_utilisation_counts_samples_while_a_side_trains(
     used = ab.utilisation(samples, *ab.training_time(tmp_path))
     assert used == {"peak utilisation": 0.3, "busy share": pytest.approx(2 / 3)}
     assert ab.utilisation(samples, 14, 15) == {}
+
+
+def test_the_gpu_is_sampled_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\necho 37\n")
     command.chmod(0o755)
@@ -170,9 +172,9 @@ def test_utilisation_counts_samples_while_a_side_trains(
     monkeypatch.setattr(ab, "training_time", lambda _: (0.0, float("inf")))
 
     def train(_job: Any, _cell: Any, read_runs: Any) -> Any:
-        while not read_runs({"side": tmp_path})["side"]:
+        while not (values := read_runs({"side": tmp_path}))["side"]:
             pass
-        return read_runs({"side": tmp_path})
+        return values
 
     monkeypatch.setattr(ab, "measure_ab", train)
     job: Any = SimpleNamespace(experiment=SimpleNamespace(name="gpu"))
@@ -199,33 +201,24 @@ def test_layers_are_timed_and_counted_by_all_sides(
     model: str, typed_graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layers, "measure_machine", lambda: Rates(1e12, 1e12))
-    entries = {}
-    for name, measure in {
-        "hifuse-fig7": layers.measure_layer_epochs,
-        "hifuse-fig8": layers.measure_layer_operators,
-        "hifuse-table3": layers.measure_layer_rates,
-    }.items():
+    axes = {"models": (model,), "fanouts": ((3, 2),), "hidden": (8,)}
+    entries = []
+    for name in ("hifuse-fig7", "hifuse-fig8", "hifuse-table3"):
         experiment = load_experiments()[name]
-        axes = {"graphs": (str(typed_graph.path),), "models": (model,), "fanouts": ((3, 2),)}
-        grid = experiment.grid.model_copy(update={**axes, "hidden": (8,)})
+        grid = experiment.grid.model_copy(update=axes)
         small = experiment.model_copy(update={"grid": grid, "rounds": 2})
-        job = Job(
-            small, make_cells(grid, batch_size=12), (), False, tmp_path,
-            Materials(tmp_path / "work", lambda _: None), lambda _: None, lambda _: None,
-        )  # fmt: skip
-        job.prepare()
-        (entries[name],) = run_job(job, measure)
-    times, counts, rates = (entry["values"] for entry in entries.values())
-    assert entries["hifuse-fig7"]["problems"] == []
-    assert set(times) == set(counts) == SIDES
-    baselines = [r.baseline for r in entries["hifuse-fig7"]["rows"] if r.measure == "epoch seconds"]
-    assert {baseline for baseline in baselines if baseline} == SIDES - {MERGED}
+        job = start_job(small, typed_graph.path, tmp_path)
+        entries += run_job(job, MEASURES[small.measure])
+    times, counts, rates = (entry["values"] for entry in entries)
+    assert entries[0]["problems"] == []
+    assert set(times) == set(counts) == set(rates) - {"the machine"} == SIDES
+    baselines = {row.baseline for row in entries[0]["rows"] if row.measure == "epoch seconds"}
+    assert baselines - {""} == SIDES - {MERGED}
     for side in counts.values():
         forward = [value for name, value in side.items() if name.startswith("forward")]
         assert side["operators of an epoch"] > sum(forward) > 0
     whole = {name: side["operators of an epoch"] for name, side in counts.items()}
     assert whole[MERGED] < whole[BY_RELATION]
-    assert set(rates) == SIDES | {"the machine"}
     assert all(min(rates[side]["Gflop/s"]) > 0 for side in SIDES)
     # Sides that do not compute the same tell so.
     monkeypatch.setattr(layers, "LIMIT", -1.0)
