@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.experiment import FOUND
 from benchmarks.paper.figures import RunsOf, compare_merging, compare_pipelines, values_of
-from benchmarks.paper.job import Job, Measured, Value, as_list, gpu_name, graph_size
+from benchmarks.paper.job import Job, Measured, Value, Values, as_list, gpu_name, graph_size
 from hopper.bench.ab import run_ab
 from hopper.bench.ab_plan import CONFIG_FILE, Plan, make_plan
 from hopper.bench.guest import Guest
@@ -65,7 +65,11 @@ def measure_ab(
         auto = _let_auto_choose(plan, folder, begin) if job.experiment.auto else None
     results = outcome.results
     results["machine"]["emulation"] = emulation
-    values = {}
+    partition = results["partition"]
+    values: Values = {"": {"edge cut": partition["edge_cut"]}}
+    for kind, share in partition["locality"].items():
+        values[""][f"{kind} locality"] = share
+    values[""] = {name: value for name, value in values[""].items() if value is not None}
     runs_of = {
         side: RunsOf(
             contender, config, graph, plan.run_dir(contender, 0),

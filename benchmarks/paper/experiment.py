@@ -97,7 +97,7 @@ class Experiment(_Checked):
     sides: dict[str, str] = {}
     comparisons: dict[str, tuple[str, ...]] = {}
     measure: MeasureName = "ab"
-    report: tuple[str, ...] = ("epoch seconds", "sent MB")
+    report: tuple[str, ...] = ("epoch seconds", "sent bytes")
     rounds: int = Field(5, ge=1)
     epochs: int = Field(4, ge=1)
     iterations: int = Field(4, ge=0)

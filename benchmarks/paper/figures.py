@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.paper.job import EPOCH_BYTES, ROOT_SECONDS, Value, Values, as_list, middle
+from benchmarks.paper.job import ROOT_SECONDS, SENT_BYTES, Value, Values, as_list, middle
 from hopper.bench.contender import Contender
 from hopper.bench.layer_work import read_layer_work, unevenness
 from hopper.bench.statistics import figures, measured_epochs
@@ -151,12 +151,14 @@ def _bytes(side: RunsOf, parameter_bytes: int, size: int | None) -> Iterator[tup
     """Yield bytes of an iteration, and of whole runs over their lower bounds."""
     iterations = fmean(epoch["iterations"] for epoch in side.epochs)
     by_cause = figures(side.entries, side.contender.label).bytes
-    yield EPOCH_BYTES, sum(by_cause.values())
-    yield "sent MB", sum(by_cause.values()) / iterations / MEGA
+    yield SENT_BYTES, sum(by_cause.values())
     for cause in CAUSES:
         if by_cause[cause]:
             yield f"{cause} MB", by_cause[cause] / iterations / MEGA
-    yield "alpha", by_cause["feature"] / side.ranks / iterations / parameter_bytes
+    yield (
+        "fetched bytes over bytes of the model",
+        by_cause["feature"] / side.ranks / iterations / parameter_bytes,
+    )
     epochs = [epoch for run in side.entries for epoch in run["epochs"]]
     sent = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
     turns = sum(epoch["iterations"] for epoch in epochs)
@@ -191,7 +193,7 @@ def _rows(side: RunsOf, nodes: int, size: int | None) -> Iterator[tuple[str, Val
     rows = {kind: count / turns for kind, count in per_epoch.items()}
     total = rows["local"] + rows["remote"]
     yield "input rows", total
-    yield "input share of the graph", total / nodes
+    yield "share of the graph that a batch reads", total / nodes
     yield "fetched rows", rows["remote_unique"]
     if total:
         yield "miss rate", rows["remote"] / total
@@ -215,7 +217,7 @@ def _hit_rates(side: RunsOf) -> Iterator[tuple[str, Value]]:
     lookups: dict[str, list[int]] = {}
     for epoch in side.epochs:
         for node_type, (hits, misses) in epoch["lookups"].items():
-            for name in ("hit rate", f"hit rate of {node_type}"):
+            for name in ("cache hit share", f"cache hit share of {node_type}"):
                 counts = lookups.setdefault(name, [0, 0])
                 lookups[name] = [counts[0] + hits, counts[1] + misses]
     yield from ((name, h / (h + m)) for name, (h, m) in lookups.items() if h + m)
@@ -346,7 +348,7 @@ def compare_pipelines(values: Values, on: tuple[str, RunsOf], off: tuple[str, Ru
 def _parity(side: RunsOf, parity: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
     label = side.contender.label
     for name in ("gradient", "loss"):
-        yield f"{name} difference", parity[f"max_relative_{name}_difference"][label]
+        yield f"largest {name} difference", parity[f"max_relative_{name}_difference"][label]
 
 
 def _partials(side: RunsOf) -> Iterator[tuple[str, Value]]:

@@ -31,10 +31,14 @@ from hopper.paired_ratio import Ratio, paired_ratio
 from hopper.partition import PartitionedGraph
 from hopper.whole_files import to_json, write_text
 
-EPOCH_BYTES: Final = "epoch bytes"
-"""the value that fills the column ``bytes``"""
+SENT_BYTES: Final = "sent bytes"
+"""of all ranks in an epoch, the value that fills the column ``bytes``"""
 ROOT_SECONDS: Final = "seconds a thousand roots"
 """the value whose ratio to that of the fewest servers is reported"""
+_COSTS: Final = frozenset(
+    ("seconds", "bytes", "MB", "MiB", "rows", "requests", "operators", "forward", "groups")
+)
+"""words of the measures of which less is better, so that a ratio is told"""
 
 Value = float | list[float]
 """one for each round or seed; or a count, which no clock or seed changes"""
@@ -249,17 +253,20 @@ def make_rows(experiment: Experiment, entry: Mapping[str, Any]) -> list[Row]:
     values: Values = entry["values"]
     rows = []
     for side, measures in values.items():
-        size = measures.get(EPOCH_BYTES)
+        size = measures.get(SENT_BYTES)
         for measure, value in measures.items():
-            if not any(fnmatchcase(measure, pattern) for pattern in experiment.report):
+            # What is told of no side is how the cell's graph is divided.
+            if side and not any(fnmatchcase(measure, pattern) for pattern in experiment.report):
                 continue
             row = _row(entry, side, measure, value)._replace(
                 bytes=round(size) if isinstance(size, int | float) else None
             )
+            is_cost = " over " not in measure and _COSTS & set(measure.replace(",", "").split())
+            tells_ratios = is_cost and not entry["problems"]
             ratios = [
                 (baseline, ratio_of(values[baseline][measure], value))
                 for baseline, sides in experiment.comparisons.items()
-                if side in sides and measure in values.get(baseline, {}) and not entry["problems"]
+                if side in sides and measure in values.get(baseline, {}) and tells_ratios
             ]
             rows += [
                 row._replace(baseline=baseline, ratio=ratio.mean, low=ratio.low, high=ratio.high)

@@ -58,7 +58,7 @@ def measure_layer_epochs(job: Job, cell: Cell) -> Measured:
     for side, prepared in prepares.items():
         pairs = list(zip(prepared, computes[side], strict=True))
         values[side] = {
-            "epoch seconds": [prepare + compute for prepare, compute in pairs],
+            "batch seconds": [prepare + compute for prepare, compute in pairs],
             "preparing seconds": prepared,
             "computing seconds": computes[side],
             "preparing over computing": [prepare / compute for prepare, compute in pairs],
@@ -67,14 +67,14 @@ def measure_layer_epochs(job: Job, cell: Cell) -> Measured:
 
 
 def measure_layer_operators(job: Job, cell: Cell) -> Measured:
-    """Count the operators of an epoch of every side, in all and in the forward pass (Figures 8 and
+    """Count the operators of torch of every side, in all and in the forward pass (Figures 8 and
     11)."""
     work = _workload(job, cell)
     sides = _sides(work)
     values: Values = {}
     for side, layers in sides.items():
         count = count_operators(layers)
-        values[side] = {"operators of an epoch": float(count.whole)}
+        values[side] = {"operators of torch": float(count.whole)}
         values[side] |= {f"forward, {kind}": float(n) for kind, n in count.forward.items()}
     return Measured(values, _describe(work), _compare_logits(sides))
 

@@ -42,7 +42,7 @@ SAMPLINGS: Final = {"node-wise": NeighborSampler, "layer-wise": LayerSampler}
 
 
 def measure_localities(job: Job, cell: Cell) -> Measured:
-    """Measure R_micro and R_sub of every sampling and depth; each is a side."""
+    """Measure the locality (R_micro, R_sub) of every sampling and depth; each is a side."""
     graph = job.materials.parts(cell)
     values: Values = {}
     localities = {}
@@ -52,7 +52,10 @@ def measure_localities(job: Job, cell: Cell) -> Measured:
             job.begin(f"{cell.name}: {side}")
             sizes = depth.fanouts if name == "node-wise" else layer_sizes(graph, depth)
             locality = measure_locality(graph, sizes, depth.roots, sampler=sampler)
-            values[side] = {"R_micro": locality.micrograph, "R_sub": locality.subgraph}
+            values[side] = {
+                "micrograph locality": locality.micrograph,
+                "subgraph locality": locality.subgraph,
+            }
             localities[side] = asdict(locality)
     edge_cut = graph.description.get("edge_cut")
     return Measured(values, {**graph_size(graph), "edge_cut": edge_cut, "localities": localities})

@@ -142,7 +142,7 @@ def _seed_values(runs: Sequence[Run], first: Sequence[Run], roots: int) -> dict[
     if all(run["test"] is not None for run in (*runs, *first)):
         values["test accuracy"] = [run["test"] for run in runs]
         pairs = zip(runs, first, strict=True)
-        values["accuracy drop, points"] = [100 * (b["test"] - run["test"]) for run, b in pairs]
+        values["accuracy lost in points"] = [100 * (b["test"] - run["test"]) for run, b in pairs]
     aims = [REACHED * max(_scores(run, "val")) for run in first]
     reached = [p for run, aim in zip(runs, aims, strict=True) if (p := reach(run, aim)) is not None]
     values["seeds that reach 95 %"] = float(len(reached))

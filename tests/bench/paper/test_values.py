@@ -212,12 +212,12 @@ def test_layers_are_timed_and_counted_by_all_sides(
     times, counts, rates = (entry["values"] for entry in entries)
     assert entries[0]["problems"] == []
     assert set(times) == set(counts) == set(rates) - {"the machine"} == SIDES
-    baselines = {row.baseline for row in entries[0]["rows"] if row.measure == "epoch seconds"}
+    baselines = {row.baseline for row in entries[0]["rows"] if row.measure == "batch seconds"}
     assert baselines - {""} == SIDES - {MERGED}
     for side in counts.values():
         forward = [value for name, value in side.items() if name.startswith("forward")]
-        assert side["operators of an epoch"] > sum(forward) > 0
-    whole = {name: side["operators of an epoch"] for name, side in counts.items()}
+        assert side["operators of torch"] > sum(forward) > 0
+    whole = {name: side["operators of torch"] for name, side in counts.items()}
     assert whole[MERGED] < whole[BY_RELATION]
     assert all(min(rates[side]["Gflop/s"]) > 0 for side in SIDES)
     # Sides that do not compute the same tell so.
