@@ -14,7 +14,7 @@ SUMMARY_FILE: Final = "summary.csv"
 
 
 class Row(NamedTuple):
-    """One line; an empty field is None, or nan as a median.
+    """One line; None = an empty field.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     cell: str
     side: str
     measure: str
-    median: float
+    median: float | None
     baseline: str = ""
     ratio: float | None = None
     low: float | None = None
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     commit: str = ""
 
 
-_FLOATS = ("ratio", "low", "high")
+_FLOATS = ("median", "ratio", "low", "high")
 _INTEGERS = ("rounds", "bytes")
 
 
@@ -82,15 +82,14 @@ def _parse(path: Path, number: int, fields: list[str]) -> Row:
     try:
         named = dict(zip(Row._fields, fields, strict=True))
         numbers = {name: float(named[name]) if named[name] else None for name in _FLOATS}
-        numbers["median"] = float(named["median"] or "nan")
         counts = {name: int(named[name]) if named[name] else None for name in _INTEGERS}
     except ValueError as error:
         raise ValueError(f"{path}: line {number}: {error}") from error
-    return Row(**{**named, **numbers, **counts})  # type: ignore[arg-type]  # by a field's name
+    return Row(**{**named, **numbers, **counts})  # type: ignore[arg-type]  # by name of the field
 
 
 def _fields(row: Row) -> list[str]:
-    return ["" if value is None or value != value else _text(value) for value in row]
+    return ["" if value is None else _text(value) for value in row]
 
 
 def _text(value: str | float) -> str:

@@ -79,7 +79,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--batch-size", type=whole, metavar="B", help="roots a rank and iteration, not scaled"
     )
     runs = parser.add_argument_group("runs")
-    runs.add_argument("--sides", nargs="+", metavar="NAME", help="some of those that are compared")
+    runs.add_argument(
+        "--sides",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="some of those that are compared",
+    )
     runs.add_argument("--rounds", type=whole, metavar="R", help="of comparisons, or seeds")
     runs.add_argument("--epochs", type=whole, metavar="E", help="of every run")
     runs.add_argument("--iterations", type=whole, metavar="N", help="of an epoch, at most")

@@ -43,7 +43,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], path: Path) -> None:
             of_side = [row for row in group if row.side == side]
             offset = 0.8 * ((index + 0.5) / len(sides) - 0.5)
             places = [cells.index(row.cell) + offset for row in of_side]
-            values = [row.median if row.ratio is None else row.ratio for row in of_side]
+            values = [row.ratio or row.median or 0.0 for row in of_side]
             pairs = list(zip(values, of_side, strict=True))
             errors = [
                 [v - (v if row.low is None else row.low) for v, row in pairs],
