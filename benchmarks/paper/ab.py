@@ -86,7 +86,7 @@ def measure_ab(
     # If hosts cannot be built, the plan has no guests.
     trained = {side: guest for side, guest in guests.items() if guest in plan.guests}
     for side, guest in trained.items():
-        values[side] = _guest_values([r for r in outcome.guests if label_of(r) == guest.label])
+        values[side] = _guest_values([r for r in outcome.guests if r["label"] == guest.label])
     if auto is not None:
         values["auto"] = _auto_values(auto, sides, values)
     first_runs = {side: runs.folder for side, runs in runs_of.items()}

@@ -17,11 +17,16 @@ from hopper.partition import PartitionedGraph
 CLUSTERS = 12
 
 
+def graph_nodes(graph: PartitionedGraph) -> np.ndarray:
+    """Return the original id of every node of a graph of one node type."""
+    return graph.original_ids(graph.schema.target_type())
+
+
 @pytest.fixture
 def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
     """A file that assigns nodes to twelve clusters at random."""
     path = tmp_path / "clusters.npy"
-    count = tiny_graph.schema.node_types["node"].count
+    count = graph_nodes(tiny_graph).size
     np.save(path, np.random.default_rng(5).permutation(count) % CLUSTERS)
     return path
 
@@ -44,13 +49,13 @@ def test_every_root_is_in_one_batch_of_whole_clusters(
 ) -> None:
     schedule, graph = make_schedule(cluster_request), cluster_request.graph
     assert schedule.iterations == CLUSTERS // 2 // 2
-    of_node = np.load(clusters)[graph.original_ids("node")]
+    of_node = np.load(clusters)[graph_nodes(graph)]
     by_epoch = []
     for epoch in range(2):
         batches = [schedule.batch(epoch, index) for index in range(schedule.iterations)]
         parts = [batch.of_model(model) for batch in batches for model in range(2)]
         roots = np.concatenate(parts)
-        assert sorted(graph.original_ids("node")[roots]) == sorted(graph.split("train"))
+        assert sorted(graph_nodes(graph)[roots]) == sorted(graph.split("train"))
         batch_clusters = [frozenset(of_node[part].tolist()) for part in parts]
         assert [len(members) for members in batch_clusters] == [2] * len(parts)
         assert len(frozenset().union(*batch_clusters)) == CLUSTERS
@@ -70,17 +75,17 @@ def test_edges_that_leave_the_batch_are_dropped_and_no_others(
     unfiltered = make_sampler(Request(_without_options(plain), cluster_request.graph)).sample(
         roots, 1, 0
     )
-    of_node = np.load(clusters)[cluster_request.graph.original_ids("node")]
+    of_node = np.load(clusters)[graph_nodes(cluster_request.graph)]
     batch_clusters = np.unique(of_node[roots])
     (relation,) = subgraph.hops[0]
     # Of the first hop, from the roots alone, all edges to nodes of these clusters stay.
-    sources = unfiltered.nodes["node"][unfiltered.hops[0][relation].indices]
+    sources = unfiltered.nodes[relation.src][unfiltered.hops[0][relation].indices]
     assert (
         0
         < subgraph.hops[0][relation].indices.size
         == np.isin(of_node[sources], batch_clusters).sum()
     )
-    assert np.isin(of_node[subgraph.nodes["node"]], batch_clusters).all()
+    assert np.isin(of_node[subgraph.nodes[relation.src]], batch_clusters).all()
 
 
 def _without_options(config: Config) -> Config:
@@ -92,7 +97,7 @@ def _without_options(config: Config) -> Config:
 def test_a_batch_without_training_nodes_is_refused(
     cluster_request: Request, clusters: Path, tiny_graph: PartitionedGraph
 ) -> None:
-    np.save(clusters, np.arange(tiny_graph.schema.node_types["node"].count))
+    np.save(clusters, np.arange(graph_nodes(tiny_graph).size))
     schedule = make_schedule(cluster_request)
     assert schedule.iterations > 130 // 4
     with pytest.raises(RequestError, match=r"no training node in epoch 0, .* more clusters"):
