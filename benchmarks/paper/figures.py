@@ -153,8 +153,7 @@ def _bytes(side: RunsOf, parameter_bytes: int, size: int | None) -> Iterator[tup
     by_cause = figures(side.entries, side.contender.label).bytes
     yield SENT_BYTES, sum(by_cause.values())
     for cause in CAUSES:
-        if by_cause[cause]:
-            yield f"{cause} MB", by_cause[cause] / iterations / MEGA
+        yield f"{cause} MB", by_cause[cause] / iterations / MEGA
     yield (
         "fetched bytes over bytes of the model",
         by_cause["feature"] / side.ranks / iterations / parameter_bytes,
