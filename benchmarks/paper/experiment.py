@@ -1,171 +1,201 @@
-"""The definition of an experiment: reported figures, compared sides, and tables."""
+"""Experiments as data: ``benchmarks/experiments/*.toml``, read and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, Self
 
-from benchmarks.paper.cells import Grid
-from hopper.bench.contender import Contender
-from hopper.config import Config
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
 from hopper.errors import RequestError
-from hopper.partition import PartitionedGraph
 
+FOLDER: Final = Path(__file__).parents[1] / "experiments"
 BY_DIMENSION: Final = "by-dimension"
-"""a division whose features lie by dimension, nodes at random"""
-OTHER_DIVISIONS: Final = ("random", "meta", BY_DIMENSION)
+DIVISIONS: Final = ("random", "meta", BY_DIMENSION)
 FOUND: Final = "{merge}"
-"""in a side's label: the number of time steps to dissolve that an adaptive run settled on"""
+
+MeasureName = Literal[
+    "ab", "gpu", "locality", "seeds", "penalties", "job-times",
+    "layer-epochs", "layer-operators", "layer-rates",
+]  # fmt: skip
 
 
-class Published(NamedTuple):
-    """A figure that a paper reports, and where."""
-
-    place: str
-    what: str
-    value: str
+class _Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Side(NamedTuple):
-    """One side of a comparison: what the paper calls it, and the contender that it is here."""
-
-    role: str
-    label: str
-
-    def contender(
-        self, dissolve: int | None = None, divisions: Mapping[str, Path] | None = None
-    ) -> Contender:
-        """Parse the contender. The parameters are those of :meth:`text`."""
-        return Contender.parse(self.text(divisions or {}, dissolve))
-
-    def text(self, divisions: Mapping[str, Path], dissolve: int | None = None) -> str:
-        """Write the contender as ``ENGINE[:KEY=VALUE]...``.
-
-        Parameters
-        ----------
-        divisions: by method, where the graph so divided lies.
-        dissolve: what an adaptive run settled on; to dissolve no time step is not to merge.
-        """
-        label = self.label.replace(FOUND, str(dissolve) if dissolve else "off")
-        for method, path in divisions.items():
-            label = label.replace(f"{{{method}}}", str(path))
-        return label
-
-    @property
-    def division(self) -> str | None:
-        """The method by which its graph is divided, if it is not the cell's: in its label, in
-        braces."""
-        return next((method for method in OTHER_DIVISIONS if f"{{{method}}}" in self.label), None)
-
-
-Result = Mapping[str, Any]
-"""the content of result.json"""
-
-
-class Table(NamedTuple):
-    """A table of a page: its first column is text, the others numbers.
-
-    note: a line below it.
-    """
-
-    title: str
-    headings: tuple[str, ...]
-    rows: list[list[str]]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One table or figure of a paper, or a comparison of Hopper's own, as a command.
+class Grid(_Checked):
+    """The cells of an experiment: the product of its axes.
 
     Attributes
     ----------
-    name: of the command.
-    title: one line, for ``--list`` and the page.
-    published: what the paper reports; empty where there is none.
+    graphs: presets, or paths of graph directories.
+    models: () = no model is trained.
+    scales: by preset, where it is not that of :data:`benchmarks.paper.cells.SCALES`.
+    layers, fanouts: by default the model's own (3 layers and fanout 10; 7 or 10 layers and
+        fanout 2). A fanout is that of every hop, or one per hop, which gives the layers too.
+    batch_sizes: roots a rank and iteration at scale 1, scaled with the graph.
+    shared_batch: roots of all ranks together instead, whatever the scale.
+    feature_dims: instead of the preset's own.
+    links: rates of the emulated hosts' links.
+    cache_sizes: ``cache.size`` of the sides that have a cache.
+    pairs: a graph and a model each, which are run where the command line names neither; () = all.
+    """
+
+    graphs: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    scales: dict[str, float] = {}
+    hidden: tuple[int, ...] = (16,)
+    layers: int | None = None
+    fanouts: tuple[int | tuple[int, ...], ...] = ()
+    batch_sizes: tuple[int, ...] = (1024,)
+    shared_batch: int | None = None
+    feature_dims: tuple[int, ...] = ()
+    servers: tuple[int, ...] = ()
+    links: tuple[str, ...] = ("1gbit",)
+    cache_sizes: tuple[str, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+class Experiment(_Checked):
+    """One table or figure of a paper, or a comparison of Hopper's own.
+
+    Attributes
+    ----------
+    paper, where: whose it is, and its place there.
+    published: what the paper reports: place, what, value.
     hardware, link: what the paper measured on, and over.
-    grid: the cells.
-    sides: what is compared in every cell, the baseline first.
-    comparisons: pairs of roles (faster, baseline) whose ratio is reported.
-    differs: why figures differ, as far as it is peculiar to this experiment; sentences.
-    tables: make the page's tables from result.json.
-    draw: makes the picture from result.json; None = no picture.
-    rounds: of every comparison.
-    epochs: of every timed run; the first warms up, and to the end of the last nothing is prepared
-        ahead, so neither is measured.
+    differs: why figures differ; sentences.
+    sides: by name, what is compared in every cell: ``ENGINE[:KEY=VALUE]...`` as in
+        ``hopper bench ab``, or a peer of ``benchmarks.peers``. ``{random}``, ``{meta}`` and
+        ``{by-dimension}`` stand for a graph so divided, ``{merge}`` for the number of time steps
+        that an adaptive run settles on.
+    comparisons: by baseline, the sides whose ratio to it is reported.
+    measure: what measures a cell; "ab" trains the sides in turns.
+    report: patterns of the values that go into summary.csv.
+    rounds: of every comparison; seeds where accuracy is measured.
+    epochs: of every run; the first warms up and the last prepares nothing ahead, so neither is
+        timed.
     iterations: of an epoch, at most; 0 = all.
-    words: ``--section.key=value`` of every cell's configuration, ahead of the command line's.
-    runs: what a side's runs are, in words of the page, with what was asked for in braces, such as
-        {seeds}; "" = timed runs, or whole epochs where no time is reported.
-    timed: False where no time is reported.
-    shows_epochs: whether tables or the picture show single epochs.
-    peers: other systems that are trained in the same rounds, where they are there; by name.
-    scores: whether accuracy is reported, after a run's last epoch.
-    lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
-    shares_cpus: every host gets the same share of the machine, whatever their number.
-    host_memory: what a host may use at most, unless the command line says so; "" = no bound.
-    extra: what is added to a cell, from its configuration and its divided graph.
-    carry_out: runs the experiment, from a job to the cells of result.json; None = a grid of A/Bs.
-    count_runs: how many runs ``carry_out`` reports; None = those of a grid.
+    words: ``--section.key=value`` of every configuration; ``{epochs}`` stands for the epochs.
+    auto: whether every cell asks ``train.engine = "auto"`` too what it would take.
+    host_cpus, host_memory: of an emulated host; "shared" = the same share of the machine for all.
     """
 
     name: str
     title: str
-    published: tuple[Published, ...]
     grid: Grid
-    tables: tuple[Callable[[Result], Table], ...]
-    sides: tuple[Side, ...] = ()
-    comparisons: tuple[tuple[str, str], ...] = ()
+    paper: str = ""
+    where: str = ""
+    published: tuple[tuple[str, str, str], ...] = ()
     hardware: str = ""
     link: str = ""
     differs: tuple[str, ...] = ()
-    draw: Callable[[Result, Path], None] | None = None
-    rounds: int = 3
-    epochs: int = 4
-    iterations: int = 4
+    sides: dict[str, str] = {}
+    comparisons: dict[str, tuple[str, ...]] = {}
+    measure: MeasureName = "ab"
+    report: tuple[str, ...] = ("epoch seconds", "sent bytes")
+    rounds: int = Field(5, ge=1)
+    epochs: int = Field(4, ge=1)
+    iterations: int = Field(4, ge=0)
     words: tuple[str, ...] = ()
-    runs: str = ""
-    timed: bool = True
-    shows_epochs: bool = False
-    peers: tuple[str, ...] = ()
-    scores: bool = False
-    lets_auto_choose: bool = False
-    shares_cpus: bool = False
-    host_memory: str = ""
-    extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
-    carry_out: Callable[[Any], Iterator[dict[str, Any]]] | None = None
-    count_runs: Callable[[Any], int] | None = None
+    auto: bool = False
+    host_cpus: float | Literal["shared"] | None = None
+    host_memory: str | None = None
 
-    def of_sides(self, roles: tuple[str, ...] | None) -> Experiment:
-        """Return the same with some of its sides, in its order; None = all.
+    @model_validator(mode="after")
+    def _check_comparisons(self) -> Self:
+        for baseline, sides in self.comparisons.items():
+            for side in (baseline, *sides):
+                if self.sides and side not in self.sides:
+                    raise ValueError(f"comparisons: expected one of {_names(self.sides)}; {side!r}")
+        return self
+
+    @property
+    def divisions(self) -> tuple[str, ...]:
+        """The methods by which its sides want the graph divided, besides the cell's."""
+        return tuple(m for m in DIVISIONS if any(f"{{{m}}}" in s for s in self.sides.values()))
+
+    def of_sides(self, names: tuple[str, ...]) -> Experiment:
+        """Return the same with some of its sides.
 
         Raises
         ------
         RequestError: it has no such side.
         """
-        if roles is None:
-            return self
-        sides_by_role = {side.role: side for side in self.sides}
-        unknown = [role for role in roles if role not in sides_by_role]
+        unknown = [name for name in names if name not in self.sides]
         if unknown:
             raise RequestError(
-                f"--side: expected one of {'; '.join(sides_by_role)}; given {unknown[0]!r}"
+                f"--sides: {self.name}: expected some of {_names(self.sides)}; given {unknown[0]!r}"
             )
-        left_out = sides_by_role.keys() - set(roles)
-        return replace(
-            self,
-            sides=tuple(side for role, side in sides_by_role.items() if role in roles),
-            comparisons=tuple(pair for pair in self.comparisons if not left_out & set(pair)),
-        )
+        comparisons = {
+            baseline: chosen
+            for baseline, sides in self.comparisons.items()
+            if baseline in names and (chosen := tuple(side for side in sides if side in names))
+        }
+        sides = {name: label for name, label in self.sides.items() if name in names}
+        return self.model_copy(update={"sides": sides, "comparisons": comparisons})
 
-    @property
-    def divisions(self) -> tuple[str, ...]:
-        """The methods by which its sides want the graph divided, besides the cell's."""
-        return tuple(dict.fromkeys(side.division for side in self.sides if side.division))
 
-    @property
-    def looks_for_merge(self) -> bool:
-        """Whether a side needs an adaptive run first."""
-        return any(FOUND in side.label for side in self.sides)
+@cache
+def load_experiments(folder: Path = FOLDER) -> Mapping[str, Experiment]:
+    """Read all files of a folder; returns the experiments by name, in the order of the files.
+
+    Raises
+    ------
+    RequestError: names the file, the experiment, the key, and what is wrong with it.
+    """
+    experiments: dict[str, Experiment] = {}
+    for file in sorted(folder.glob("*.toml")):
+        for experiment in _read_file(file):
+            if experiment.name in experiments:
+                raise RequestError(f"{file}: {experiment.name}: another file has this name too")
+            experiments[experiment.name] = experiment
+    return experiments
+
+
+def _read_file(file: Path) -> Iterator[Experiment]:
+    try:
+        tables: dict[str, dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{file}: {error}") from error
+    defaults, named_sides = tables.pop("defaults", {}), tables.pop("sides", {})
+    for name, own in tables.items():
+        if own.get("like", name) not in tables:
+            raise RequestError(f"{file}: {name}: like: no experiment {own['like']!r} in this file")
+        own = _merge(tables.get(own.get("like", ""), {}), own)
+        table = _merge(defaults, own)
+        table["differs"] = [*defaults.get("differs", ()), *own.get("differs", ())]
+        sides = table.get("sides", {})
+        if isinstance(sides, list):
+            unknown = [side for side in sides if side not in named_sides]
+            if unknown:
+                raise RequestError(
+                    f"{file}: {name}: sides: expected some of {_names(named_sides)} or a table; "
+                    f"given {unknown[0]!r}"
+                )
+            table["sides"] = {side: named_sides[side] for side in sides}
+        try:
+            yield Experiment(name=name, **table)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            text = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+            raise RequestError(f"{file}: {name}: {key + ': ' if key else ''}{text}") from error
+
+
+def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table over what it is based on; their grids are merged too."""
+    grid = {**base.get("grid", {}), **own.get("grid", {})}
+    if "scales" in grid:
+        grid["scales"] = {**base.get("grid", {}).get("scales", {}), **grid["scales"]}
+    merged = {**base, **own, "grid": grid}
+    merged.pop("like", None)
+    return merged
+
+
+def _names(names: Mapping[str, Any]) -> str:
+    return "; ".join(names)

@@ -1,4 +1,7 @@
-"""DistDGL beside Hopper's engines: as DGL 1.1.3 has it, and on GraphBolt as DGL 2.1.0 has it."""
+"""DistDGL beside Hopper's engines: as DGL 1.1.3 has it, and on GraphBolt as DGL 2.1.0 has it.
+
+What runs in DistDGL's own environment (the other modules here) imports nothing of Hopper's.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from benchmarks.peers.handed_graph import GRAPH_FILE, hand_out
-from benchmarks.peers.peer import environment_of
+import numpy as np
+
 from hopper.bench.emulate.hosts import EmulatedCluster
 from hopper.bench.emulate.network import INTERFACE, end_processes
 from hopper.bench.emulate.train import threads_per_rank
@@ -22,6 +26,9 @@ from hopper.graph import GraphDirectory
 from hopper.partition import PartitionedGraph
 
 MODELS: Final = ("sage", "gat", "rgcn")
+ENVIRONMENTS: Final = Path(__file__).with_name("environments")
+"""written by make_environment.sh"""
+GRAPH_FILE: Final = "graph.json"
 _HERE: Final = Path(__file__).parent
 _NAME: Final = "shared"
 _PORT: Final = 30050
@@ -35,6 +42,7 @@ class DistDGL:
 
     Attributes
     ----------
+    name: of a side's label, and the label of its runs. role: with its version, for errors.
     batches: of a trainer's own nodes, as its examples do it; or of random ones, as all engines of
         Hopper but ``locality`` have them.
     python: its environment's interpreter.
@@ -48,7 +56,7 @@ class DistDGL:
 
     @property
     def note(self) -> str:
-        """Return a note for the page; see :class:`benchmarks.peers.peer.Peer`."""
+        """How it was tuned, and what differs."""
         return (
             f"{self.role}: servers in processes of their own, sampling inside the trainers "
             "(`DGL_NUM_SAMPLER=0`), as many threads as Hopper's ranks, the allocator told not to "
@@ -57,8 +65,8 @@ class DistDGL:
         )
 
     def why_not(self, config: Config) -> str | None:
-        """Return why DistDGL cannot train here, if it cannot; see
-        :class:`benchmarks.peers.peer.Peer`."""
+        """Return why it cannot train a configuration here, as the end of a sentence; None where it
+        can."""
         if config.model.name not in MODELS:
             return f"it has no {config.model.name} here"
         other = [key for key in ("bases", "diagonal_blocks") if getattr(config.model, key)]
@@ -76,8 +84,17 @@ class DistDGL:
     def join(
         self, config: Config, graph: GraphDirectory, parts: PartitionedGraph, work: Path
     ) -> Training:
-        """Divide the graph for DistDGL, and return its training; see
-        :class:`benchmarks.peers.peer.Peer`."""
+        """Divide the graph for DistDGL, every node on the server where Hopper has it; return what
+        trains the configuration.
+
+        Parameters
+        ----------
+        work: a folder for what is kept between runs.
+
+        Raises
+        ------
+        ClusterError: it cannot divide the graph; quotes its last words.
+        """
         handed, divided = work / "handed", work / ("graphbolt" if self.graphbolt else "distdgl")
         if not (handed / GRAPH_FILE).is_file():
             hand_out(graph, parts, handed)
@@ -176,7 +193,6 @@ class Training:
         except BaseException:
             for host in cluster.hosts:
                 end_processes(host.network.namespace)
-            cluster.ranks.stop()
             raise
         finally:
             for process in processes:
@@ -203,9 +219,64 @@ class Training:
             time.sleep(0.1)
 
 
+def hand_out(graph: GraphDirectory, parts: PartitionedGraph, out: Path) -> None:
+    """Write a graph with the homes that its nodes have.
+
+    ``graph.json`` tells servers, target and its classes, by type the number of nodes and the width
+    of features (None = rows are learned), and relations. By type there are ``homes-TYPE.npy`` and
+    ``features-TYPE.npy``, by place of a relation ``src-PLACE.npy`` and ``dst-PLACE.npy``, and
+    ``labels.npy``, ``train.npy`` and ``test.npy`` (ids) of the target.
+
+    Parameters
+    ----------
+    parts: the same graph, divided.
+    out: a folder that does not exist yet.
+    """
+    out.mkdir(parents=True)
+    schema, save = graph.schema, lambda name, array: np.save(out / f"{name}.npy", array)
+    target = schema.target_type()
+    for name, kind in schema.node_types.items():
+        save(f"homes-{name}", parts.book.home(name, np.array(parts.global_ids(name))))
+        if kind.feature_dim:
+            save(f"features-{name}", graph.features(name))
+    for place, relation in enumerate(schema.relations):
+        topology = graph.topology(relation)
+        degrees = topology.in_degrees
+        save(f"src-{place}", topology.indices)
+        save(f"dst-{place}", np.repeat(np.arange(degrees.size), degrees))
+    save("labels", graph.labels(target))
+    for split in ("train", "test"):
+        save(split, graph.split(split))
+    description = {
+        "servers": parts.book.servers,
+        "target": target,
+        "classes": schema.labels[target].classes,
+        "types": {
+            name: {"count": kind.count, "dim": kind.feature_dim}
+            for name, kind in schema.node_types.items()
+        },
+        "relations": [list(relation) for relation in schema.relations],
+    }
+    (out / GRAPH_FILE).write_text(json.dumps(description, indent=1) + "\n")
+
+
+def environment_of(name: str) -> Path:
+    """Return the path of the interpreter of a system's environment, whether it exists or not."""
+    return ENVIRONMENTS / name / "bin" / "python"
+
+
 _OWN: Final = environment_of("distdgl")
-VERSIONS: Final = (
-    DistDGL("distdgl", "DistDGL 1.1.3", _OWN),
-    DistDGL("distdgl-random", "DistDGL 1.1.3, random batches", _OWN, batches="random"),
-    DistDGL("graphbolt", "DistDGL 2.1.0 on GraphBolt", environment_of("graphbolt"), graphbolt=True),
-)
+PEERS: Final[Mapping[str, DistDGL]] = MappingProxyType(
+    {
+        peer.name: peer
+        for peer in (
+            DistDGL("distdgl", "DistDGL 1.1.3", _OWN),
+            DistDGL("distdgl-random", "DistDGL 1.1.3, random batches", _OWN, batches="random"),
+            DistDGL(
+                "graphbolt", "DistDGL 2.1.0 on GraphBolt", environment_of("graphbolt"),
+                graphbolt=True,
+            ),
+        )
+    }
+)  # fmt: skip
+"""other systems, by the name that stands for them among an experiment's sides"""

@@ -1,5 +1,5 @@
 """``python distdgl_divide.py GRAPH OUT NAME [graphbolt]``: a graph that was handed out
-(handed_graph.py) as DistDGL's partitions, every node on the server that it is told.
+(distdgl.py) as DistDGL's partitions, every node on the server that it is told.
 
 With the last word, topology is GraphBolt's.
 """

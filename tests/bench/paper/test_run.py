@@ -1,314 +1,317 @@
-"""A small grid is run from the request to its page, then resumed, and interrupted by errors."""
+"""A small grid is run from its experiment to summary.csv, interrupted, and continued."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.paper import accuracy, grid
-from benchmarks.paper.cells import Grid
-from benchmarks.paper.convergence import equality_table
-from benchmarks.paper.experiment import Experiment, Published
-from benchmarks.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
-from benchmarks.paper.hopgnn import ALL, BASE, PG, ZERO
-from benchmarks.paper.job import make_job, run_job
-from benchmarks.paper.options import Options
-from benchmarks.paper.page import PAGE_FILE, PICTURE_FILE
-from benchmarks.paper.registry import EXPERIMENTS
-from benchmarks.paper.result import RESULT_FILE
-from benchmarks.paper.tables import bytes_table, memory_table, rows_table, speed_table
-from hopper.cli import main
+from benchmarks.paper import ab, command
+from benchmarks.paper.experiment import Experiment, Grid, load_experiments
+from benchmarks.paper.job import Job, Measured, make_rows, run_job
+from benchmarks.paper.single import measure_localities
+from benchmarks.paper.turns import measure_penalties, measure_seeds
+from benchmarks.summary import SUMMARY_FILE, Row, read, write
+from hopper.bench import placement
 from hopper.config import load_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
 
+from .conftest import start_job
+
 CELL = "graph-sage-8"
+Finished = tuple[Job, dict[str, Any], list[str]]
 
 pytestmark = pytest.mark.usefixtures("pymetis_alone")
 
 
-@dataclass
-class Messages:
-    """What a job reported: lines, and the runs that it began."""
-
-    lines: list[str] = field(default_factory=list)
-    begun: list[str] = field(default_factory=list)
-
-    @property
-    def progress(self) -> Progress:
-        return Progress(self.lines.append, self.begun.append)
-
-
-def make_experiment(models: tuple[str, ...] = ("sage",)) -> Experiment:
+def make_experiment(**changes: Any) -> Experiment:
     """Compare model_centric with hop, with and without adaptive merging, on two layers."""
-    return Experiment(
-        name="tiny",
-        title="A tiny grid",
-        published=(Published("section 1", "something", "1 x"),),
-        grid=Grid((), models, hidden=(8,), layers=2, fanouts=(4,)),
-        tables=(speed_table, rows_table, bytes_table, memory_table),
-        sides=(BASE, PG, ALL),
-        comparisons=((ALL.role, BASE.role),),
-        draw=EXPERIMENTS["hopgnn-fig13"].draw,
-        rounds=1,
-        epochs=2,
-        lets_auto_choose=True,
+    grid = Grid(graphs=(), models=("sage",), hidden=(8,), layers=2, fanouts=(4,), servers=(2,))
+    sides = {"base": "model_centric", "+PG": "hop:merge=off", "All": "hop:merge={merge}"}
+    values = {
+        "name": "tiny",
+        "title": "A tiny grid",
+        "grid": grid,
+        "sides": sides,
+        "comparisons": {"base": ("All",)},
+        "report": ("epoch seconds", "sent bytes", "feature bytes over bound", "over the fastest"),
+        "rounds": 2,
+        "epochs": 2,
+        "iterations": 2,
+        "auto": True,
+    }
+    return Experiment(**values | changes)
+
+
+@pytest.fixture(scope="module")
+def make_job(
+    tiny_graph: PartitionedGraph, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Job]:
+    """Makes a job on the tiny graph, over two servers on loopback, whose graph is divided once."""
+    return partial(
+        start_job, graph=tiny_graph.path.parent / "graph", folder=tmp_path_factory.mktemp("paper")
     )
 
 
 @pytest.fixture(scope="module")
-def options(tiny_graph: PartitionedGraph, tmp_path_factory: pytest.TempPathFactory) -> Options:
-    folder = tmp_path_factory.mktemp("paper")
-    return Options(
-        out=folder / "out",
-        work=folder / "work",
-        graphs=(str(tiny_graph.path.parent / "graph"),),
-        batch_size=20,
-        iterations=2,
-        servers=2,
-        emulated=False,
-    )
+def finished(make_job: Any) -> Finished:
+    """The job of the grid, the content of its only cell's file, and what the job told."""
+    lines: list[str] = []
+    job = make_job(make_experiment(), say=lines.append)
+    job.check()
+    job.prepare()
+    (entry,) = run_job(job, ab.measure_ab)
+    return job, entry, lines
 
 
-@pytest.fixture(scope="module")
-def finished(options: Options) -> tuple[dict[str, Any], Messages]:
-    """The result and the messages of the grid's first run."""
-    messages = Messages()
-    result = run_job(make_job(make_experiment(), options, messages.progress))
-    return result, messages
-
-
-def test_a_finished_grid_leaves_all_its_files(
-    finished: tuple[dict[str, Any], Messages], options: Options
+def test_a_cell_holds_all_that_was_measured(
+    finished: Finished,
 ) -> None:
-    result, messages = finished
-    out = options.out
-    assert (out / PICTURE_FILE).stat().st_size > 0
-    assert json.loads((out / RESULT_FILE).read_text()) == result
-    assert (out / CELLS_FOLDER / f"{CELL}.json").is_file()
-    (cell,) = result["cells"]
-    # A line a cell, with all that it takes to repeat it and nothing of single epochs.
-    lines = (out / RESULT_FILE).read_text().splitlines()
-    assert sum(f'"name":"{CELL}"' in line for line in lines) == 1
-    assert cell["config"] == (out / CONFIGS_FOLDER / f"{CELL}.toml").read_text()
-    assert not any("epochs" in side for side in cell["sides"].values())
-    assert result["commit"]
-    assert result["machine"]["cpu"]
-    assert result["versions"]["torch"]
-    # An adaptive run, one of each side, and one that chooses its engine.
-    job = make_job(make_experiment(), options, messages.progress)
-    assert len(messages.begun) == job.total_runs == 5
-    assert all(name.startswith(f"{CELL}: ") for name in messages.begun)
-
-
-def test_a_cell_tells_what_it_measured(finished: tuple[dict[str, Any], Messages]) -> None:
-    (cell,) = finished[0]["cells"]
-    assert cell["problems"] == []
-    assert cell["nodes"] == 240
-    assert cell["scout"]["dissolve"] in (0, 1)
-    assert len(cell["scout"]["decisions"]) == 4
-    assert cell["sides"]["All"]["label"] == f"hop:merge={cell['scout']['dissolve'] or 'off'}"
-    tries = cell["auto"]["tries"]
-    assert {attempt["engine"] for attempt in tries} == {
+    job, entry, lines = finished
+    assert entry["problems"] == []
+    record, values = entry["record"], entry["values"]
+    assert record["nodes"] == 240
+    dissolved = record["scout"]["dissolve"]
+    assert record["labels"]["All"] == f"hop:merge={dissolved or 'off'}"
+    assert {attempt["engine"] for attempt in record["auto"]["tries"]} == {
         *("cooperative", "zero_hop", "hop", "model_centric")
     }
-    # The other engines are compared with the chosen one. Which median is least may differ from
-    # which ratio is, when the machine has other work.
-    (chosen,) = (attempt for attempt in tries if attempt["times_as_long"] is None)
-    assert cell["auto"]["engine"] == chosen["engine"]
-    (ratio,) = cell["ratios"]
-    assert ratio["mean"] > 0
-    for parity in cell["parity"].values():
-        assert 0 <= parity["gradient"] < 1e-5
-    for side in cell["sides"].values():
-        bounds = side["bounds"]
+    assert set(values) == {"", "base", "+PG", "All", "auto"}
+    for side in ("base", "+PG", "All"):
+        of_side = values[side]
+        assert len(of_side["epoch seconds"]) == 2
+        assert 0 <= of_side["largest gradient difference"] < 1e-5
         # Rows of 256 bytes, and ids, lengths and labels of roots on top.
-        assert 1 <= bounds["feature_over_bound"] < 1.6
-        assert 0.99 < bounds["gradient_over_bound"] < 1.1
-        assert 0 < side["input_share"] <= 1
-        assert side["gathers"] >= 1
-        assert side["pass_mib"] > 0
-        assert side["peak_rss_mib"] > 50
+        assert 1 <= of_side["feature bytes over bound"] < 1.6
+        assert 0.99 < of_side["gradient bytes over bound"] < 1.1
+        assert of_side["share of the graph that a batch reads"] > 0
+        assert of_side["requests"] >= 1
+        assert of_side["largest pass MiB"] > 0
+        assert of_side["peak MiB"] > 50
+    assert f"cell 1 of 1: {CELL}" in lines
+    assert entry["commit"]
+    assert entry["machine"]["cpu"]
+    assert entry["versions"]["torch"]
+    assert str(job.materials.work) not in json.dumps(record["results"]["config"])
 
 
-def test_the_page_shows_these_numbers(
-    finished: tuple[dict[str, Any], Messages], options: Options
+def test_the_lines_of_the_summary_are_those_of_the_cell(
+    finished: Finished,
 ) -> None:
-    page = (options.out / PAGE_FILE).read_text()
-    (cell,) = finished[0]["cells"]
-    assert f"{cell['ratios'][0]['mean']:.2f}" in page
-    assert f"{cell['sides']['All']['rows']['remote_unique']:,.0f}" in page
-    assert "all on loopback" in page
-    assert "| section 1 | something | 1 x |" in page
-
-
-def test_the_configuration_can_be_run_by_hand(
-    finished: tuple[dict[str, Any], Messages], options: Options
-) -> None:
-    (file,) = (options.out / CONFIGS_FOLDER).iterdir()
-    config = load_config(file)
-    assert (options.work / config.data.partitioned / "partition.json").is_file()
-    assert str(options.work) not in file.read_text()
-    label = finished[0]["cells"][0]["sides"]["All"]["label"]
-    sides = dict.fromkeys(("model_centric", "hop:merge=off", label))
-    assert f"--engines {','.join(sides)} --rounds 1" in file.read_text()
+    job, entry, _ = finished
+    rows = read(job.out / SUMMARY_FILE)
+    # Of a cell without a side there is how its graph is divided.
+    assert {row.measure for row in rows if row.side} <= {*job.experiment.report}
+    assert {row.measure for row in rows if not row.side} == {
+        *("edge cut", "micrograph locality", "subgraph locality")
+    }
+    (row,) = (row for row in rows if row.side == "All" and row.measure == "epoch seconds")
+    assert (row.experiment, row.cell, row.baseline, row.rounds) == ("tiny", CELL, "base", 2)
+    assert row.low is not None
+    assert row.high is not None
+    assert row.ratio is not None
+    assert row.low <= row.ratio <= row.high
+    assert row.bytes == round(entry["values"]["All"]["sent bytes"])
+    assert row.date == entry["date"]
+    assert row.commit[:12] == entry["commit"][:12]
+    (count,) = (row for row in rows if row.side == "All" and row.measure == "sent bytes")
+    assert (count.low, count.rounds) == (None, None)
+    # What no comparison names has no ratio, nor has what is no cost.
+    assert {row.baseline for row in rows if " over " in row.measure} == {""}
+    assert {row.baseline for row in rows if row.side == "+PG"} == {""}
 
 
 @pytest.mark.usefixtures("finished")
-def test_a_finished_cell_is_not_run_again(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
+def test_a_finished_cell_is_run_again_only_if_something_else_is_asked(make_job: Any) -> None:
+    def refuse(*_: Any) -> Measured:
         raise AssertionError("a finished cell was run")
 
-    monkeypatch.setattr(grid, "run_ab", refuse)
-    before = (options.out / CELLS_FOLDER / f"{CELL}.json").read_text()
-    messages = Messages()
-    again = make_job(make_experiment(), options, messages.progress)
-    result = run_job(again)
-    assert (options.out / CELLS_FOLDER / f"{CELL}.json").read_text() == before
-    assert messages.lines == [f"{CELL}: is there already"]
-    assert len(messages.begun) == again.total_runs
-    assert len(result["cells"]) == 1
-    # Something else is asked: what is there does not answer it.
-    other_job = make_job(make_experiment(), replace(options, iterations=3), messages.progress)
-    with pytest.raises(AssertionError, match="a finished cell was run"):
-        run_job(other_job)
+    lines: list[str] = []
+    job = make_job(make_experiment(), say=lines.append)
+    before = job.cell_file(job.cells[0]).read_text()
+    assert len(list(run_job(job, refuse))) == 1
+    assert job.cell_file(job.cells[0]).read_text() == before
+    assert lines[0] == f"{CELL}: is there already"
+    # What is reported does not change what was measured.
+    (entry,) = run_job(make_job(make_experiment(report=("peak MiB",))), refuse)
+    assert {row.measure for row in entry["rows"] if row.side} == {"peak MiB"}
+    for changes in ({"rounds": 3}, {"words": ("--train.seed=1",)}, {"sides": {"a": "zero_hop"}}):
+        other = make_job(make_experiment(comparisons={}, **changes))
+        with pytest.raises(AssertionError, match="a finished cell was run"):
+            list(run_job(other, refuse))
 
 
-@pytest.mark.usefixtures("finished")
-def test_the_command_does_not_run_finished_cells_again(
-    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(EXPERIMENTS, "tiny", make_experiment())
-    monkeypatch.setattr(grid, "run_ab", None)
-    words = ["--out", str(options.out), "--work", str(options.work), "--batch-size", "20"]
-    words += ["--graphs", *(options.graphs or ()), "--iterations", "2", "--loopback", "2"]
-    assert main(["bench", "paper", "tiny", *words]) == 0
-    printed = capsys.readouterr().out.replace("\n", "")
-    assert f"{CELL}: is there already" in printed
-    assert str(options.out / PAGE_FILE) in printed
-
-
-@pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ClusterError])
-def test_finished_cells_are_published_when_a_later_cell_fails(
-    options: Options, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+def test_what_was_finished_stays_when_a_later_cell_fails_and_the_rest_goes_on(
+    make_job: Any, error: type[BaseException]
 ) -> None:
-    def fail(*_: Any) -> Any:
-        raise error("in the second cell")
+    experiment = make_experiment(
+        grid=Grid(graphs=(), models=("sage", "gcn"), hidden=(8,), layers=2, servers=(2,))
+    )
+    run: list[str] = []
 
-    monkeypatch.setattr(grid, "run_ab", fail)
-    # The adaptive run of the second cell is not what is tested here.
-    monkeypatch.setattr(grid, "_look_for_merge", lambda *_: {"dissolve": 0})
-    messages = Messages()
-    with pytest.raises(error):
-        run_job(make_job(make_experiment(("sage", "gcn")), options, messages.progress))
-    assert "unfinished: 1 of 2 cells" in (options.out / PAGE_FILE).read_text()
-    assert messages.lines[-1].startswith("1 of 2 cells are finished")
-    # And the whole of the first grid again, for those that come after.
-    run_job(make_job(make_experiment(), options, messages.progress))
+    def measure(_: Job, cell: Any) -> Measured:
+        run.append(cell.model)
+        if len(run) == 2:
+            raise error("in the second cell")
+        return Measured({"base": {"epoch seconds": [1.0, 3.0]}}, {})
+
+    job = make_job(experiment, out=error.__name__)
+    with pytest.raises(error, match="in the second cell"):
+        list(run_job(job, measure))
+    assert [row.cell for row in read(job.out / SUMMARY_FILE)] == ["graph-sage-8"]
+    list(run_job(job, measure))
+    assert run == ["sage", "gcn", "gcn"]
+    assert [(row.cell, row.median) for row in read(job.out / SUMMARY_FILE)] == [
+        *(("graph-gcn-8", 2.0), ("graph-sage-8", 2.0)),
+    ]
 
 
-def test_accuracy_is_taken_seed_by_seed(
-    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.usefixtures("finished")
+def test_the_command_goes_on_and_prints_what_was_measured(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainings: list[tuple[str, tuple[str, ...]]] = []
+    job = make_job(make_experiment())
+    published = (("section 1", "something", "1 x"),)
+    experiment = make_experiment(paper="A paper", published=published)
+    monkeypatch.setattr(command, "load_experiments", lambda: {"tiny": experiment})
+    monkeypatch.setattr(ab, "run_ab", None)
+    words = ["tiny", "--out", str(job.out), "--work", str(job.materials.work), "--loopback", "2"]
+    words += ["--graphs", job.cells[0].graph, "--batch-size", "20"]
+    assert command.main(words) == 0
+    printed = capsys.readouterr().out
+    for text in (f"{CELL}: is there already", "A paper, section 1: something: 1 x", "summary.csv"):
+        assert text in printed.replace("\n", "")
+    assert (job.out / "tiny.svg").read_text().count("<svg") == 1
+
+
+def test_sides_that_differ_tell_no_ratio() -> None:
+    values = {"base": {"epoch seconds": [1.0, 2.0]}, "All": {"epoch seconds": [0.5, 1.0]}}
+    entry = {
+        "experiment": "tiny",
+        "cell": {"name": "a"},
+        "date": "2026-01-01",
+        "commit": "0" * 40 + "+",
+        "values": values,
+        "problems": [],
+    }
+    _, row = make_rows(make_experiment(), entry)
+    assert (row.ratio, row.baseline, row.commit) == (2.0, "base", "0" * 12 + "+")
+    rows = make_rows(make_experiment(), entry | {"problems": ["+PG: gradients differ"]})
+    assert [(row.median, row.ratio, row.baseline) for row in rows] == [
+        *((1.5, None, ""), (0.75, None, "")),
+    ]
+
+
+def test_lines_are_replaced_by_experiment_and_cell(tmp_path: Path) -> None:
+    path = tmp_path / "machine" / SUMMARY_FILE
+    old = [Row("a", "x", "s", "m", 1.5), Row("a", "y", "s", "m", 2.0), Row("b", "x", "s", "m", 3.0)]
+    write(path, old)
+    new = Row(
+        "a", "x", "t, u", "epoch seconds", 1 / 3, "s", 2.0, 1.5, 2.5, 5, 10, "2026-01-01", "c+"
+    )
+    write(path, [new])
+    first, *others = read(path)
+    assert others == old[1:]
+    assert first == new._replace(median=0.333333)
+    assert path.read_text().splitlines()[0] == ",".join(Row._fields)
+    path.write_text(path.read_text() + "a,b\n")
+    with pytest.raises(ValueError, match=r"summary\.csv: line 5"):
+        read(path)
+
+
+def test_localities_are_measured_by_sampling_and_depth(make_job: Any) -> None:
+    experiment = load_experiments()["hopgnn-table1"]
+    grid = experiment.grid.model_copy(update={"servers": (2,)})
+    job = make_job(experiment.model_copy(update={"grid": grid}), out="localities")
+    (entry,) = run_job(job, measure_localities)
+    assert len(entry["values"]) == 4
+    for side in entry["values"].values():
+        assert 0 <= side["subgraph locality"] <= 1
+        assert 0 < side["micrograph locality"] <= 1
+    shallow = entry["values"]["node-wise, 2L"]
+    assert shallow["micrograph locality"] > shallow["subgraph locality"]
+    assert len(entry["rows"]) == 8
+
+
+def test_scores_are_taken_seed_by_seed(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainings: list[tuple[str, Any]] = []
 
     def fake_training(
-        name: str, config: Path, run_dir: Path, words: list[str], _: float
+        name: str, config: Path, _run_dir: Path, words: list[str], _: float
     ) -> dict[str, Any]:
-        assert load_config(config, words).train.evaluate_every == 1
-        assert not run_dir.exists()
-        trainings.append((name, tuple(words)))
-        seed = int(words[-1].rpartition("=")[2])
-        score = 0.6 + seed / 100 - 0.05 * ("locality" in name)
-        return {"scores": {"test": {"accuracy": score}}}
+        configured = load_config(config, words)
+        trainings.append((name, configured))
+        seed, is_local = configured.train.seed, "local" in name
+        epochs = [
+            {"epoch": index, "seconds": 1.0 + index, "train": 0.5, "val": score}
+            for index, score in enumerate((0.5, 0.6 if is_local else 0.8, 0.8))
+        ]
+        test = 0.6 + seed / 100 - 0.05 * is_local
+        return {"epochs": epochs, "scores": {"test": {"accuracy": test}}}
 
-    monkeypatch.setattr(accuracy, "train_in_process", fake_training)
-    messages = Messages()
-    experiment = replace(EXPERIMENTS["hopgnn-table3"], grid=Grid((), ("gcn",), hidden=(8,)))
-    job = make_job(experiment, replace(options, out=tmp_path / "out", seeds=3), messages.progress)
-    result = run_job(job)
-    assert len(trainings) == len(messages.begun) == job.total_runs == 12
-    assert {words[-1] for _, words in trainings} == {f"--train.seed={seed}" for seed in range(3)}
-    (cell,) = result["cells"]
-    assert cell["sides"]["hop"]["drop"] == pytest.approx(0)
-    assert cell["sides"]["locality"]["drop"] == pytest.approx(0.05)
-    assert cell["sides"]["locality"]["drop_half_interval"] == pytest.approx(0, abs=1e-12)
-    assert cell["sides"]["model-centric"]["mean"] == pytest.approx(0.61)
-    page = (tmp_path / "out" / PAGE_FILE).read_text()
-    assert "61.00 ± 1.00" in page
-    assert "+5.00" in page
-    run_job(make_job(experiment, job.options, messages.progress))
-    assert len(trainings) == 12
-
-
-def test_curves_are_those_of_real_runs(options: Options, tmp_path: Path) -> None:
-    messages = Messages()
-    experiment = replace(
-        EXPERIMENTS["heta-fig16"],
-        grid=Grid((), ("gcn",), hidden=(8,), layers=2, fanouts=(4,)),
-        sides=(BASE, ZERO),
-        epochs=2,
+    monkeypatch.setattr(placement, "train_in_process", fake_training)
+    sides = {
+        "base": "model_centric",
+        "local": "locality",
+        "zero": "zero_hop",
+        "ClusterGCN": "benchmarks.cluster_gcn:ClusterBatches",
+    }
+    report = ("test accuracy", "* to 95 %", "float64: *", "accuracy lost in points")
+    experiment = make_experiment(
+        name="scores", measure="seeds", sides=sides, report=report, rounds=3, auto=False,
+        comparisons={"base": ("local",)}, words=("--train.evaluate_every=1",),
+    )  # fmt: skip
+    (entry,) = run_job(make_job(experiment, out="scores"), measure_seeds)
+    assert len(trainings) == 4 * (3 + 1)
+    values = entry["values"]
+    assert values["local"]["accuracy lost in points"] == pytest.approx([5.0] * 3)
+    assert values["zero"]["accuracy lost in points"] == [0.0] * 3
+    assert values["base"]["test accuracy"] == pytest.approx([0.6, 0.61, 0.62])
+    assert (values["base"]["epochs to 95 %"], values["local"]["seconds to 95 %"]) == (
+        *([2.0] * 3, [6.0] * 3),
     )
-    run_options = replace(options, out=tmp_path / "out", seeds=1)
-    result = run_job(make_job(experiment, run_options, messages.progress))
-    (cell,) = result["cells"]
-    assert len(messages.begun) == 4
-    (run,) = cell["sides"]["zero-hop"]["runs"]
-    assert [point["epochs"] for point in run["points"]] == [1, 2]
-    assert 0 < run["points"][0]["seconds"] < run["points"][1]["seconds"]
-    # As many of 130 and 40 nodes are right under every exact engine.
-    (row,) = [row for row in equality_table(result).rows if row[2] == "one, in float64"]
-    assert row[3:] == ["2 of 2", "0.00", "2 of 2", "0.00"]
-    assert "--train.score_training=true --train.seed=0" in cell["config"]
-    assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
-    # From the files: nothing is trained twice.
-    again = run_job(make_job(experiment, run_options, messages.progress))
-    assert again["cells"] == result["cells"]
+    assert values["base"]["epoch seconds"] == [2.5] * 3
+    assert values["zero"]["float64: validation, largest difference, points"] == 0
+    # Only exact sides are compared in float64.
+    assert not any("float64" in name for name in values["local"])
+    by_clusters = [config for name, config in trainings if "ClusterGCN" in name]
+    assert [config.train.seed for config in by_clusters] == [0, 1, 2, 0]
+    for config in by_clusters:
+        assert config.sampler.fanouts == [-1, -1]
+        assert Path(config.sampler.kind_options["clusters"]).is_file()
+    others = [config for name, config in trainings if "ClusterGCN" not in name]
+    assert all("Cluster" not in config.sampler.kind for config in others)
 
 
-def test_penalties_are_those_of_real_profiles(options: Options, tmp_path: Path) -> None:
-    messages = Messages()
-    experiment = replace(
-        EXPERIMENTS["heta-fig7"],
-        grid=Grid((), ("gcn",), hidden=(8,), layers=2, fanouts=(4,)),
-        sides=EXPERIMENTS["heta-fig7"].sides[:1],
+def test_penalties_are_those_of_real_profiles(make_job: Any) -> None:
+    experiment = load_experiments()["heta-fig7"]
+    grid = make_experiment().grid.model_copy(update={"models": ("gcn",)})
+    small = experiment.model_copy(update={"grid": grid, "rounds": 2, "iterations": 2}).of_sides(
+        ("rows of other servers",)
     )
-    run_options = replace(options, out=tmp_path / "out", rounds=2)
-    (cell,) = run_job(make_job(experiment, run_options, messages.progress))["cells"]
-    assert len(messages.begun) == 2
-    runs = cell["sides"]["rows of other servers"]["runs"]
-    for run in runs:
-        (node,) = run.values()
-        assert (node["learned"], node["width"], node["row_bytes"]) == (False, 64, 256)
-        assert len(node["penalties"]) == 2
-        assert min(node["penalties"]) > 0
-    # The second round finds the visits of the first, and measures anew.
-    assert runs[0]["node"]["rows"] == runs[1]["node"]["rows"]
-    assert runs[0]["node"]["penalties"] != runs[1]["node"]["penalties"]
+    (entry,) = run_job(make_job(small, out="penalties"), measure_penalties)
+    ((side, values),) = entry["values"].items()
+    assert side == "rows of other servers"
+    by_byte, by_row = (
+        next(value for name, value in values.items() if name.endswith(f"microseconds a {unit}"))
+        for unit in ("byte", "row")
+    )
+    assert len(by_byte) == 2
+    assert min(by_byte) > 0
+    assert by_row == pytest.approx([256 * value for value in by_byte])
+    # The second round measures anew.
+    assert by_byte[0] != by_byte[1]
 
 
-def test_localities_are_measured(options: Options, tmp_path: Path) -> None:
-    messages = Messages()
-    experiment = EXPERIMENTS["hopgnn-table1"]
-    small = replace(experiment, grid=replace(experiment.grid, servers=(2,)))
-    run_options = replace(options, out=tmp_path / "out", servers=None)
-    result = run_job(make_job(small, run_options, messages.progress))
-    (cell,) = result["cells"]
-    assert len(cell["localities"]) == len(messages.begun) == 4
-    for locality in cell["localities"]:
-        assert 0 <= locality["subgraph"] <= 1
-        assert 0 < locality["micrograph"] <= 1
-        assert locality["published"] is None
-    shallow = next(locality for locality in cell["localities"] if locality["depth"] == "2L")
-    assert shallow["micrograph"] > shallow["subgraph"]
-    assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
-    # From the files: nothing is measured twice.
-    again = run_job(make_job(small, run_options, messages.progress))
-    assert again["cells"] == result["cells"]
+def test_an_engine_refuses_a_cell_before_any_of_them_runs(make_job: Any) -> None:
+    job = make_job(make_experiment(sides={"a": "model_centric", "b": "raf"}, comparisons={}))
+    with pytest.raises(Exception, match="raf"):
+        job.prepare()
+    assert replace(job, cells=()).prepare() is None

@@ -1,23 +1,14 @@
-"""ClusterGCN's batches consist of whole clusters, and can be a side of an experiment."""
+"""ClusterGCN's batches consist of whole clusters."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.cluster_gcn import ClusterBatches, Clusters, ClusterSampler
-from benchmarks.paper.cells import Grid
-from benchmarks.paper.cluster_batches import CLUSTER_GCN
-from benchmarks.paper.grid import Progress
-from benchmarks.paper.job import make_job, run_job
-from benchmarks.paper.options import Options
-from benchmarks.paper.registry import EXPERIMENTS
-from hopper.bench import placement
-from hopper.config import Config, load_config, make_config
+from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_sampler, make_schedule
 from hopper.errors import RequestError
@@ -25,14 +16,17 @@ from hopper.partition import PartitionedGraph
 
 CLUSTERS = 12
 
-pytestmark = pytest.mark.usefixtures("pymetis_alone")
+
+def graph_nodes(graph: PartitionedGraph) -> np.ndarray:
+    """Return the original id of every node of a graph of one node type."""
+    return graph.original_ids(graph.schema.target_type())
 
 
 @pytest.fixture
 def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
     """A file that assigns nodes to twelve clusters at random."""
     path = tmp_path / "clusters.npy"
-    count = tiny_graph.schema.node_types["node"].count
+    count = graph_nodes(tiny_graph).size
     np.save(path, np.random.default_rng(5).permutation(count) % CLUSTERS)
     return path
 
@@ -55,13 +49,13 @@ def test_every_root_is_in_one_batch_of_whole_clusters(
 ) -> None:
     schedule, graph = make_schedule(cluster_request), cluster_request.graph
     assert schedule.iterations == CLUSTERS // 2 // 2
-    of_node = np.load(clusters)[graph.original_ids("node")]
+    of_node = np.load(clusters)[graph_nodes(graph)]
     by_epoch = []
     for epoch in range(2):
         batches = [schedule.batch(epoch, index) for index in range(schedule.iterations)]
         parts = [batch.of_model(model) for batch in batches for model in range(2)]
         roots = np.concatenate(parts)
-        assert sorted(graph.original_ids("node")[roots]) == sorted(graph.split("train"))
+        assert sorted(graph_nodes(graph)[roots]) == sorted(graph.split("train"))
         batch_clusters = [frozenset(of_node[part].tolist()) for part in parts]
         assert [len(members) for members in batch_clusters] == [2] * len(parts)
         assert len(frozenset().union(*batch_clusters)) == CLUSTERS
@@ -81,17 +75,17 @@ def test_edges_that_leave_the_batch_are_dropped_and_no_others(
     unfiltered = make_sampler(Request(_without_options(plain), cluster_request.graph)).sample(
         roots, 1, 0
     )
-    of_node = np.load(clusters)[cluster_request.graph.original_ids("node")]
+    of_node = np.load(clusters)[graph_nodes(cluster_request.graph)]
     batch_clusters = np.unique(of_node[roots])
     (relation,) = subgraph.hops[0]
     # Of the first hop, from the roots alone, all edges to nodes of these clusters stay.
-    sources = unfiltered.nodes["node"][unfiltered.hops[0][relation].indices]
+    sources = unfiltered.nodes[relation.src][unfiltered.hops[0][relation].indices]
     assert (
         0
         < subgraph.hops[0][relation].indices.size
         == np.isin(of_node[sources], batch_clusters).sum()
     )
-    assert np.isin(of_node[subgraph.nodes["node"]], batch_clusters).all()
+    assert np.isin(of_node[subgraph.nodes[relation.src]], batch_clusters).all()
 
 
 def _without_options(config: Config) -> Config:
@@ -103,7 +97,7 @@ def _without_options(config: Config) -> Config:
 def test_a_batch_without_training_nodes_is_refused(
     cluster_request: Request, clusters: Path, tiny_graph: PartitionedGraph
 ) -> None:
-    np.save(clusters, np.arange(tiny_graph.schema.node_types["node"].count))
+    np.save(clusters, np.arange(graph_nodes(tiny_graph).size))
     schedule = make_schedule(cluster_request)
     assert schedule.iterations > 130 // 4
     with pytest.raises(RequestError, match=r"no training node in epoch 0, .* more clusters"):
@@ -117,46 +111,3 @@ def test_clusters_are_dealt_anew_each_epoch(clusters: Path) -> None:
     assert sizes.tolist() == [100, 100, 40]
     assert (five_a_batch.batch_of(0) != five_a_batch.batch_of(1)).any()
     assert (five_a_batch.batch_of(0) == Clusters(str(clusters), 5, 1).batch_of(0)).all()
-
-
-def test_only_the_side_of_cluster_gcn_gets_clusters(
-    tiny_graph: PartitionedGraph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    trainings = []
-
-    def fake_training(
-        name: str, config_file: Path, _folder: Path, words: list[str], _limit: float
-    ) -> dict[str, Any]:
-        trainings.append((name, load_config(config_file, words)))
-        epochs = [{"epoch": 0, "seconds": 1.0, "train": 0.5, "val": 0.5}]
-        return {"epochs": epochs, "scores": {"test": {"accuracy": 0.5}}}
-
-    monkeypatch.setattr(placement, "train_in_process", fake_training)
-    experiment = replace(
-        EXPERIMENTS["distdglv2-fig9"], grid=Grid((), ("sage",), hidden=(8,), layers=2), epochs=1
-    )
-    options = Options(
-        out=tmp_path / "out",
-        work=tmp_path / "work",
-        graphs=(str(tiny_graph.path.parent / "graph"),),
-        batch_size=65,
-        seeds=2,
-        servers=2,
-        emulated=False,
-    )
-    result = run_job(make_job(experiment, options, Progress(lambda _: None, lambda _: None)))
-    (cell,) = result["cells"]
-    assert cell["clusters"] == {"count": 2, "per_batch": 1}
-    by_clusters = [config for name, config in trainings if CLUSTER_GCN.role in name]
-    # Two seeds, and one run in float64, of each side.
-    assert len(trainings) == 9
-    assert [config.train.seed for config in by_clusters] == [0, 1, 0]
-    for config in by_clusters:
-        assert "ClusterBatches" in config.train.engine
-        assert config.sampler.fanouts == [-1, -1]
-        assert Path(config.sampler.kind_options["clusters"]).is_file()
-    assert all(
-        "Cluster" not in config.sampler.kind
-        for name, config in trainings
-        if CLUSTER_GCN.role not in name
-    )
