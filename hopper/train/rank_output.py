@@ -23,6 +23,13 @@ class RankOutput:
         self._path = run_dir / FOLDER / f"{rank}.log"
         sys.stderr = _Copied(sys.stderr)
 
+    def forget(self) -> None:
+        """Keep no log any more."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+            self._path = self._file = None
+
     def write(self, text: str) -> None:
         """Append to the log, if there is one."""
         if self._path is None:

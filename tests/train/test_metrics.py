@@ -109,8 +109,8 @@ def test_a_restarted_run_reports_the_step_that_it_resumed_from(runs: Any) -> Non
 def test_a_run_with_a_port_in_use_does_not_start(runs: Any) -> None:
     port = free_ports(2)
     with socket.create_server(("127.0.0.1", port + 1)):
-        run = runs.train("taken", "--cluster.metrics", f"127.0.0.1:{port}")
-        assert run.finish() == 1
+        run = runs.try_to_train("taken", "--cluster.metrics", f"127.0.0.1:{port}")
+        assert run.code == 1
     assert run.stderr.startswith(f"error: cluster.metrics: cannot bind 127.0.0.1:{port + 1}: ")
     assert run.stderr.count("\n") == 1
     assert not run.epochs_file.exists()
