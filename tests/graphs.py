@@ -59,7 +59,7 @@ def make_library(
     edge_features: bool = False,
     edge_weights: bool = False,
 ) -> GraphDirectory:
-    """Write readers, books, and authors without features.
+    """Write readers and books; also authors, without features, if who wrote what is predicted.
 
     Parameters
     ----------
@@ -76,17 +76,16 @@ def make_library(
         RATES: generator.normal(size=(RATINGS, 3)),
         RATED: generator.random((RATINGS, 2)),
     }
+    edges = {RATES: rates, RATED: rates[::-1], KNOWS: draw_ends(generator, READERS, READERS, 150)}
+    has_authors = isinstance(target, list) and WROTE in target
+    if has_authors:
+        edges[WROTE] = draw_ends(generator, AUTHORS, BOOKS, 90)
     return GraphDirectory.from_arrays(
         out,
-        {
-            RATES: rates,
-            RATED: rates[::-1],
-            WROTE: draw_ends(generator, AUTHORS, BOOKS, 90),
-            KNOWS: draw_ends(generator, READERS, READERS, 150),
-        },
+        edges,
         features={"reader": generator.random((READERS, 4)), "book": generator.random((BOOKS, 5))},
         labels={"book": generator.integers(0, 3, BOOKS)} if target == "book" else labels,
-        counts={"author": AUTHORS},
+        counts={"author": AUTHORS} if has_authors else {},
         edge_features=of_edges if edge_features else None,
         edge_weights={RATES: weights, RATED: weights} if edge_weights else None,
         target=target,

@@ -118,7 +118,7 @@ def check_engines(
         for number, (name, sections) in enumerate(cases.items()):
             parts = divided[_way_of(name[0])]
             cluster = {
-                "servers": serve_partitions(parts, servers),
+                "servers": serve_partitions(parts, servers) if servers > 1 else [],
                 "ranks_per_server": ranks_per_server,
             }
             run = {

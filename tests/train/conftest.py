@@ -231,7 +231,7 @@ class Runs:
             },
             # Decisions from clocks differ from run to run.
             "hop": {"merge": "off"},
-            "cluster": {"timeout_seconds": 20.0},
+            "cluster": {"timeout_seconds": 60.0},
         }
         file = self._folder / f"{name}.json"
         file.write_text(json.dumps(values))
