@@ -12,9 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -22,6 +23,8 @@ import numpy as np
 import pytest
 import torch
 
+from hopper.bench import train_process
+from hopper.cli import main
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.write import GraphWriter
@@ -250,8 +253,24 @@ def forked_python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def forked_starts() -> None:
-    """Nothing: processes are started as users start them."""
+def forked_starts(rank_pool: RankPool) -> Iterator[None]:
+    """Runs of ``hopper bench`` on this host are launched here, with ranks of the pool."""
+
+    @contextmanager
+    def start(command: list[str], output: int, errors: int) -> Iterator[Any]:
+        with (
+            open(os.dup(output), "w") as stdout,
+            open(os.dup(errors), "w") as stderr,
+            redirect_stdout(stdout),
+            redirect_stderr(stderr),
+            rank_pool.launching(),
+        ):
+            code = main(command[command.index("train") :])
+        yield SimpleNamespace(wait=lambda _limit: code)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_process, "_start", start)
+        yield
 
 
 def free_ports(count: int = 1) -> int:
