@@ -43,7 +43,6 @@ sys.path += map(str, (EXAMPLES, ENGINE_TESTS, TRAIN_TESTS, TESTS))
 
 # Other workers need the cores that a second thread would wait on. What several threads compute has
 # tests that ask for them.
-os.environ["OMP_NUM_THREADS"] = "1"
 numba.set_num_threads(1)
 # numba has launched its threads, and changed OpenMP's number of them.
 torch.set_num_threads(1)
@@ -187,7 +186,7 @@ class _Server:
                 *options,
             ],
             stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": own_path()},
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
         )
 
     def address(self) -> str:
@@ -270,6 +269,7 @@ def forked_starts(rank_pool: RankPool) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_process, "_start", start)
+        patch.setenv("OMP_NUM_THREADS", "1")
         yield
 
 

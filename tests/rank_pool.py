@@ -156,6 +156,8 @@ class RankPool:
         """While the context lasts, ranks that this process launches are those of the pool."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "run_ranks", self._run_launched)
+            # Of the processes that are started beside the ranks.
+            patch.setenv("OMP_NUM_THREADS", "1")
             yield
 
     def _run_launched(

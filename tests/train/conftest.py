@@ -111,7 +111,8 @@ class RunningRun(Run):
                 command,
                 stdout=stdout,
                 stderr=stderr,
-                env=os.environ | {"PYTHON": sys.executable, "PYTHONPATH": own_path()},
+                env=os.environ
+                | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": own_path()},
                 cwd=folder,
                 start_new_session=start_new_session,
             )
