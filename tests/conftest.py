@@ -6,47 +6,46 @@ import gc
 import json
 import os
 import secrets
-import shlex
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import numba
 import numpy as np
 import pytest
 import torch
 
+from hopper.bench import train_process
+from hopper.cli import main
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.write import GraphWriter
+from tests.rank_pool import RankPool
 
-DEADLINE_SECONDS = 240
 TESTS = Path(__file__).resolve().parent
 START_SECONDS = 180
-PYTHON = sys.executable
-FORKED_PYTHON = TESTS / "forked_python.py"
-FORKED_PYTHON_CLIENT = TESTS / "forked_python_client.py"
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-ENGINE_TESTS = Path(__file__).resolve().parent / "engines"
+EXAMPLES = TESTS.parent / "examples"
+ENGINE_TESTS, TRAIN_TESTS = TESTS / "engines", TESTS / "train"
 
 # A shell starts what runs in its background with Ctrl-C ignored, nohup with SIGHUP, and so would
 # every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-sys.path += [str(EXAMPLES), str(ENGINE_TESTS), str(TESTS)]
+sys.path += map(str, (EXAMPLES, ENGINE_TESTS, TRAIN_TESTS, TESTS))
 
 # Other workers need the cores that a second thread would wait on. What several threads compute has
 # tests that ask for them.
-torch.set_num_threads(1)
 numba.set_num_threads(1)
+# numba has launched its threads, and changed OpenMP's number of them.
+torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -144,7 +143,7 @@ def make_community_graph(
 
 @pytest.fixture(scope="module")
 def serve_partitions(
-    tmp_path_factory: pytest.TempPathFactory, forked_python: Path
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., list[str]]]:
     """Start the feature servers of a partitioned directory; returns their addresses.
 
@@ -157,9 +156,7 @@ def serve_partitions(
     @cache
     def start(partitioned: Path, servers: int, *options: str) -> tuple[str, ...]:
         folder = tmp_path_factory.mktemp("servers")
-        started = [
-            _Server(forked_python, partitioned, index, folder, *options) for index in range(servers)
-        ]
+        started = [_Server(partitioned, index, folder, *options) for index in range(servers)]
         running.extend(started)
         return tuple(server.address() for server in started)
 
@@ -170,22 +167,20 @@ def serve_partitions(
     assert not any(codes), codes
 
 
-def own_path(plug_ins: Path = ENGINE_TESTS) -> str:
-    """``PYTHONPATH`` of processes that import plug-in classes of the examples and of a folder."""
-    folders = [str(folder) for folder in (EXAMPLES, plug_ins, TESTS.parent)]
+def own_path(*more: Path) -> str:
+    """``PYTHONPATH`` of processes that import plug-ins of examples, tests and more folders."""
+    folders = map(str, (*more, EXAMPLES, ENGINE_TESTS, TRAIN_TESTS, TESTS.parent))
     return os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
 
 
 class _Server:
     """A feature server in a process of its own."""
 
-    def __init__(
-        self, python: Path, partitioned: Path, index: int, folder: Path, *options: str
-    ) -> None:
+    def __init__(self, partitioned: Path, index: int, folder: Path, *options: str) -> None:
         self._port_file = folder / f"{index}.json"
         self._process = subprocess.Popen(
             [
-                *(str(python), "-m", "cache_server", str(partitioned), "--server", str(index)),
+                *(sys.executable, "-m", "cache_server", str(partitioned), "--server", str(index)),
                 *("--listen", "127.0.0.1:0", "--port-file", str(self._port_file)),
                 *("--die-with-parent", str(os.getpid())),
                 *options,
@@ -213,88 +208,64 @@ class _Server:
 
 
 @pytest.fixture(scope="session")
-def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An interpreter that has imported already, to be run in place of ``sys.executable``."""
-    # A socket's name is short.
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        address, python, log = folder / "socket", folder / "python", folder / "log"
-        words = [PYTHON, "-IS", str(FORKED_PYTHON_CLIENT), str(python), PYTHON, str(address)]
-        python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-        python.chmod(0o755)
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        with log.open("wb") as stream:
-            server = subprocess.Popen(
-                [PYTHON, str(FORKED_PYTHON), str(address), str(os.getpid())],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-            )
-        with server:
-            deadline = time.monotonic() + START_SECONDS
-            while not address.exists():
-                assert server.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, f"no interpreter in {START_SECONDS} s"
-                time.sleep(0.02)
-            yield python
-            server.kill()
+def rank_pool() -> Iterator[RankPool]:
+    """Ranks that stay until the session ends."""
+    pool = RankPool(own_path, free_ports)
+    yield pool
+    pool.end()
 
 
 @pytest.fixture(scope="module")
-def forked_starts(forked_python: Path) -> Iterator[None]:
-    """What this process and those that it starts call Python is :func:`forked_python`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", str(forked_python))
-        patch.setenv("OMP_NUM_THREADS", "1")
+def launched_in_pool(rank_pool: RankPool) -> Iterator[None]:
+    """Ranks that tests of a module launch in this process are those of the pool."""
+    with rank_pool.launching():
         yield
 
 
-@pytest.fixture
-def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo :func:`forked_starts`, for tests that need a new interpreter."""
-    monkeypatch.setattr(sys, "executable", PYTHON)
-
-
 @pytest.fixture(scope="session")
-def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
+def run_ranks(rank_pool: RankPool) -> Callable[..., list[Any]]:
     """Run a script as every rank of a world; returns what each rank wrote as JSON."""
 
     def run(script: Path, world: int, folder: Path, *arguments: str) -> list[Any]:
         folder.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": own_path(),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_ports()),
-            "WORLD_SIZE": str(world),
-            "LOCAL_WORLD_SIZE": str(world),
-            "HOPPER_DIE_WITH_PARENT": str(os.getpid()),
-        }
-        ranks: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank in range(world):
-                with (folder / f"rank-{rank}.log").open("wb") as log:
-                    process = subprocess.Popen(
-                        [forked_python, script, folder / f"rank-{rank}.json", *arguments],
-                        env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                    )
-                ranks.append(process)
-            deadline = time.monotonic() + DEADLINE_SECONDS
-            codes = [process.wait(max(0.0, deadline - time.monotonic())) for process in ranks]
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        for rank, code in enumerate(codes):
-            text = (folder / f"rank-{rank}.log").read_text(errors="replace")
-            assert code == 0, f"rank {rank} of {world} ended with {code}:\n{text}"
-        return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+        logs = [folder / f"rank-{rank}.log" for rank in range(world)]
+        results = [folder / f"rank-{rank}.json" for rank in range(world)]
+        codes = rank_pool.run(
+            lambda rank: (str(script), str(results[rank]), *arguments),
+            *(world, lambda rank: (logs[rank], logs[rank])),
+        )
+        failed = [
+            f"rank {rank} of {world} ended with {code}:\n{log.read_text(errors='replace')}"
+            for rank, (code, log) in enumerate(zip(codes, logs, strict=True))
+            if code
+        ]
+        assert not failed, "\n".join(failed)
+        return [json.loads(file.read_text()) for file in results]
 
     return run
+
+
+@pytest.fixture(scope="module")
+def bench_in_pool(rank_pool: RankPool) -> Iterator[None]:
+    """Runs of ``hopper bench`` on this host are launched here, with ranks of the pool."""
+
+    def launch(command: list[str], stdout: IO[bytes], stderr: IO[bytes], **_: Any) -> Any:
+        with (
+            open(os.dup(stdout.fileno()), "w") as output,
+            open(os.dup(stderr.fileno()), "w") as errors,
+            redirect_stdout(output),
+            redirect_stderr(errors),
+            rank_pool.launching(),
+        ):
+            code = main(command[command.index("train") :])
+        return SimpleNamespace(wait=lambda _limit: code)
+
+    with pytest.MonkeyPatch.context() as patch:
+        popen = SimpleNamespace(**vars(subprocess) | {"Popen": launch})
+        patch.setattr(train_process, "subprocess", popen)
+        patch.setattr(train_process, "stop_processes", lambda *_: None)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 def free_ports(count: int = 1) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,15 +20,28 @@ class RankOutput:
         self._lock = threading.Lock()
 
     def keep(self, run_dir: Path, rank: int) -> None:
-        """Copy what this process writes to stderr from now on, and the lines of :meth:`write`."""
+        """Copy what this process writes to stderr from now on, and the lines of :meth:`write`.
+
+        A process that trains several runs keeps the log of each in its own folder.
+        """
+        self.forget()
         self._path = run_dir / FOLDER / f"{rank}.log"
-        sys.stderr = _Copied(sys.stderr)
+        if not isinstance(sys.stderr, _Copied):
+            sys.stderr = _Copied(sys.stderr)
+
+    def forget(self) -> None:
+        """Keep no log any more."""
+        with self._lock:
+            if self._file is not None:
+                with suppress(OSError):
+                    self._file.close()
+            self._path = self._file = None
 
     def write(self, text: str) -> None:
         """Append to the log, if there is one."""
-        if self._path is None:
-            return
         with self._lock:
+            if self._path is None:
+                return
             try:
                 if self._file is None:
                     self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ MakeRun = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _starts(forked_starts: None) -> None:
-    """Start runs on this host by forking an interpreter, which takes a moment only."""
+def _starts(bench_in_pool: None) -> None:
+    """Train runs on this host with ranks that stay."""
 
 
 @pytest.fixture(scope="module")

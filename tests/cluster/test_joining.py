@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,9 +98,8 @@ def test_a_rank_that_never_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 class NamedHosts:
     """Emulated hosts. On each, its name leads to 127.0.1.1, and those of the others to them."""
 
-    def __init__(self, hosts: Any, python: Path) -> None:
+    def __init__(self, hosts: Any) -> None:
         self._hosts = hosts
-        self._python = python
         self.addresses = [host.network.address for host in hosts]
         self._processes: list[subprocess.Popen[str]] = []
         self._folders = [Path("/etc/netns") / host.network.namespace for host in hosts]
@@ -125,7 +125,7 @@ class NamedHosts:
         clean = {key: value for key, value in os.environ.items() if not key.endswith("_IFNAME")}
         threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         process = subprocess.Popen(
-            [*self._hosts[host].place.prefix, str(self._python), *map(str, words)],
+            [*self._hosts[host].place.prefix, sys.executable, *map(str, words)],
             env=clean | threads | {"PYTHONPATH": own_path()} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -147,10 +147,10 @@ class NamedHosts:
 
 
 @pytest.fixture(scope="module")
-def hosts(forked_python: Path) -> Iterator[NamedHosts]:
+def hosts() -> Iterator[NamedHosts]:
     with (
         build_or_skip(Request(HOSTS)) as cluster,
-        NamedHosts(cluster.hosts, forked_python) as named,
+        NamedHosts(cluster.hosts) as named,
     ):
         yield named
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -46,14 +47,14 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, forked_python: Path) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built site."""
     if importlib.util.find_spec("furo") is None:
         pytest.skip("the site is built with the extra docs, which is not installed")
     folder = tmp_path_factory.mktemp("site")
     script = folder / "build.py"
     script.write_text(BUILD)
-    command = [str(forked_python), str(script), "-q", "-W", "--keep-going"]
+    command = [sys.executable, str(script), "-q", "-W", "--keep-going"]
     done = subprocess.run(
         [*command, "-d", str(folder / "trees"), str(ROOT / "docs"), str(folder / "html")],
         capture_output=True,

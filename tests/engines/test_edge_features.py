@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +27,18 @@ from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
 from hopper.graph.block import Block
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Relation
-from hopper.hetero.divide import divide_graph
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Scene, make_inference
 from hopper.models import run_model
 from hopper.models.gcn import GCNLayer
 from hopper.models.sage import SAGELayer
 from hopper.partition import PartitionedGraph, partition_graph
+from tests.graphs import EDGE, EDGES, NODES, RATES, make_library, make_nodes
 
-from .exactness import assert_exact
+from .conftest import CheckEngines, merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
-    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-    "naive": {"train": {"engine": "naive"}},
-    "p3": {"train": {"engine": "p3"}},
-    "neutronstar": {"train": {"engine": "neutronstar"}, "sampler": {"kind": "full"}},
-    "raf": {"train": {"engine": "raf"}},
-}
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
     # Wider than the input: sources are added up before they are multiplied.
@@ -89,163 +75,76 @@ ONE_TYPE += zip(
 )
 OF_SEVERAL_TYPES = [name for name in MODELS if name not in OF_ONE_TYPE]
 # Engines that divide what a model computes train every one; to the others models are whole.
-SEVERAL_TYPES = {
-    "by node": [
-        *(("cooperative", model) for model in OF_SEVERAL_TYPES),
-        *(("zero_hop in passes", model) for model in ("rgcn", "rgat, one by one", "own")),
-        *(("hop, one step merged", model) for model in ("rgcn, one by one", "hgt")),
-        *(("model_centric", model) for model in ("rgat", "hgt, one by one")),
-    ],
-    "by relation": [("raf", model) for model in OF_SEVERAL_TYPES],
-    "links": [("model_centric", "rgcn"), ("cooperative", "rgcn")],
-}
-EDGE = Relation("node", "edge", "node")
-RATES, RATED = Relation("reader", "rates", "book"), Relation("book", "rated_by", "reader")
-KNOWS = Relation("reader", "knows", "reader")
-NODES, EDGES = 150, 1500
+NODE_CASES = [
+    *(("cooperative", model) for model in OF_SEVERAL_TYPES),
+    *(("zero_hop in passes", model) for model in ("rgcn", "rgat, one by one", "own")),
+    *(("hop, one step merged", model) for model in ("rgcn, one by one", "hgt")),
+    *(("model_centric", model) for model in ("rgat", "hgt, one by one")),
+    *(("raf", model) for model in OF_SEVERAL_TYPES),
+]
+LINK_CASES = [("model_centric", "rgcn"), ("cooperative", "rgcn")]
 
 
 @pytest.fixture(scope="module")
-def one_type(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a graph whose edge features are the ends of the edge, and a number that tells apart
-    parallel edges."""
-    generator = np.random.default_rng(5)
-    out = tmp_path_factory.mktemp("edges") / "graph"
-    ends = generator.integers(0, NODES, (2, EDGES))
-    features = np.stack([*ends, generator.normal(size=EDGES)], 1) / [NODES, NODES, 1.0]
-    GraphDirectory.from_arrays(
-        out,
-        ends,
-        features=generator.random((NODES, 9)),
-        labels=generator.integers(0, 4, NODES),
-        edge_features=features.astype(np.float32),
-        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
-    )
-    return out
-
-
-def make_library(out: Path, *, target: Any = "book") -> Path:
-    """Write readers and books. Ratings, in both directions, have features, acquaintances do not."""
-    generator = np.random.default_rng(5)
-    links = target != "book"
-
-    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
-        return np.stack(
-            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
-        )
-
-    rates = ends(60, 45, 400)
-    GraphDirectory.from_arrays(
-        out,
-        {RATES: rates, RATED: rates[::-1], KNOWS: ends(60, 60, 300)},
-        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
-        labels=None if links else {"book": generator.integers(0, 3, 45)},
-        edge_features={RATES: generator.normal(size=(400, 3)), RATED: generator.random((400, 2))},
-        target=target,
-        options=ImportOptions(split=RandomSplit(0.6, 0.2)),
-    )
-    return out
+def one_type(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    return make_nodes(tmp_path_factory.mktemp("edges") / "graph", edge_features=True)
 
 
 def values_of(parts: Path, kind: str, /, **sections: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "data": {"partitioned": str(parts)},
-        "model": MODELS[kind] | {"edge_features": True},
-        "sampler": {"fanouts": [3, 2]},
-        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
-    }
-    for section, keys in sections.items():
-        values[section] = values.get(section, {}) | keys
-    return values
+    return merged(
+        {
+            "data": {"partitioned": str(parts)},
+            "model": MODELS[kind] | {"edge_features": True},
+            "sampler": {"fanouts": [3, 2]},
+            "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
+        },
+        sections,
+    )
 
 
-def compare(
-    chosen: Iterable[Sequence[str]],
-    parts: Path,
-    world: tuple[int, int],
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    folder: Path,
-    **sections: Any,
+def check(
+    check_engines: CheckEngines, graph: GraphDirectory, chosen: Any, *world: int, **division: Any
 ) -> None:
-    servers, ranks_per_server = world
-    addresses, configs, names = serve_partitions(parts, servers), [], list(chosen)
-    for number, (engine, model) in enumerate(names):
-        run = {
-            "evaluate_every": 0,
-            "record_gradients": [0, 1],
-            "iterations_per_epoch": 2,
-            "run_dir": str(folder / str(number)),
-        }
+    """Check engines with models, whose weights for edge features learn."""
+    cases = {}
+    for engine, model in chosen:
+        cases[engine, model] = {"model": MODELS[model] | {"edge_features": True}}
         if engine == "neutronstar":
-            run |= {"epochs": 2, "iterations_per_epoch": 0}
-        options = ENGINES[engine]
-        cluster = {"servers": addresses, "ranks_per_server": ranks_per_server}
-        keys = sections | {"hop": {"merge": "off"} | options.get("hop", {}), "cluster": cluster}
-        keys |= {"sampler": options.get("sampler", {}), "train": run | options["train"]}
-        configs.append(values_of(parts, model, **keys))
-    train_cases(configs, servers * ranks_per_server, folder / "world")
-    for values, case in zip(configs, names, strict=True):
-        _, recorded = assert_exact(values, servers * ranks_per_server, ", ".join(case))
+            cases[engine, model]["sampler"] = {"kind": "full"}
+    for trained in check_engines(graph, cases, *world, **division).values():
         of_edges = [
-            gradient for name, gradient in recorded[0].gradients.items() if "edge_linear" in name
+            gradient
+            for name, gradient in trained.recorded[0].gradients.items()
+            if "edge_linear" in name
         ]
         assert of_edges
         assert all(gradient.abs().max() > 0 for gradient in of_edges)
 
 
-@pytest.mark.parametrize(("method", "servers", "ranks_per_server", "topology"), DIVISIONS)
+@pytest.mark.parametrize("division", DIVISIONS)
 def test_one_type(
-    method: str,
-    servers: int,
-    ranks_per_server: int,
-    topology: str,
-    one_type: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    division: tuple[str, int, int, str], one_type: GraphDirectory, check_engines: CheckEngines
 ) -> None:
-    parts = tmp_path / "parts"
-    graph = GraphDirectory.open(one_type)
-    partition_graph(graph, parts, servers, method, topology=topology, backend="pymetis")
-    here, world = (method, servers, ranks_per_server, topology), (servers, ranks_per_server)
-    chosen = [case for division, *case in ONE_TYPE if division == here]
-    compare(chosen, parts, world, serve_partitions, train_cases, tmp_path)
+    method, *world, topology = division
+    chosen = [case for here, *case in ONE_TYPE if here == division]
+    if topology == "replicated" and world == [2, 1]:
+        chosen += [("p3", model) for model in OF_ONE_TYPE]
+    options = {"method": method, "topology": topology, "backend": "pymetis"}
+    check(check_engines, one_type, chosen, *world, **options)
 
 
-def test_features_divided_by_dimension(
-    one_type: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(one_type), parts, 2, "random", features="by-dimension")
-    chosen = [("p3", model) for model in OF_ONE_TYPE]
-    compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
-
-
-@pytest.mark.parametrize("division", SEVERAL_TYPES)
+@pytest.mark.parametrize(("target", "chosen"), [("book", NODE_CASES), (RATES, LINK_CASES)])
 def test_several_types(
-    division: str,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    target: Any, chosen: list[tuple[str, str]], check_engines: CheckEngines, tmp_path: Path
 ) -> None:
-    target = RATES if division == "links" else "book"
-    graph = GraphDirectory.open(make_library(tmp_path / "graph", target=target))
-    parts = tmp_path / "parts"
-    if division == "by relation":
-        divide_graph(graph, parts, 2, "meta", layers=2)
-    else:
-        partition_graph(graph, parts, 2, "random")
-    compare(SEVERAL_TYPES[division], parts, (2, 1), serve_partitions, train_cases, tmp_path)
+    graph = make_library(tmp_path / "graph", target, edge_features=True)
+    check(check_engines, graph, chosen, 2)
 
 
-def test_every_edge_has_its_own_features(one_type: Path, tmp_path: Path) -> None:
+def test_every_edge_has_its_own_features(one_type: GraphDirectory, tmp_path: Path) -> None:
     """Features that hold an edge's ends stay with that edge, whichever server stores them."""
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(one_type), parts, 3, "random")
+    partition_graph(one_type, parts, 3, "random")
     graph = PartitionedGraph.open(parts)
     sampler = make_sampler(Request(make_config(values_of(parts, "sage")), graph))
     subgraph = sampler.sample(np.arange(0, 60, 4), 0, 1).with_edges([EDGE])
@@ -305,10 +204,12 @@ def block_of(
 
 
 @pytest.mark.parametrize("model", ["sage", "gat", "rgcn", "hgt"])
-def test_scores_read_edge_features_too(model: str, one_type: Path, tmp_path: Path) -> None:
+def test_scores_read_edge_features_too(
+    model: str, one_type: GraphDirectory, tmp_path: Path
+) -> None:
     """Layer by layer, scores are those of whole neighbourhoods at once."""
     typed, parts = model in ("rgcn", "hgt"), tmp_path / "parts"
-    graph = GraphDirectory.open(make_library(tmp_path / "graph") if typed else one_type)
+    graph = make_library(tmp_path / "graph", edge_features=True) if typed else one_type
     partition_graph(graph, parts, 1)
     opened = PartitionedGraph.open(parts)
     request = Request(make_config(values_of(parts, model)), opened)
@@ -334,14 +235,14 @@ def test_scores_read_edge_features_too(model: str, one_type: Path, tmp_path: Pat
 
 
 def test_a_cache_keeps_edge_features(
-    one_type: Path,
+    one_type: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
+    train_cases: Callable[..., list[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
     """Losses are the same, bytes are fewer, and hits are counted by table."""
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(one_type), parts, 2, "random")
+    partition_graph(one_type, parts, 2, "random")
     addresses = serve_partitions(parts, 2)
     configs = [
         values_of(
@@ -367,10 +268,10 @@ def test_a_cache_keeps_edge_features(
 
 
 def test_a_server_stores_edge_features_in_the_order_of_its_edges(
-    one_type: Path, tmp_path: Path
+    one_type: GraphDirectory, tmp_path: Path
 ) -> None:
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(one_type), parts, 2, "random", topology="partitioned")
+    partition_graph(one_type, parts, 2, "random", topology="partitioned")
     graph = PartitionedGraph.open(parts)
     first = 0
     for server in range(2):
@@ -384,10 +285,10 @@ def test_a_server_stores_edge_features_in_the_order_of_its_edges(
 
 
 def test_wrong_requests_are_refused_and_unused_features_are_reported(
-    one_type: Path, tmp_path: Path
+    one_type: GraphDirectory, tmp_path: Path
 ) -> None:
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(one_type), parts, 1)
+    partition_graph(one_type, parts, 1)
     graph = PartitionedGraph.open(parts)
 
     def request(**keys: Any) -> Request:

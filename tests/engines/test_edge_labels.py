@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,17 @@ from hopper.engines.training_parts import check_training_parts
 from hopper.engines.unused import describe_unused
 from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.graph import GraphDirectory
-from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.schema import Labels, Relation
+from hopper.graph.schema import Labels
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.tasks.edge_decoders import EdgeDecoder
+from tests.graphs import RATES, RATINGS, WROTE, make_library
 
-from .exactness import assert_exact
+from .conftest import CheckEngines, merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-RATES, WROTE = ("reader", "rates", "book"), ("author", "wrote", "book")
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
-    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-}
+ENGINES = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
 MODELS: dict[str, dict[str, Any]] = {
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.2},
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
@@ -54,16 +45,11 @@ CASES = pairwise(WORLDS, ENGINES, MODELS, DECODERS)
 
 
 def library(out: Path, kind: str) -> GraphDirectory:
-    """Write readers, books and authors. Edges from readers and from authors to books have labels.
+    """Write a library in which edges to books have labels.
 
     A label is a class, two values, or several of three names. Some edges have no class.
     """
-    generator = np.random.default_rng(5)
-
-    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
-        return np.stack(
-            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
-        )
+    generator = np.random.default_rng(6)
 
     def labels(edges: int, classes: int) -> np.ndarray:
         if kind == "class":
@@ -72,82 +58,34 @@ def library(out: Path, kind: str) -> GraphDirectory:
             return generator.normal(size=(edges, 2)).astype(np.float32)
         return generator.integers(0, 2, (edges, 3))
 
-    rates, wrote = ends(60, 45, 260), ends(20, 45, 90)
-    return GraphDirectory.from_arrays(
-        out,
-        {
-            RATES: rates,
-            ("book", "rated_by", "reader"): rates[::-1],
-            WROTE: wrote,
-            ("reader", "knows", "reader"): ends(60, 60, 150),
-        },
-        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
-        labels={RATES: labels(260, 4), WROTE: labels(90, 3)},
-        counts={"author": 20},
-        target=[RATES, WROTE],
-        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
-    )
+    of_edges = {RATES: labels(RATINGS, 4), WROTE: labels(90, 3)}
+    return make_library(out, [RATES, WROTE], labels=of_edges)
 
 
-def values_of(parts: Path, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "data": {"partitioned": str(parts)},
-        "model": MODELS["rgcn"],
-        "sampler": {"fanouts": [3, 2]},
-    }
-    for section, keys in changes.items():
-        values[section] = values.get(section, {}) | keys
-    return values
+def values_of(parts: Path, **sections: Any) -> dict[str, Any]:
+    values = {"model": MODELS["rgcn"], "sampler": {"fanouts": [3, 2]}}
+    return merged({"data": {"partitioned": str(parts)}}, values, sections)
 
 
-@pytest.mark.parametrize(("kind", "method", "servers", "ranks_per_server"), WORLDS)
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_engine_has_the_gradient_of_one_process(
-    kind: str,
-    method: str,
-    servers: int,
-    ranks_per_server: int,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    world: tuple[str, str, int, int], check_engines: CheckEngines, tmp_path: Path
 ) -> None:
-    parts, ranks = tmp_path / "parts", servers * ranks_per_server
-    partition_graph(library(tmp_path / "graph", kind), parts, servers, method)
-    addresses = serve_partitions(parts, servers)
-    here = (kind, method, servers, ranks_per_server)
-    chosen = [case for world, *case in CASES if world == here]
-    configs = []
-    for number, (engine, model, decoder) in enumerate(chosen):
-        options = ENGINES[engine]
-        configs.append(
-            values_of(
-                parts,
-                task=DECODERS[decoder],
-                cluster={"servers": addresses, "ranks_per_server": ranks_per_server},
-                hop={"merge": "off"} | options.get("hop", {}),
-                train={
-                    "batch_size": 9,
-                    "epochs": 1,
-                    "dtype": "float64",
-                    "evaluate_every": 0,
-                    "record_gradients": [0, 1],
-                    "iterations_per_epoch": 2,
-                    "run_dir": str(tmp_path / str(number)),
-                    "seed": 3,
-                }
-                | options["train"],
-            )
-            | {"model": MODELS[model]}
-        )
-    train_cases(configs, ranks, tmp_path / "world")
-    for values, case in zip(configs, chosen, strict=True):
-        assert_exact(values, ranks, ", ".join(case))
+    kind, method, *servers_and_ranks = world
+    cases = {
+        tuple(case): {"model": MODELS[case[1]], "task": DECODERS[case[2]]}
+        for here, *case in CASES
+        if here == world
+    }
+    graph = library(tmp_path / "graph", kind)
+    check_engines(graph, cases, *servers_and_ranks, method=method)
 
 
 def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) -> None:
     graph = library(tmp_path / "graph", "class")
     assert graph.schema.predicted == "edge"
     assert graph.schema.target_labels == Labels("class", 4)
-    stored = np.concatenate([graph.labels(Relation(*words)) for words in (RATES, WROTE)])
+    stored = np.concatenate([graph.labels(relation) for relation in (RATES, WROTE)])
     for servers in (1, 3):
         parts = tmp_path / str(servers)
         partition_graph(graph, parts, servers, "random")
@@ -165,7 +103,7 @@ def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) ->
 
 def test_labels_of_target_relations_have_to_agree(tmp_path: Path) -> None:
     graph = library(tmp_path / "graph", "class")
-    labels = dict(graph.schema.labels) | {Relation(*WROTE): Labels("float", 1)}
+    labels = dict(graph.schema.labels) | {WROTE: Labels("float", 1)}
     broken = graph.schema.__class__(**vars(graph.schema) | {"labels": labels})
     with (
         pytest.raises(GraphError, match="target: expected edges of all target relations"),

@@ -3,7 +3,6 @@ link's time does not allow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,14 @@ from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
+from tests.graphs import draw_ends
 
-from .exactness import assert_exact
+from .conftest import CheckEngines
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
-    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-}
-OF_ONE_TYPE = {engine: {"train": {"engine": engine}} for engine in ("naive", "p3")}
+MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
+OF_ONE_TYPE = ("naive", "p3")
 TASKS: dict[bool, dict[str, Any]] = {
     True: {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3, "candidates": 20},
     False: {"decoder": "bilinear", "dim": 5},
@@ -48,16 +41,11 @@ def make_graph(out: Path, *, typed: bool, are_links: bool) -> GraphDirectory:
     """Write what users buy, or what they send each other, each at some time."""
     generator = np.random.default_rng(8)
 
-    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
-        return np.stack(
-            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
-        )
-
     relation, items = (BUYS, 30) if typed else (SENT, 50)
-    pairs, when = ends(50, items, 400), generator.integers(0, 12, 400)
+    pairs, when = draw_ends(generator, 50, items, 400), generator.integers(0, 12, 400)
     edges = {relation: pairs}
     if typed:
-        edges |= {SOLD: pairs[::-1], ("user", "knows", "user"): ends(50, 50, 120)}
+        edges |= {SOLD: pairs[::-1], ("user", "knows", "user"): draw_ends(generator, 50, 50, 120)}
     return GraphDirectory.from_arrays(
         out,
         edges,
@@ -71,67 +59,44 @@ def make_graph(out: Path, *, typed: bool, are_links: bool) -> GraphDirectory:
 
 
 def values_of(parts: Path, *, typed: bool, are_links: bool, pick: str) -> dict[str, Any]:
+    train = {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3}
+    values = {"data": {"partitioned": str(parts)}, "train": train}
+    return values | sections_of(typed=typed, are_links=are_links, pick=pick)
+
+
+def sections_of(*, typed: bool, are_links: bool, pick: str) -> dict[str, Any]:
     model = {"name": "rgcn" if typed else "sage", "layers": 2, "hidden": 8, "dropout": 0.2}
-    return {
-        "data": {"partitioned": str(parts)},
-        "model": model,
-        "task": TASKS[are_links],
-        "sampler": {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}},
-        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
-    }
+    sampler = {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}}
+    return {"model": model, "task": TASKS[are_links], "sampler": sampler}
 
 
 # (node types, links or labels, servers, ranks of each)
 WORLDS = [(False, True, 2, 2), (False, False, 3, 1), (True, True, 2, 1), (True, False, 2, 1)]
 # Every two of a world, an engine and a pick meet, not all three.
-CASES = pairwise(WORLDS, ENGINES, PICKS) + [
+CASES = pairwise(WORLDS, MOVING, PICKS) + [
     (world, engine, pick)
     for world, pick in zip(WORLDS[:2], PICKS, strict=True)
     for engine in OF_ONE_TYPE
 ]
 
 
-@pytest.mark.parametrize(("typed", "are_links", "servers", "ranks_per_server"), WORLDS)
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_engine_has_the_gradient_of_one_process(
-    typed: bool,
-    are_links: bool,
-    servers: int,
-    ranks_per_server: int,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    world: tuple[bool, bool, int, int], check_engines: CheckEngines, tmp_path: Path
 ) -> None:
-    parts, columns = tmp_path / "parts", tmp_path / "by-dimension"
-    directory = make_graph(tmp_path / "graph", typed=typed, are_links=are_links)
-    partition_graph(directory, parts, servers, "random")
-    addresses = {parts: serve_partitions(parts, servers)}
-    engines = ENGINES if typed else ENGINES | OF_ONE_TYPE
-    if not typed:
-        partition_graph(directory, columns, servers, "random", features="by-dimension")
-        addresses[columns] = serve_partitions(columns, servers)
-    here, configs = (typed, are_links, servers, ranks_per_server), []
-    chosen = [case[1:] for case in CASES if case[0] == here]
-    for number, (engine, pick) in enumerate(chosen):
-        path, options = columns if engine == "p3" else parts, engines[engine]
-        values = values_of(path, typed=typed, are_links=are_links, pick=pick)
-        values["train"] |= {
-            "record_gradients": [0, 1],
-            "iterations_per_epoch": 2,
-            "run_dir": str(tmp_path / str(number)),
-        } | options["train"]
-        values["hop"] = {"merge": "off"} | options.get("hop", {})
-        values["cluster"] = {"servers": addresses[path], "ranks_per_server": ranks_per_server}
-        configs.append(values)
-    world = servers * ranks_per_server
-    results = train_cases(configs, world, tmp_path / "world")
-    for values, case in zip(configs, chosen, strict=True):
-        assert_exact(values, world, ", ".join(case))
+    typed, are_links, *servers_and_ranks = world
+    cases = {
+        (engine, pick): sections_of(typed=typed, are_links=are_links, pick=pick)
+        | {"train": {"evaluate_every": 1}}
+        for here, engine, pick in CASES
+        if here == world
+    }
+    graph = make_graph(tmp_path / "graph", typed=typed, are_links=are_links)
+    trained = check_engines(graph, cases, *servers_and_ranks)
     for pick in PICKS:
         # Partial sums of columns are rounded otherwise.
-        scores = [
-            result["val"] for result, case in zip(results, chosen, strict=True) if case[1] == pick
-        ]
-        assert all(score == pytest.approx(scores[0], abs=1e-9) for score in scores)
+        first, *others = [case.result["val"] for name, case in trained.items() if pick in name]
+        assert all(score == pytest.approx(first, abs=1e-9) for score in others)
 
 
 def test_a_link_sees_what_was_there_and_not_what_is_predicted(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,12 @@ from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
+from tests.graphs import RATED, RATES, WROTE, make_library
 
-from .exactness import assert_exact
+from .conftest import CheckEngines, merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
-    "hop": {"train": {"engine": "hop"}, "hop": {"merge": 0}},
-    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-    "locality": {"train": {"engine": "locality"}},
-}
 ONE_TYPE = {
     "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
     "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.2},
@@ -67,10 +57,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "dot, own": {"decoder": "dot", "negatives": "own_parts:Strides", "num_negatives": 3},
     "complex, not left out": {"decoder": "complex", "exclude": False, "corrupt": "head"},
 }
-LABELS: dict[str, dict[str, Any]] = {"labels": {"decoder": "bilinear", "dim": 5}}
-DIVIDING: dict[str, dict[str, Any]] = {
-    engine: {"train": {"engine": engine}} for engine in ("naive", "p3")
-}
+LABELS: dict[str, Any] = {"decoder": "bilinear", "dim": 5}
+NEAR = Relation("item", "near", "item")
 LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
 MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
 # (method, servers, ranks of each)
@@ -97,161 +85,77 @@ OF_SEVERAL_TYPES += pairwise(
 
 
 @pytest.fixture(scope="module")
-def link_graph(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the community graph with its edges as links."""
-    topology = community_graph.topology(Relation("item", "near", "item"))
-    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-    out = tmp_path_factory.mktemp("near") / "graph"
-    GraphDirectory.from_arrays(
-        out,
-        {("item", "near", "item"): np.stack([topology.indices, dst])},
+def link_graph(
+    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> GraphDirectory:
+    """The community graph with its edges as links."""
+    return GraphDirectory.from_arrays(
+        tmp_path_factory.mktemp("near") / "links",
+        {NEAR: ends_of(community_graph)},
         features={"item": np.asarray(community_graph.features("item"))},
-        target=("item", "near", "item"),
+        target=NEAR,
         options=ImportOptions(split=RandomSplit(0.8, 0.1)),
     )
-    return out
+
+
+def ends_of(community_graph: GraphDirectory) -> np.ndarray:
+    topology = community_graph.topology(NEAR)
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    return np.stack([topology.indices, dst])
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Readers, books and authors; what is lent, and who wrote what, are predicted together."""
-    generator = np.random.default_rng(5)
-
-    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
-        return np.stack(
-            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
-        )
-
-    lent, wrote = ends(60, 45, 260), ends(20, 45, 90)
-    out = tmp_path_factory.mktemp("library") / "graph"
-    GraphDirectory.from_arrays(
-        out,
-        {
-            ("reader", "borrows", "book"): lent,
-            ("book", "lent_to", "reader"): lent[::-1],
-            ("author", "wrote", "book"): wrote,
-            ("reader", "knows", "reader"): ends(60, 60, 150),
-        },
-        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
-        counts={"author": 20},
-        target=[("reader", "borrows", "book"), ("author", "wrote", "book")],
-        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
-    )
-    return out
+def library(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """A library whose ratings, and who wrote what, are predicted together."""
+    return make_library(tmp_path_factory.mktemp("library") / "graph", [RATES, WROTE])
 
 
-def case_config(
-    engine: str, model: dict[str, Any], task: str, parts: Path, run_dir: Path, **train: Any
-) -> dict[str, Any]:
-    options = (ENGINES | DIVIDING)[engine]
-    return {
-        "data": {"partitioned": str(parts)},
-        "model": model,
-        "sampler": {"fanouts": [3, 2]},
-        "task": (TASKS | LABELS)[task],
-        "train": {
-            "batch_size": 9,
-            "epochs": 1,
-            "learning_rate": 0.01,
-            "dtype": "float64",
-            "loss": LOSSES.get(task, "auto"),
-            "evaluate_every": 0,
-            "record_gradients": [0, 1],
-            "iterations_per_epoch": 2,
-            "run_dir": str(run_dir),
-            "seed": 3,
-        }
-        | options["train"]
-        | train,
-        "hop": {"merge": "off"} | options.get("hop", {}),
-    }
+def sections_of(model: dict[str, Any], task: str) -> dict[str, Any]:
+    train = {"learning_rate": 0.01, "loss": LOSSES.get(task, "auto")}
+    return {"model": model, "task": TASKS[task], "train": train}
 
 
-def compare(
-    chosen: list[tuple[str, dict[str, Any], str]],
-    parts: Path,
-    world: tuple[int, int],
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    folder: Path,
-) -> None:
-    servers, ranks_per_server = world
-    addresses = serve_partitions(parts, servers) if servers > 1 else []
-    configs = [
-        case_config(engine, model, task, parts, folder / str(number))
-        | {"cluster": {"servers": addresses, "ranks_per_server": ranks_per_server}}
-        for number, (engine, model, task) in enumerate(chosen)
-    ]
-    ranks = servers * ranks_per_server
-    for config in configs:
-        if config["hop"]["merge"] != "off":
-            config["hop"]["merge"] = min(config["hop"]["merge"], ranks - 1)
-    train_cases(configs, ranks, folder / "world")
-    for config in configs:
-        assert_exact(config, ranks)
+def values_of(parts: Path, *case: Any) -> dict[str, Any]:
+    train = {"batch_size": 9, "epochs": 1, "engine": "model_centric"}
+    return merged({"data": {"partitioned": str(parts)}, "train": train}, sections_of(*case))
 
 
-@pytest.mark.parametrize(("method", "servers", "ranks_per_server"), DIVISIONS)
+@pytest.mark.parametrize("division", DIVISIONS)
 def test_one_type(
-    method: str,
-    servers: int,
-    ranks_per_server: int,
-    link_graph: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    division: tuple[str, int, int], link_graph: GraphDirectory, check_engines: CheckEngines
 ) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(link_graph), parts, servers, method, backend="pymetis")
-    here = (method, servers, ranks_per_server)
-    chosen = [
-        (engine, ONE_TYPE[model], task)
-        for division, engine, model, task in OF_ONE_TYPE
-        if division == here
-    ]
-    parts_and_world = parts, (servers, ranks_per_server)
-    compare(chosen, *parts_and_world, serve_partitions, train_cases, tmp_path)
+    method, *world = division
+    cases = {
+        tuple(case): sections_of(ONE_TYPE[case[1]], case[2])
+        for here, *case in OF_ONE_TYPE
+        if here == division
+    }
+    check_engines(link_graph, cases, *world, method=method, backend="pymetis")
 
 
-@pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
+@pytest.mark.parametrize("world", WORLDS)
 def test_several_types(
-    servers: int,
-    ranks_per_server: int,
-    library: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    world: tuple[int, int], library: GraphDirectory, check_engines: CheckEngines
 ) -> None:
-    parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(library), parts, servers, "random")
-    chosen = [
-        (engine, SEVERAL_TYPES[model], task)
-        for world, engine, (model, task) in OF_SEVERAL_TYPES
-        if world == (servers, ranks_per_server)
-    ]
-    parts_and_world = parts, (servers, ranks_per_server)
-    compare(chosen, *parts_and_world, serve_partitions, train_cases, tmp_path)
+    cases = {
+        (engine, model, task): sections_of(SEVERAL_TYPES[model], task)
+        for here, engine, (model, task) in OF_SEVERAL_TYPES
+        if here == world
+    }
+    check_engines(library, cases, *world)
 
 
 def test_negatives_from_a_file(
-    link_graph: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    link_graph: GraphDirectory, check_engines: CheckEngines, tmp_path: Path
 ) -> None:
-    graph, parts = GraphDirectory.open(link_graph), tmp_path / "parts"
-    partition_graph(graph, parts, 2, "random")
-    links = graph.schema.splits["train"]
+    links = link_graph.schema.splits["train"]
     file = tmp_path / "train.npy"
     np.save(file, np.random.default_rng(1).integers(0, 300, (links, 2, 3)))
     task = {"decoder": "dot", "fixed_negatives": {"train": str(file)}}
-    monkeypatch.setitem(TASKS, "from a file", task)
-    chosen = [(engine, ONE_TYPE["sage"], "from a file") for engine in MOVING]
-    compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
-    request = Request(
-        make_config(case_config(*chosen[0], parts, tmp_path / "run")), PartitionedGraph.open(parts)
-    )
+    sections = {"model": ONE_TYPE["sage"], "task": task}
+    trained = check_engines(link_graph, {(engine,): sections for engine in MOVING}, 2)
+    config = make_config(trained["model_centric",].values)
+    request = Request(config, PartitionedGraph.open(config.data.partitioned))
     batches, stored = make_link_batches(request, make_sampler(request)), np.load(file)
     assert batches is not None
     roots = make_schedule(request).batch(0, 0).roots
@@ -285,11 +189,11 @@ def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
 
 
 @pytest.fixture(scope="module")
-def divided(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def divided(library: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """The library on one, two and four servers, its nodes divided differently each time."""
-    folder, graph = tmp_path_factory.mktemp("divided"), GraphDirectory.open(library)
+    folder = tmp_path_factory.mktemp("divided")
     for servers in (1, 2, 4):
-        partition_graph(graph, folder / str(servers), servers, "random", seed=servers)
+        partition_graph(library, folder / str(servers), servers, "random", seed=servers)
     return {servers: folder / str(servers) for servers in (1, 2, 4)}
 
 
@@ -342,8 +246,8 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
         (relations[table.relations[root]], int(table.src[root]), int(table.dst[root]))
         for root in roots
     }
-    turned = Relation("book", "lent_to", "reader")
-    left_out |= {(turned, v, u) for relation, u, v in left_out if relation.rel == "borrows"}
+    turned = RATED
+    left_out |= {(turned, v, u) for relation, u, v in left_out if relation == RATES}
     (subgraph,) = trainer.sample(roots, 0, 1)
     drawn: set[tuple[Relation, int, int]] = set()
     for hop in subgraph.hops:
@@ -354,7 +258,7 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
     assert drawn
     assert not drawn & left_out
     # Every other edge into a root is.
-    into = Relation("reader", "borrows", "book")
+    into = RATES
     topology = request.graph.topology(into)
     for book in subgraph.nodes["book"][: subgraph.sizes[0]["book"]].tolist():
         sources = topology.indices[topology.indptr[book] : topology.indptr[book + 1]].tolist()
@@ -362,56 +266,35 @@ def test_no_edge_that_a_batch_predicts_is_drawn(divided: dict[int, Path]) -> Non
         assert remaining == {edge for edge in drawn if edge[0] == into and edge[2] == book}
 
 
-@pytest.mark.parametrize(
-    ("engine", "servers", "ranks_per_server"), [("naive", 2, 2), ("naive", 3, 1), ("p3", 2, 1)]
-)
+@pytest.mark.parametrize("case", [("naive", 2, 2), ("naive", 3, 1), ("p3", 2, 1)])
 def test_engines_that_divide_the_first_layer(
-    engine: str,
-    servers: int,
-    ranks_per_server: int,
-    link_graph: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
+    case: tuple[str, int, int],
+    link_graph: GraphDirectory,
+    community_graph: GraphDirectory,
+    check_engines: CheckEngines,
     tmp_path: Path,
 ) -> None:
     """They train links, and edges whose labels are predicted."""
-    links, relation = GraphDirectory.open(link_graph), Relation("item", "near", "item")
-    topology = links.topology(relation)
-    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    ends = ends_of(community_graph)
     labelled = GraphDirectory.from_arrays(
         tmp_path / "labelled",
-        {relation: np.stack([topology.indices, dst])},
-        features={"item": np.asarray(links.features("item"))},
-        labels={relation: (np.asarray(topology.indices) + dst) % 3},
-        target=relation,
+        {NEAR: ends},
+        features={"item": np.asarray(link_graph.features("item"))},
+        labels={NEAR: ends.sum(0) % 3},
+        target=NEAR,
         options=ImportOptions(split=RandomSplit(0.8, 0.1)),
     )
-    features: Any = "by-dimension" if engine == "p3" else "by-node"
-    configs = []
-    for graph, trained in (
-        (links, (("sage", "mlp, in batch"), ("gat", "dot, joint"))),
-        (labelled, (("gcn", "labels"),)),
-    ):
-        parts = tmp_path / f"parts of {graph.path.name}"
-        partition_graph(graph, parts, servers, "random", features=features)
-        cluster = {
-            "servers": serve_partitions(parts, servers),
-            "ranks_per_server": ranks_per_server,
-        }
-        for model, task in trained:
-            run_dir = tmp_path / f"{graph.path.name} {model}"
-            values = case_config(engine, ONE_TYPE[model], task, parts, run_dir)
-            configs.append(values | {"cluster": cluster})
-    world = servers * ranks_per_server
-    train_cases(configs, world, tmp_path / "world")
-    for values in configs:
-        assert_exact(values, world)
+    engine, *world = case
+    of_links = [("sage", "mlp, in batch"), ("gat", "dot, joint")]
+    cases = {(engine, *of): sections_of(ONE_TYPE[of[0]], of[1]) for of in of_links}
+    check_engines(link_graph, cases, *world)
+    check_engines(labelled, {(engine, "gcn"): {"model": ONE_TYPE["gcn"], "task": LABELS}}, *world)
 
 
 FULL_BATCHES: list[tuple[str, dict[str, Any]]] = [
     ("links", {"num_negatives": 2}),
     ("links", {"num_negatives": 2, "exclude": False, "negatives": "uniform"}),
-    ("labels", {"decoder": "bilinear", "dim": 5}),
+    ("labels", LABELS),
 ]
 # Every two of a world, a way and a task meet, not all three.
 OF_FULL_BATCHES = pairwise(
@@ -419,71 +302,52 @@ OF_FULL_BATCHES = pairwise(
 )
 
 
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("world", [(2, 1), (2, 2), (3, 1)])
 def test_full_batches(
-    servers: int,
-    ranks_per_server: int,
+    world: tuple[int, int],
     community_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
+    check_engines: CheckEngines,
     tmp_path: Path,
 ) -> None:
     """All training links, or all edges with labels, are one batch.
 
     Every epoch draws other negatives. Rows that an earlier epoch fetched are not fetched again.
     """
-    topology = community_graph.topology(Relation("item", "near", "item"))
-    ranks = servers * ranks_per_server
-    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-    ends = np.stack([topology.indices, dst])
-    features, labels = np.asarray(community_graph.features("item")), ends.sum(0) % 3
-    order = np.random.default_rng(2).permutation(dst.size)
+    ends = ends_of(community_graph)
+    order = np.random.default_rng(2).permutation(ends.shape[1])
     # Some edges are in no split: they are read, whatever is trained.
     splits = {"train": order[:200], "val": order[200:260], "test": order[260:300]}
-    relation = ("item", "near", "item")
-    for name, labels_of_edges in (("links", None), ("labels", {relation: labels})):
+    for name, labels in (("links", None), ("labels", {NEAR: ends.sum(0) % 3})):
         graph = GraphDirectory.from_arrays(
             tmp_path / name,
-            *({relation: ends}, {"item": features}, labels_of_edges, splits),
-            target=relation,
+            {NEAR: ends},
+            {"item": np.asarray(community_graph.features("item"))},
+            labels,
+            splits,
+            target=NEAR,
         )
-        partition_graph(graph, tmp_path / f"{name} divided", servers, "random")
-    addresses = {
-        name: serve_partitions(tmp_path / f"{name} divided", servers)
-        for name in ("links", "labels")
-    }
-    configs = []
-    for world, way, number in OF_FULL_BATCHES:
-        if world != (servers, ranks_per_server):
-            continue
-        name, task = FULL_BATCHES[number]
-        values = case_config(
-            "cooperative", ONE_TYPE["gat"], "labels", *(tmp_path / f"{name} divided", tmp_path)
-        )
-        values["sampler"], values["task"] = {"kind": "full"}, task
-        values["cluster"] = {"servers": addresses[name], "ranks_per_server": ranks_per_server}
-        values["train"] |= {
-            "engine": "neutronstar",
-            "engine_options": {"dependencies": way},
-            "epochs": 3,
-            "run_dir": str(tmp_path / str(len(configs))),
+        cases = {
+            ("neutronstar", way, str(number)): {
+                "model": ONE_TYPE["gat"],
+                "sampler": {"kind": "full"},
+                "task": FULL_BATCHES[number][1],
+                "train": {"engine_options": {"dependencies": way}, "epochs": 3},
+            }
+            for here, way, number in OF_FULL_BATCHES
+            if here == world and FULL_BATCHES[number][0] == name
         }
-        configs.append(values)
-    train_cases(configs, ranks, tmp_path / "world")
-    for values in configs:
-        assert_exact(values, ranks)
-        lines = (Path(values["train"]["run_dir"]) / "epochs.jsonl").read_text().splitlines()
-        fetched = [json.loads(line)["bytes"]["feature"] for line in lines]
-        way = values["train"]["engine_options"]["dependencies"]
-        assert (fetched[0] > 0) == (way == "recompute") or way == "hybrid"
-        # Later epochs fetch what no epoch before has read.
-        assert fetched[2] < max(1, fetched[0] / 4)
+        for (_, way, _), trained in check_engines(graph, cases, *world).items():
+            lines = Path(trained.values["train"]["run_dir"], "epochs.jsonl").read_text()
+            fetched = [json.loads(line)["bytes"]["feature"] for line in lines.splitlines()]
+            assert (fetched[0] > 0) == (way == "recompute") or way == "hybrid"
+            # Later epochs fetch what no epoch before has read.
+            assert fetched[2] < max(1, fetched[0] / 4)
 
 
-def test_a_full_batch_leaves_edges_to_read(link_graph: Path, tmp_path: Path) -> None:
+def test_a_full_batch_leaves_edges_to_read(link_graph: GraphDirectory, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(link_graph), parts, 2, "random")
-    values = case_config("cooperative", ONE_TYPE["sage"], "dot, joint", parts, tmp_path / "run")
+    partition_graph(link_graph, parts, 2, "random")
+    values = values_of(parts, ONE_TYPE["sage"], "dot, joint")
     values["sampler"] = {"kind": "full"}
     graph = PartitionedGraph.open(parts)
     with pytest.raises(RequestError, match=r"^task\.exclude: .* leaves no edge of .* to read"):

@@ -21,9 +21,9 @@ from hopper.hetero.divide import divide_graph
 from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Scene, make_inference
 from hopper.partition import PartitionedGraph, partition_graph
+from tests.graphs import make_library
 
 from .exactness import assert_exact
-from .test_edge_features import make_library
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
@@ -163,7 +163,7 @@ def test_several_types_and_edges(
     method: str, serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     """Tables have three forms, and tables of edge features are among them."""
-    graph, parts = GraphDirectory.open(make_library(tmp_path / "graph")), tmp_path / "parts"
+    graph, parts = make_library(tmp_path / "graph", edge_features=True), tmp_path / "parts"
     dtypes = ["bfloat16", "book=int8", "reader/rates/book=int8", "book/rated_by/reader=float16"]
     options = {"layers": 2} if method == "meta" else {}
     divide_graph(graph, parts, 2, method, feature_dtypes=dtypes, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +26,19 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Scene, Wanted, make_inference
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
+from tests.graphs import draw_ends
 
-from .exactness import assert_exact
+from .conftest import CheckEngines, merged
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 4}},
-    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
-    "locality": {"train": {"engine": "locality"}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-}
+MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "hop, no pregather")
+MOVING += ("locality", "cooperative")
+# Engines of one type; a full batch of neutronstar's is an epoch.
 OF_ONE_TYPE: dict[str, dict[str, Any]] = {
-    "naive": {"train": {"engine": "naive"}},
-    "p3": {"train": {"engine": "p3"}},
-    "neutronstar": {
-        "train": {"engine": "neutronstar", "batch_size": 100},
-        "sampler": {"fanouts": [-1, -1]},
-    },
+    "naive": {},
+    "p3": {},
+    "neutronstar": {"train": {"batch_size": 100}, "sampler": {"fanouts": [-1, -1]}},
 }
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
@@ -67,29 +57,24 @@ def make_graph(out: Path, *, typed: bool) -> GraphDirectory:
     """
     generator = np.random.default_rng(4)
 
-    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
-        return np.stack(
-            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
-        )
-
     options = ImportOptions(split=RandomSplit(0.5, 0.2))
     if not typed:
         return GraphDirectory.from_arrays(
             out,
-            ends(120, 120, 1500),
+            draw_ends(generator, 120, 120, 1500),
             features=generator.random((120, 6)),
             labels=generator.integers(0, 4, 120),
             times=generator.integers(0, 30, 120),
             options=options,
         )
-    pays = ends(50, 60, 700)
+    pays = draw_ends(generator, 50, 60, 700)
     when = generator.integers(0, 30, 700)
     return GraphDirectory.from_arrays(
         out,
         {
             PAYS: pays,
             ("shop", "paid_by", "account"): pays[::-1],
-            ("shop", "near", "shop"): ends(60, 60, 90),
+            ("shop", "near", "shop"): draw_ends(generator, 60, 60, 90),
         },
         features={"shop": generator.random((60, 5))},
         labels={"shop": generator.integers(0, 3, 60)},
@@ -105,79 +90,42 @@ def make_graph(out: Path, *, typed: bool) -> GraphDirectory:
 
 
 def values_of(parts: Path, kind: str, pick: str = "uniform", /, **sections: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "data": {"partitioned": str(parts)},
-        "model": MODELS[kind],
-        "sampler": {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}},
-        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
-    }
-    for section, keys in sections.items():
-        values[section] = values.get(section, {}) | keys
-    return values
+    train = {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3}
+    values = {"data": {"partitioned": str(parts)}, "train": train}
+    return merged(values, sections_of(kind, pick), sections)
+
+
+def sections_of(kind: str, pick: str) -> dict[str, Any]:
+    sampler = {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}}
+    return {"model": MODELS[kind], "sampler": sampler}
 
 
 # (node types, servers, ranks of each)
 WORLDS = [(False, 2, 2), (False, 3, 1), (True, 2, 1)]
 MODELS_OF = {False: ("sage", "gat"), True: ("rgcn", "hgt")}
 # Every two of a world, an engine, a pick and the number of a model meet, not all four.
-CASES = pairwise(WORLDS, ENGINES, PICKS, (0, 1)) + pairwise(WORLDS[:2], OF_ONE_TYPE, PICKS, (0, 1))
+CASES = pairwise(WORLDS, MOVING, PICKS, (0, 1)) + pairwise(WORLDS[:2], OF_ONE_TYPE, PICKS, (0, 1))
 
 
-@pytest.mark.parametrize(("typed", "servers", "ranks_per_server"), WORLDS)
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_engine_has_the_gradient_of_one_process(
-    typed: bool,
-    servers: int,
-    ranks_per_server: int,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    world: tuple[bool, int, int], check_engines: CheckEngines, tmp_path: Path
 ) -> None:
-    parts, world = tmp_path / "parts", servers * ranks_per_server
-    directory = make_graph(tmp_path / "graph", typed=typed)
-    partition_graph(directory, parts, servers, "random")
-    addresses = serve_partitions(parts, servers)
-    by_dimension = tmp_path / "by-dimension"
-    engines = ENGINES if typed else ENGINES | OF_ONE_TYPE
-    if not typed:
-        partition_graph(directory, by_dimension, servers, "random", features="by-dimension")
-        of_columns = serve_partitions(by_dimension, servers)
-    chosen = [
-        (engine, pick, MODELS_OF[typed][number])
-        for world_of_case, engine, pick, number in CASES
-        if world_of_case == (typed, servers, ranks_per_server)
-    ]
-    configs = []
-    for number, (engine, pick, model) in enumerate(chosen):
-        options, divided = engines[engine], engine == "p3"
-        run = {
-            "record_gradients": [0, 1],
-            "iterations_per_epoch": 2,
-            "run_dir": str(tmp_path / str(number)),
-        }
-        configs.append(
-            values_of(
-                by_dimension if divided else parts,
-                model,
-                pick,
-                sampler=options.get("sampler", {}),
-                train=run | options["train"],
-                hop={"merge": "off"} | options.get("hop", {}),
-                cluster={
-                    "servers": of_columns if divided else addresses,
-                    "ranks_per_server": ranks_per_server,
-                },
-            )
+    typed, *servers_and_ranks = world
+    evaluated = {"train": {"evaluate_every": 1}}
+    cases = {
+        (engine, pick, MODELS_OF[typed][number]): merged(
+            evaluated, sections_of(MODELS_OF[typed][number], pick), OF_ONE_TYPE.get(engine, {})
         )
-    results = train_cases(configs, world, tmp_path / "world")
-    for values, case in zip(configs, chosen, strict=True):
-        # A full batch is an epoch.
-        steps = [0] if case[0] == "neutronstar" else [0, 1]
-        assert_exact(values, world, ", ".join(case), steps)
+        for here, engine, pick, number in CASES
+        if here == world
+    }
+    graph = make_graph(tmp_path / "graph", typed=typed)
     # Whoever computes a score, it is the same.
-    scores: dict[tuple[str, str], list[Any]] = {}
-    for result, (engine, pick, model) in zip(results, chosen, strict=True):
+    scores: dict[tuple[str, ...], list[Any]] = {}
+    for (engine, *case), trained in check_engines(graph, cases, *servers_and_ranks).items():
         if engine not in ("locality", "neutronstar"):
-            scores.setdefault((pick, model), []).append(result["val"])
+            scores.setdefault(tuple(case), []).append(trained.result["val"])
     assert max(map(len, scores.values())) > 1
     for of_one_training in scores.values():
         assert all(score == of_one_training[0] for score in of_one_training)

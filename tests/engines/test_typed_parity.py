@@ -17,7 +17,7 @@ import torch
 from pairwise import pairwise
 from safetensors.numpy import load_file
 
-from hopper.bench.parity import check_engine, read_recorded
+from hopper.bench.parity import read_recorded
 from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
@@ -31,18 +31,12 @@ from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 
+from .conftest import ENGINES, CheckEngines, merged
 from .typed_cases import COUNTS, EDGES, LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
-    "locality": {"train": {"engine": "locality"}},
-    "hop": {"train": {"engine": "hop"}},
-    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-}
+MOVING = ("model_centric", "zero_hop in passes", "locality", "hop", "hop, no pregather")
 # The others are trained with learnable rows, where papers have features.
 ON_FEATURES = [name for name in MODELS if name not in ("rgat", "hgt", "rgcn in blocks")]
 # Engines that move whole rows or whole models know nothing of what these compute: some models tell.
@@ -66,73 +60,60 @@ def bare_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
 
 
-def case_config(
-    engine: str, model: str, kind: str, partitioned: Path, run_dir: Path
-) -> dict[str, Any]:
-    options = ENGINES[engine]
+def sections_of(model: str, kind: str) -> dict[str, Any]:
     return {
-        "data": {"partitioned": str(partitioned)},
         "model": MODELS[model],
         "sampler": {"kind": kind, "fanouts": [3, 2, 2][: MODELS[model]["layers"]]},
-        "train": TRAIN | {"iterations_per_epoch": 2, "run_dir": str(run_dir)} | options["train"],
-        "hop": {"merge": "off"} | options.get("hop", {}),
+        "train": TRAIN | {"iterations_per_epoch": 2, "evaluate_every": 1},
         "learnable": LEARNABLE,
     }
 
 
+def case_config(
+    engine: str, model: str, kind: str, partitioned: Path, run_dir: Path
+) -> dict[str, Any]:
+    run = {"data": {"partitioned": str(partitioned)}, "train": {"run_dir": str(run_dir)}}
+    hop = {"hop": {"merge": "off"}}
+    return merged(hop, sections_of(model, kind), ENGINES[engine], run)
+
+
 # Other numbers of ranks: with learnable rows, below.
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1)])
 def test_engines_compute_the_gradient_of_one_process(
-    servers: int,
-    ranks_per_server: int,
-    typed_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    typed_graph: GraphDirectory, check_engines: CheckEngines
 ) -> None:
     chosen = [(engine, model, "node") for engine, models in WITH_MODELS.items() for model in models]
     chosen += [("zero_hop in passes", model, "labor") for model in ("rgcn", "rgat", "hgt")]
-    division = typed_graph, servers, ranks_per_server
-    compare(chosen, division, serve_partitions, train_cases, tmp_path)
+    compare(chosen, typed_graph, (2, 1), check_engines)
 
 
 WORLDS = [(1, 1), (2, 1), (2, 2)]
 # Every two of a world, an engine and a model meet, not all three.
-WITH_LEARNABLE_ROWS = pairwise(WORLDS, ENGINES, ("rgcn", "rgat", "hgt"))
+WITH_LEARNABLE_ROWS = pairwise(WORLDS, (*MOVING, "cooperative"), ("rgcn", "rgat", "hgt"))
 WITH_LEARNABLE_ROWS += [
     ((2, 1), "cooperative", "rgcn in blocks"),
     ((2, 2), "zero_hop in passes", "rgcn in blocks"),
 ]
 
 
-@pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
+@pytest.mark.parametrize("world", WORLDS)
 def test_learnable_rows_are_those_of_one_process(
-    servers: int,
-    ranks_per_server: int,
-    bare_graph: GraphDirectory,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    world: tuple[int, int], bare_graph: GraphDirectory, check_engines: CheckEngines
 ) -> None:
     chosen = [
-        (engine, model, "node")
-        for world, engine, model in WITH_LEARNABLE_ROWS
-        if world == (servers, ranks_per_server)
+        (engine, model, "node") for here, engine, model in WITH_LEARNABLE_ROWS if here == world
     ]
-    division = bare_graph, servers, ranks_per_server
-    compare(chosen, division, serve_partitions, train_cases, tmp_path)
     # Fetched, updated and saved, each row by one rank.
-    for number in range(len(chosen)):
+    for values in compare(chosen, bare_graph, world, check_engines):
+        run_dir = Path(values["train"]["run_dir"])
         shards = [
-            load_file(tmp_path / str(number) / f"learnable-rank-{rank}.safetensors")
-            for rank in range(servers * ranks_per_server)
+            load_file(run_dir / f"learnable-rank-{rank}.safetensors")
+            for rank in range(world[0] * world[1])
         ]
         for name in ("author", "field"):
             ids = np.concatenate([shard[f"{name}.ids"] for shard in shards])
             assert sorted(ids) == list(range(COUNTS[name]))
-        check_updates(
-            tmp_path / str(number) / "gradients", PartitionedGraph.open(tmp_path / "parts")
-        )
+        graph = PartitionedGraph.open(values["data"]["partitioned"])
+        check_updates(run_dir / "gradients", graph)
 
 
 def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
@@ -245,48 +226,30 @@ def test_one_norm_bounds_parameters_and_learnable_rows(
 
 def compare(
     chosen: list[tuple[str, str, str]],
-    division: tuple[GraphDirectory, int, int],
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    """Train cases, and assert that gradients, losses and scores are those of one process."""
-    graph_directory, servers, ranks_per_server = division
-    world = servers * ranks_per_server
-    partitioned = tmp_path / "parts"
-    partition_graph(graph_directory, partitioned, servers, "random")
-    addresses = serve_partitions(partitioned, servers) if servers > 1 else []
-    cases = {}
-    for number, (engine, model, kind) in enumerate(chosen):
-        config = case_config(engine, model, kind, partitioned, tmp_path / str(number))
-        config["cluster"] = {"servers": addresses, "ranks_per_server": ranks_per_server}
-        cases[engine, model, kind] = config
-    results = train_cases(list(cases.values()), world, tmp_path)
-    curves: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
-    for (case, values), result in zip(cases.items(), results, strict=True):
-        config = make_config(values)
-        graph = PartitionedGraph.open(config.data.partitioned)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+    graph: GraphDirectory,
+    world: tuple[int, int],
+    check_engines: CheckEngines,
+) -> list[dict[str, Any]]:
+    """Assert that gradients, losses and scores are those of one process; returns configurations."""
+    bare = sorted(name for name, kind in graph.schema.node_types.items() if not kind.feature_dim)
+    cases = {case: sections_of(*case[1:]) for case in chosen}
+    trained = check_engines(graph, cases, *world)
+    curves: dict[tuple[str, ...], tuple[list[float], list[float]]] = {}
+    for (engine, *case), of_case in trained.items():
+        result, recorded = of_case.result, of_case.recorded
         learned = [name for name in recorded[0].gradients if name.startswith("learnable.")]
-        bare = [name for name, kind in graph.schema.node_types.items() if not kind.feature_dim]
-        assert learned == [f"learnable.{name}" for name in sorted(bare)]
+        assert learned == [f"learnable.{name}" for name in bare]
         assert all(moment.gradients[name].any() for moment in recorded for name in learned)
-        reference = Reference(config, graph, world)
-        parity = check_engine(", ".join(case), "float64", reference, recorded)
-        assert parity.gradient_difference < 1e-10, parity
-        assert parity.loss_difference < 1e-10, parity
-        engine, model, kind = case
-        if engine == "cooperative" and model == "rgcn" and world > 1:
+        if engine == "cooperative" and case[0] == "rgcn" and world != (1, 1):
             # Both ways of sending have to be among those compared.
-            spans = "".join(
-                file.read_text() for file in Path(config.train.run_dir).glob("spans/*.jsonl")
-            )
-            assert re.search(r'"sums_from": \[\d', spans)
+            files = Path(of_case.values["train"]["run_dir"]).glob("spans/*.jsonl")
+            assert re.search(r'"sums_from": \[\d', "".join(file.read_text() for file in files))
             assert result["bytes"]["partial"] > 0
         if engine != "locality":
-            losses, scores = curves.setdefault((model, kind), (result["losses"], result["val"]))
+            losses, scores = curves.setdefault(tuple(case), (result["losses"], result["val"]))
             assert result["losses"] == pytest.approx(losses, rel=1e-9), case
             assert result["val"] == scores, case
+    return [of_case.values for of_case in trained.values()]
 
 
 @pytest.fixture(scope="module")

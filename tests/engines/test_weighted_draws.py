@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pairwise import pairwise
 
@@ -16,24 +14,13 @@ from hopper.engines.checks import check_request
 from hopper.engines.unused import describe_unused
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
-from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.partition import PartitionedGraph, partition_graph
+from tests.graphs import RATES, make_library, make_nodes
 
-from .exactness import assert_exact
+from .conftest import CheckEngines
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
-TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
-
-ENGINES: dict[str, dict[str, Any]] = {
-    "model_centric": {"train": {"engine": "model_centric"}},
-    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
-    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "cooperative": {"train": {"engine": "cooperative"}},
-    "naive": {"train": {"engine": "naive"}},
-    "p3": {"train": {"engine": "p3"}},
-}
-BY_ONE_TYPE = ("naive", "p3")
 SAMPLERS: dict[str, dict[str, Any]] = {
     "by weight": {"kind": "weighted"},
     "by weight, unbiased": {"kind": "weighted", "kind_options": {"unbiased": True}},
@@ -51,7 +38,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "rgat": {"name": "rgat", "layers": 2, "hidden": 4, "heads": 2},
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
 }
-RATES = ("reader", "rates", "book")
 # (method, servers, ranks of each, topology)
 DIVISIONS = [
     ("metis", 2, 1, "replicated"),
@@ -88,151 +74,49 @@ OF_ONE_TYPE += [
 # Whether the target is a link; every two of it, an engine, a way of drawing and a model meet.
 OF_SEVERAL_TYPES = pairwise(
     (False, True),
-    [engine for engine in ENGINES if engine not in BY_ONE_TYPE],
+    ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative"),
     SAMPLERS,
     ("rgcn", "rgat", "hgt"),
 )
 
 
 @pytest.fixture(scope="module")
-def one_type(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    generator = np.random.default_rng(5)
-    out = tmp_path_factory.mktemp("weighted") / "graph"
-    GraphDirectory.from_arrays(
-        out,
-        generator.integers(0, 150, (2, 1800)),
-        features=generator.random((150, 6)),
-        labels=generator.integers(0, 4, 150),
-        edge_weights=np.exp(generator.normal(0, 2, 1800)),
-        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
-    )
-    return out
+def one_type(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    return make_nodes(tmp_path_factory.mktemp("weighted") / "graph", edge_weights=True)
 
 
-def make_library(out: Path, *, links: bool) -> Path:
-    """Write readers and books. Ratings have weights, acquaintances have none."""
-    generator = np.random.default_rng(5)
-
-    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
-        return np.stack(
-            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
-        )
-
-    rates, weights = ends(60, 45, 400), np.exp(generator.normal(0, 2, 400))
-    GraphDirectory.from_arrays(
-        out,
-        {
-            RATES: rates,
-            ("book", "rated_by", "reader"): rates[::-1],
-            ("reader", "knows", "reader"): ends(60, 60, 300),
-        },
-        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
-        labels=None if links else {"book": generator.integers(0, 3, 45)},
-        edge_weights={RATES: weights, ("book", "rated_by", "reader"): weights},
-        target=RATES if links else "book",
-        options=ImportOptions(split=RandomSplit(0.6, 0.2)),
-    )
-    return out
+def sections_of(engine: str, sampler: str, model: str) -> dict[str, Any]:
+    return {"model": MODELS[model], "sampler": SAMPLERS[sampler]}
 
 
-def values_of(parts: Path, sampler: dict[str, Any], model: str, **train: Any) -> dict[str, Any]:
-    return {
-        "data": {"partitioned": str(parts)},
-        "model": MODELS[model],
-        "sampler": {"fanouts": [3, 2]} | sampler,
-        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3} | train,
-    }
-
-
-def compare(
-    chosen: list[tuple[str, str, str]],
-    source: Path,
-    parts: Path,
-    world: tuple[int, int],
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    folder: Path,
-) -> None:
-    servers, ranks_per_server = world
-    addresses, configs = serve_partitions(parts, servers), []
-    by_dimension, of_columns = folder / "by-dimension", list[str]()
-    if any(engine == "p3" for engine, _, _ in chosen):
-        graph = GraphDirectory.open(source)
-        partition_graph(graph, by_dimension, servers, "random", features="by-dimension")
-        of_columns = serve_partitions(by_dimension, servers)
-    for number, (engine, sampler, model) in enumerate(chosen):
-        options, divided = ENGINES[engine], engine == "p3"
-        run = {
-            "evaluate_every": 0,
-            "record_gradients": [0, 1],
-            "iterations_per_epoch": 2,
-            "run_dir": str(folder / str(number)),
-        }
-        configs.append(
-            values_of(
-                by_dimension if divided else parts,
-                SAMPLERS[sampler],
-                model,
-                **run,
-                **options["train"],
-            )
-            | {
-                "hop": {"merge": "off"} | options.get("hop", {}),
-                "cluster": {
-                    "servers": of_columns if divided else addresses,
-                    "ranks_per_server": ranks_per_server,
-                },
-            }
-        )
-    train_cases(configs, servers * ranks_per_server, folder / "world")
-    for values, case in zip(configs, chosen, strict=True):
-        assert_exact(values, servers * ranks_per_server, ", ".join(case))
-
-
-@pytest.mark.parametrize(("method", "servers", "ranks_per_server", "topology"), DIVISIONS)
+@pytest.mark.parametrize("division", DIVISIONS)
 def test_one_type(
-    method: str,
-    servers: int,
-    ranks_per_server: int,
-    topology: str,
-    one_type: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
+    division: tuple[str, int, int, str], one_type: GraphDirectory, check_engines: CheckEngines
 ) -> None:
-    parts = tmp_path / "parts"
-    graph = GraphDirectory.open(one_type)
-    partition_graph(graph, parts, servers, method, topology=topology, backend="pymetis")
-    here = (method, servers, ranks_per_server, topology)
-    chosen = [(case[1], case[2], case[3]) for case in OF_ONE_TYPE if case[0] == here]
-    graph_and_world = one_type, parts, (servers, ranks_per_server)
-    compare(chosen, *graph_and_world, serve_partitions, train_cases, tmp_path)
+    method, *world, topology = division
+    cases = {tuple(case): sections_of(*case) for here, *case in OF_ONE_TYPE if here == division}
+    check_engines(one_type, cases, *world, method=method, topology=topology, backend="pymetis")
 
 
 @pytest.mark.parametrize("links", [False, True])
-def test_several_types(
-    links: bool,
-    serve_partitions: Callable[[Path, int], list[str]],
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    parts = tmp_path / "parts"
-    graph = GraphDirectory.open(make_library(tmp_path / "graph", links=links))
-    partition_graph(graph, parts, 2, "random")
-    chosen = [(case[1], case[2], case[3]) for case in OF_SEVERAL_TYPES if case[0] == links]
-    compare(chosen, graph.path, parts, (2, 1), serve_partitions, train_cases, tmp_path)
+def test_several_types(links: bool, check_engines: CheckEngines, tmp_path: Path) -> None:
+    target = RATES if links else "book"
+    graph = make_library(tmp_path / "graph", target, edge_weights=True)
+    cases = {tuple(case): sections_of(*case) for here, *case in OF_SEVERAL_TYPES if here == links}
+    check_engines(graph, cases, 2)
 
 
 def test_missing_weights_are_refused_and_unused_weights_are_reported(
-    one_type: Path, tmp_path: Path
+    one_type: GraphDirectory, tmp_path: Path
 ) -> None:
-    partition_graph(GraphDirectory.open(one_type), tmp_path / "parts", 1)
+    partition_graph(one_type, tmp_path / "parts", 1)
     graph = PartitionedGraph.open(tmp_path / "parts")
-    request = Request(make_config(values_of(tmp_path / "parts", {}, "sage")), graph)
+    data = {"data": {"partitioned": str(tmp_path / "parts")}, "model": MODELS["sage"]}
+    request = Request(make_config(data), graph)
     assert describe_unused(request) == [
         'not used: weights of node/edge/node: only sampler.kind = "weighted" reads them'
     ]
-    by_weight = make_config(values_of(tmp_path / "parts", SAMPLERS["by weight"], "sage"))
+    by_weight = make_config(data | {"sampler": SAMPLERS["by weight"]})
     assert describe_unused(Request(by_weight, graph)) == []
     GraphDirectory.from_arrays(
         tmp_path / "plain",
@@ -242,6 +126,6 @@ def test_missing_weights_are_refused_and_unused_weights_are_reported(
         splits={"train": [0, 1]},
     )
     partition_graph(GraphDirectory.open(tmp_path / "plain"), tmp_path / "none", 1)
-    values = values_of(tmp_path / "none", SAMPLERS["by weight"], "sage")
+    data |= {"data": {"partitioned": str(tmp_path / "none")}, "sampler": SAMPLERS["by weight"]}
     with pytest.raises(RequestError, match=r"draws by weights of edges, and the model reads no"):
-        check_request(Request(make_config(values), PartitionedGraph.open(tmp_path / "none")))
+        check_request(Request(make_config(data), PartitionedGraph.open(tmp_path / "none")))

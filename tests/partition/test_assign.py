@@ -27,9 +27,6 @@ from hopper.partition.random import assign_random
 from hopper.partition.symmetrise import Adjacency, symmetrise
 from hopper.scratch import scratch_folder
 
-# METIS is a copy of an interpreter that has imported.
-pytestmark = pytest.mark.usefixtures("forked_starts")
-
 MakeGraph = Callable[..., GraphDirectory]
 ARRAYS = NodeArrays(Path())
 
@@ -60,9 +57,7 @@ def test_metis_finds_planted_communities(planted: GraphDirectory, backend: str) 
 
 
 @pytest.mark.parametrize("backend", ["dgl", "pymetis"])
-def test_metis_can_be_repeated(
-    planted: GraphDirectory, backend: Backend, real_starts: None
-) -> None:
+def test_metis_can_be_repeated(planted: GraphDirectory, backend: Backend) -> None:
     """Memory that is new to METIS is zeroed from its interpreter's first moment."""
     if backend == "dgl":
         pytest.importorskip("dgl")
@@ -80,7 +75,7 @@ def test_metis_can_be_repeated(
     assert all((homes != first).any() for homes in other_seeds)
 
 
-def test_metis_does_not_outlive_its_parent(tmp_path: Path, real_starts: None) -> None:
+def test_metis_does_not_outlive_its_parent(tmp_path: Path) -> None:
     """The parent has ended before METIS could ask the kernel to be ended with it."""
     words = [sys.executable, "-P", "-m", "hopper.partition.metis", str(tmp_path), "pymetis"]
     words += ["2", "0", "--die-with-parent", str(os.getppid())]
@@ -114,9 +109,7 @@ except EndedBySignal as error:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_metis_ends_with_the_process_that_started_it(
-    tmp_path: Path, real_starts: None, kind: signal.Signals
-) -> None:
+def test_metis_ends_with_the_process_that_started_it(tmp_path: Path, kind: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", DIVIDES, str(tmp_path)]) as process:
         parent = psutil.Process(process.pid)
         while not (children := parent.children()) and process.poll() is None:

@@ -19,9 +19,6 @@ from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_structure
 from hopper.partition.halo import TopologyChoice
 
-# METIS is a copy of an interpreter that has imported.
-pytestmark = pytest.mark.usefixtures("forked_starts")
-
 METHODS = ["random", "metis", "stream"]
 
 

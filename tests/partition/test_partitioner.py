@@ -16,9 +16,6 @@ from hopper.partition.assign import METHODS, assign
 from hopper.partition.balance import Balance
 from hopper.phases import Phases
 
-# METIS is a copy of an interpreter that has imported.
-pytestmark = pytest.mark.usefixtures("forked_starts")
-
 RANGES = "range_partitioner:RangePartitioner"
 
 

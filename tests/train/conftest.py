@@ -1,4 +1,4 @@
-"""Real training runs on a tiny graph over two servers."""
+"""Training runs on a tiny graph over two servers: in processes of their own, or in the pool."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
+from hopper.cli import main
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 from tests.conftest import own_path
-from tests.forked_python_client import COPY_NAME
+from tests.rank_pool import RankPool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TRAIN_TESTS = Path(__file__).resolve().parent
 SERVERS = 2
 NODES = {"author": 60, "paper": 90}
 RELATIONS = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
@@ -35,69 +36,36 @@ END_LIMIT = 120.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _starts(request: pytest.FixtureRequest) -> None:
-    """Start runs quickly with forked interpreters, unless a module sets ``REAL_STARTS``."""
-    if not getattr(request.module, "REAL_STARTS", False):
-        request.getfixturevalue("forked_starts")
+def _ranks(launched_in_pool: None) -> None:
+    """Ranks that a test itself launches are those of the pool."""
 
 
 class Run:
-    """A training run in a process of its own, and every process that belongs to it.
+    """What a run that has ended printed and wrote.
 
-    The processes are recognised by the run's folder, which their command lines name.
+    Parameters
+    ----------
+    logs: the folder of the files with what it printed.
+    code: the exit code.
     """
 
-    def __init__(
-        self, command: list[str], run_dir: Path, logs: Path, folder: Path, start_new_session: bool
-    ) -> None:
+    def __init__(self, run_dir: Path, logs: Path, code: int | None = None) -> None:
         self.run_dir = run_dir
         self.epochs_file = run_dir / EPOCHS_FILE
-        self._stdout, self._stderr = logs / f"{run_dir.name}.out", logs / f"{run_dir.name}.err"
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "PYTHON": sys.executable,
-            # Where the tests' own plug-in classes are.
-            "PYTHONPATH": own_path(TRAIN_TESTS),
-        }
-        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                command,
-                stdout=stdout,
-                stderr=stderr,
-                env=environment,
-                cwd=folder,
-                start_new_session=start_new_session,
-            )
+        self.stdout_file, self.stderr_file = (
+            logs / f"{run_dir.name}.{suffix}" for suffix in ("out", "err")
+        )
+        self.code = code
 
     @property
     def stdout(self) -> str:
         """What the run has printed to standard output."""
-        return self._stdout.read_text(errors="replace")
+        return self.stdout_file.read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
         """What the run has printed to standard error."""
-        return self._stderr.read_text(errors="replace")
-
-    def finish(self, limit: float = END_LIMIT) -> int:
-        """Wait for the run's end; returns the exit code."""
-        try:
-            return self.process.wait(limit)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"{self.run_dir} did not end in {limit:g} s: {self.stdout}{self.stderr}")
-
-    def await_epochs(self, count: int) -> None:
-        """Return once ``count`` epochs are over."""
-        self.await_condition(lambda: len(self.epochs()) >= count, f"{count} epochs")
-
-    def await_condition(self, holds: Callable[[], bool], what: str) -> None:
-        """Return once ``holds()`` is true; the run must not end before."""
-        deadline = time.monotonic() + START_LIMIT
-        while not holds():
-            code = self.process.poll()
-            assert code is None, f"ended with {code} before {what}: {self.stdout}{self.stderr}"
-            assert time.monotonic() < deadline, f"no {what} in {START_LIMIT:g} s: {self.stderr}"
-            time.sleep(0.03)
+        return self.stderr_file.read_text(errors="replace")
 
     def epochs(self) -> list[dict[str, Any]]:
         """The records of finished epochs, from the file."""
@@ -126,6 +94,48 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The summary that the run wrote at its end."""
         return dict(json.loads((self.run_dir / SUMMARY_FILE).read_text()))
+
+
+class RunningRun(Run):
+    """A training run in a process of its own, and every process that belongs to it.
+
+    The processes are recognised by the run's folder, which their command lines name.
+    """
+
+    def __init__(
+        self, command: list[str], run_dir: Path, logs: Path, folder: Path, start_new_session: bool
+    ) -> None:
+        super().__init__(run_dir, logs)
+        with self.stdout_file.open("wb") as stdout, self.stderr_file.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                stdout=stdout,
+                stderr=stderr,
+                env=os.environ
+                | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONPATH": own_path()},
+                cwd=folder,
+                start_new_session=start_new_session,
+            )
+
+    def finish(self, limit: float = END_LIMIT) -> int:
+        """Wait for the run's end; returns the exit code."""
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.run_dir} did not end in {limit:g} s: {self.stdout}{self.stderr}")
+
+    def await_epochs(self, count: int) -> None:
+        """Return once ``count`` epochs are over."""
+        self.await_condition(lambda: len(self.epochs()) >= count, f"{count} epochs")
+
+    def await_condition(self, holds: Callable[[], bool], what: str) -> None:
+        """Return once ``holds()`` is true; the run must not end before."""
+        deadline = time.monotonic() + START_LIMIT
+        while not holds():
+            code = self.process.poll()
+            assert code is None, f"ended with {code} before {what}: {self.stdout}{self.stderr}"
+            assert time.monotonic() < deadline, f"no {what} in {START_LIMIT:g} s: {self.stderr}"
+            time.sleep(0.03)
 
     def members(self) -> list[psutil.Process]:
         """Every living process of the run, except the one that launched it."""
@@ -159,20 +169,14 @@ class Run:
         ]
         return server
 
-    def suspend(self, process: psutil.Process) -> None:
-        """Stop a process of the run where it is, and the copy that it stands for."""
-        process.suspend()
-        for copy in copies_of(process):
-            copy.suspend()
-
     def family(self) -> list[psutil.Process]:
-        """The launching process and all that it started, each with the copy that it stands for."""
+        """The launching process and all that it started."""
         family = [psutil.Process(self.process.pid)]
         # The list grows during the loop.
         for process in family:
             # The script's shell sleeps in processes that end meanwhile.
             with suppress(psutil.NoSuchProcess):
-                family += process.children() + copies_of(process)
+                family += process.children()
         return family
 
     def assert_nothing_remains(self, limit: float = 0.0) -> None:
@@ -195,22 +199,14 @@ class Run:
         self.process.wait()
 
 
-def copies_of(client: psutil.Process) -> list[psutil.Process]:
-    """The copy of forked_python.py that a client stands for; empty for any other process."""
-    with suppress(OSError, psutil.NoSuchProcess):
-        name, _, copy = Path(f"/proc/{client.pid}/comm").read_text().strip().partition(" ")
-        if f"{name} {{}}" == COPY_NAME:
-            return [psutil.Process(int(copy))]
-    return []
-
-
 class Runs:
-    """Starts runs, and makes sure that none outlives the tests."""
+    """Makes runs, and makes sure that no process of one outlives the tests."""
 
-    def __init__(self, partitioned: Path, folder: Path) -> None:
+    def __init__(self, partitioned: Path, folder: Path, pool: RankPool) -> None:
         self._partitioned = partitioned
         self._folder = folder
-        self._started: list[Run] = []
+        self._pool = pool
+        self._started: list[RunningRun] = []
 
     @property
     def hopper(self) -> list[str]:
@@ -236,20 +232,16 @@ class Runs:
             },
             # Decisions from clocks differ from run to run.
             "hop": {"merge": "off"},
-            "cluster": {"timeout_seconds": 20.0},
+            "cluster": {"timeout_seconds": 60.0},
         }
         file = self._folder / f"{name}.json"
         file.write_text(json.dumps(values))
         return file
 
-    def train(self, name: str, *overrides: str, **train: Any) -> Run:
+    def train(self, name: str, *overrides: str, **train: Any) -> RunningRun:
         """Start ``hopper train``."""
-        return self.train_with(self.config(name, **train), name, *overrides)
-
-    def train_with(self, config: Path, name: str, *overrides: str) -> Run:
-        """Start ``hopper train`` with a configuration that :meth:`config` wrote."""
         return self.start(
-            [sys.executable, "-m", "hopper.cli", "train", str(config), *overrides], name
+            [*self.hopper, "train", str(self.config(name, **train)), *overrides], name
         )
 
     def start(
@@ -259,18 +251,33 @@ class Runs:
         *,
         folder: Path = REPOSITORY,
         start_new_session: bool = False,
-    ) -> Run:
+    ) -> RunningRun:
         """Start a command that trains into the run folder ``name``; ``folder`` is where it runs."""
-        run = Run(command, self._folder / name, self._folder, folder, start_new_session)
+        run = RunningRun(command, self._folder / name, self._folder, folder, start_new_session)
         self._started.append(run)
         return run
 
+    def call(self, name: str, *words: str) -> Run:
+        """Run ``hopper WORDS`` to its end: the launcher in this process, ranks in the pool."""
+        run = Run(self._folder / name, self._folder)
+        with (
+            run.stdout_file.open("w") as stdout,
+            run.stderr_file.open("w") as stderr,
+            redirect_stdout(stdout),
+            redirect_stderr(stderr),
+            self._pool.launching(),
+        ):
+            run.code = main(list(words))
+        return run
+
+    def try_to_train(self, name: str, *overrides: str, **train: Any) -> Run:
+        """Run ``hopper train`` as :meth:`call` does."""
+        return self.call(name, "train", str(self.config(name, **train)), *overrides)
+
     def train_to_end(self, name: str, *overrides: str, **train: Any) -> Run:
-        """Run ``hopper train`` and wait for its end; fails unless it exits with 0."""
-        run = self.train(name, *overrides, **train)
-        code = run.finish()
-        assert code == 0, f"ended with {code}: {run.stdout}{run.stderr}"
-        run.assert_nothing_remains()
+        """Run ``hopper train`` as :meth:`call` does; fails unless it exits with 0."""
+        run = self.try_to_train(name, *overrides, **train)
+        assert run.code == 0, f"ended with {run.code}: {run.stdout}{run.stderr}"
         return run
 
     def kill(self) -> None:
@@ -288,25 +295,25 @@ def partitioned(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
-def runs(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """Starts training runs."""
-    runs = Runs(partitioned, tmp_path_factory.mktemp("runs"))
+def runs(
+    partitioned: Path, tmp_path_factory: pytest.TempPathFactory, rank_pool: RankPool
+) -> Iterator[Runs]:
+    """Makes training runs."""
+    runs = Runs(partitioned, tmp_path_factory.mktemp("runs"), rank_pool)
     yield runs
     runs.kill()
 
 
 @pytest.fixture
-def before_python(
-    forked_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], None]:
-    """Run a line of shell in each process before it becomes Python."""
+def as_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Run lines of Python in each rank before it does anything else."""
 
-    def begin(line: str) -> None:
-        python = tmp_path / "python"
-        text = forked_python.read_text().replace(str(forked_python), str(python))
-        python.write_text(text.replace("\nexec ", f"\n{line}\nexec ", 1))
-        python.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(python))
+    def begin(lines: str) -> None:
+        # Python imports a module of this name when it starts.
+        text = f"import os\nimport signal\n\nif 'RANK' in os.environ:\n{indent(lines, '    ')}\n"
+        (tmp_path / "start").mkdir()
+        (tmp_path / "start" / "sitecustomize.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "start"))
 
     return begin
 
@@ -345,9 +352,9 @@ def papers(tmp_path: Path) -> GraphDirectory:
 
 
 @pytest.fixture
-def typed_runs(papers: GraphDirectory, tmp_path: Path) -> Iterator[Runs]:
-    """Starts runs on these papers, over two servers."""
+def typed_runs(papers: GraphDirectory, tmp_path: Path, rank_pool: RankPool) -> Iterator[Runs]:
+    """Makes runs on these papers, over two servers."""
     partition_graph(papers, tmp_path / "parts", SERVERS, "random")
-    runs = Runs(tmp_path / "parts", tmp_path)
+    runs = Runs(tmp_path / "parts", tmp_path, rank_pool)
     yield runs
     runs.kill()

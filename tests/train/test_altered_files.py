@@ -86,11 +86,11 @@ def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed_run: Pa
 
     def resume(how: str) -> Any:
         (folder / "summary.json").unlink(missing_ok=True)
-        return runs.train("flipped", "--train.resume", how, epochs=2, checkpoint_every=5)
+        return runs.try_to_train("flipped", "--train.resume", how, epochs=2, checkpoint_every=5)
 
     flip_bit(newest, 8 * newest.stat().st_size - 100)
     resumed = resume("true")
-    assert resumed.finish() == 0, resumed.stderr
+    assert resumed.code == 0, resumed.stderr
     assert f"passed over: {newest}: altered since it was written" in resumed.stderr
     for step in files.steps:
         check_file(files.model(step))
@@ -98,11 +98,11 @@ def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed_run: Pa
     for step in files.steps:
         truncate(files.model(step))
     resumed = resume("true")
-    assert resumed.finish() == 1
+    assert resumed.code == 1
     assert "checkpoints: no whole checkpoint: " in resumed.stderr
     assert "Traceback" not in resumed.stderr
     restarted = resume("auto")
-    assert restarted.finish() == 0, restarted.stderr
+    assert restarted.code == 0, restarted.stderr
     assert "no checkpoint is whole, so training begins anew: " in restarted.stderr
     assert restarted.losses() == expected
     assert not before.exists()
@@ -294,9 +294,8 @@ def test_a_run_that_reads_altered_features_fails(runs: Any, copy: Path, way: str
     values = json.loads(config.read_text())
     values["data"] = {"partitioned": str(copy), "verify": way}
     config.write_text(json.dumps(values))
-    run = runs.train_with(config, name)
-    assert run.finish() == 1
-    run.assert_nothing_remains()
+    run = runs.call(name, "train", str(config))
+    assert run.code == 1
     assert "Traceback" not in run.stderr
     last = run.stderr.splitlines()[-1]
     assert last.startswith("error: ")
@@ -312,7 +311,7 @@ def test_servers_of_another_division_are_refused(
     for server in SERVERS:
         set_division(copy / f"server-{server}", "0123456789abcdef" * 2)
     addresses = json.dumps(serve_partitions(copy, 2))
-    run = runs.train("elsewhere", "--cluster.servers", addresses, epochs=1)
-    assert run.finish() == 1
+    run = runs.try_to_train("elsewhere", "--cluster.servers", addresses, epochs=1)
+    assert run.code == 1
     assert f"it serves the division {'0123456789abcdef' * 2}, expected {expected}" in run.stderr
     assert "Traceback" not in run.stderr

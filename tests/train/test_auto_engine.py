@@ -95,7 +95,7 @@ def test_a_replayed_run_takes_the_engine_of_the_first_run(runs: Any) -> None:
 
 
 def test_resuming_without_a_choice_says_what_to_do(runs: Any) -> None:
-    run = runs.train("unsettled", engine="auto", resume=True)
-    assert run.finish() == 1
+    run = runs.try_to_train("unsettled", engine="auto", resume=True)
+    assert run.code == 1
     assert "expected the engine that was chosen in engine.json" in run.stderr
     assert "name it as train.engine" in run.stderr

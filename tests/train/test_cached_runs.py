@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +24,8 @@ def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixtu
     config_words = [str(config), "--train.seed=9"]
     assert main(["cache", "plan", "--size", "1K", *config_words]) == 1
     assert "no such profile; `hopper cache profile` makes one" in capsys.readouterr().err
-    profiling = subprocess.run(
-        [sys.executable, "-m", "hopper.cli", "cache", "profile", *config_words],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert profiling.returncode == 0, profiling.stderr
+    profiling = runs.call("profiling", "cache", "profile", *config_words)
+    assert profiling.code == 0, profiling.stderr
     assert "counting" not in profiling.stderr
     assert "rank 1," in profiling.stdout
     picture = Path(str(config)).with_suffix(".png")

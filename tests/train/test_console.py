@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from rich.console import Console
 
 from hopper.train import console as run_console
 from hopper.train.console import RunConsole
+from hopper.train.rank_output import FOLDER, output
 
 
 @pytest.fixture
@@ -59,3 +62,18 @@ def test_the_bar_fits_into_80_columns(screen: io.StringIO) -> None:
     for part in ("epoch 123", "8/12345", "loss 123.4567", "val balanced_accuracy 0.9876", "left"):
         assert part in text
     assert "…" not in text
+
+
+def test_a_process_keeps_the_log_of_each_run_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", printed)
+    for name in ("first", "second"):
+        output.keep(tmp_path / name, 0)
+        print(name, file=sys.stderr)
+    output.forget()
+    print("third", file=sys.stderr)
+    for name in ("first", "second"):
+        assert (tmp_path / name / FOLDER / "0.log").read_text() == f"{name}\n"
+    assert printed.getvalue() == "first\nsecond\nthird\n"

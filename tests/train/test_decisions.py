@@ -91,14 +91,14 @@ def test_a_run_resumed_in_a_comparing_epoch_can_be_replayed(runs: Any) -> None:
 
 
 def test_a_run_of_another_engine_cannot_be_replayed(adaptive_run: Any, runs: Any) -> None:
-    refused = runs.train("refused", replay=str(adaptive_run.run_dir), engine="zero_hop")
-    assert refused.finish() == 1
+    refused = runs.try_to_train("refused", replay=str(adaptive_run.run_dir), engine="zero_hop")
+    assert refused.code == 1
     assert "expected epochs of engine zero_hop on 2 ranks, found [('hop', 2)]" in refused.stderr
     assert not (refused.run_dir / EPOCHS_FILE).exists()
 
 
 def test_too_many_steps_are_refused(runs: Any) -> None:
-    refused = runs.train("merged", "--hop.merge=2")
-    assert refused.finish() == 1
+    refused = runs.try_to_train("merged", "--hop.merge=2")
+    assert refused.code == 1
     assert "hop.merge: expected at most 1, one less than the 2 ranks" in refused.stderr
     assert not (refused.run_dir / EPOCHS_FILE).exists()

@@ -57,7 +57,7 @@ def hanging_runs(runs: Any) -> Iterator[dict[str, Future[tuple[str, float]]]]:
         ends = {}
         for name, find in HANGS.items():
             run = start_run(runs, f"hung {name}", DEADLINE)
-            run.suspend(find(run))
+            find(run).suspend()
             ends[name] = pool.submit(error_and_seconds, run, time.monotonic())
         yield ends
 
@@ -109,8 +109,10 @@ def test_of_several_ended_ranks_the_first_is_named() -> None:
     assert message == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
 
 
-def test_a_rank_that_never_starts_is_named(runs: Any, before_python: Callable[[str], None]) -> None:
-    before_python('[ "$RANK" != 1 ] || kill -STOP $$')
+def test_a_rank_that_never_starts_is_named(
+    runs: Any, as_ranks_start: Callable[[str], None]
+) -> None:
+    as_ranks_start("if os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.SIGSTOP)")
     run = runs.train("never-comes", "--cluster.start_timeout_seconds", "5", epochs=1_000_000)
     error = wait_for_error(run)
     assert re.fullmatch(
@@ -121,12 +123,14 @@ def test_a_rank_that_never_starts_is_named(runs: Any, before_python: Callable[[s
 
 
 def test_a_killed_rank_is_named_even_if_another_ignores_sigterm(
-    runs: Any, before_python: Callable[[str], None]
+    runs: Any, as_ranks_start: Callable[[str], None]
 ) -> None:
     """Rank 0 ignores SIGTERM, so the launcher kills it after its deadline."""
-    before_python(
-        '[ "$RANK" != 1 ] || kill -KILL $$; [ -z "$RANK" ] || trap \'\' TERM; '
-        '[ -z "$RANK" ] || exec sleep 100'
+    as_ranks_start(
+        "if os.environ['RANK'] == '1':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.execvp('sleep', ['sleep', '100'])"
     )
     run = runs.train("outlives", "--cluster.timeout_seconds", "3", epochs=1_000_000)
     assert re.fullmatch(

@@ -63,39 +63,36 @@ def test_the_code_runs_as_it_stands(folder: Path, runs: Any) -> None:
     assert re.search(r"\n59 +59 +[01]\n", run.stdout), run.stdout
 
 
-def test_the_commands_run_as_they_stand(folder: Path, runs: Any) -> None:
+def test_the_commands_run_as_they_stand(
+    folder: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
     commands = read_code("")[0].strip().splitlines()
     assert len(commands) == 4
     for number, command in enumerate(commands):
         words = shlex.split(command)
         assert words[0] == "hopper"
-        run = runs.start([*runs.hopper, *words[1:]], f"step {number}", folder=folder)
-        assert run.finish() == 0, run.stdout + run.stderr
+        run = runs.call(f"step {number}", *words[1:])
+        assert run.code == 0, run.stdout + run.stderr
     predictions = hopper.Predictions.open(folder / "labels")
     np.testing.assert_array_equal(predictions.ids, np.arange(60))
     assert set(predictions.values) <= {0, 1}
 
 
-def test_a_model_of_pyg_convolutions_trains(folder: Path, runs: Any) -> None:
+def test_a_model_of_pyg_convolutions_trains(
+    folder: Path, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch_geometric", reason="PyG is not installed")
     hopper.GraphDirectory.from_pyg(
         torch.load(folder / "data.pt", weights_only=True), folder / "graph"
     )
     hopper.divide_graph(hopper.GraphDirectory.open(folder / "graph"), folder / "parts", 2, "random")
+    monkeypatch.chdir(folder)
     losses = []
     for engine in ("zero_hop", "model_centric"):
         words = ("--model.name=pyg_model:PygSage", f"--train.engine={engine}")
-        command = [
-            sys.executable,
-            "-m",
-            "hopper.cli",
-            "train",
-            "config.toml",
-            f"--train.run_dir={engine}",
-            *words,
-        ]
-        run = runs.start(command, engine, folder=folder)
-        assert run.finish() == 0, run.stdout + run.stderr
+        run = runs.call(engine, "train", "config.toml", f"--train.run_dir={engine}", *words)
+        assert run.code == 0, run.stdout + run.stderr
         losses.append([epoch.loss for epoch in hopper.RunResult.open(folder / engine).epochs])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 

@@ -15,6 +15,7 @@ from hopper import divide_graph
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from tests.conftest import free_ports
+from tests.rank_pool import RankPool
 from tests.train.conftest import Runs
 
 BEST = "best.safetensors"
@@ -55,13 +56,17 @@ def test_no_iteration_is_lost(runs: Any, reference: Any) -> None:
     ("engine", "words"), [("zero_hop", ON_DISK), ("raf", ("--model.name=rgcn",))]
 )
 def test_learnable_rows_are_restored_to_the_same_iteration(
-    papers: GraphDirectory, tmp_path: Path, engine: str, words: tuple[str, ...]
+    papers: GraphDirectory,
+    tmp_path: Path,
+    rank_pool: RankPool,
+    engine: str,
+    words: tuple[str, ...],
 ) -> None:
     if engine == "raf":
         divide_graph(papers, tmp_path / "parts", 2, "meta", layers=2)
     else:
         partition_graph(papers, tmp_path / "parts", 2, "random")
-    runs = Runs(tmp_path / "parts", tmp_path)
+    runs = Runs(tmp_path / "parts", tmp_path, rank_pool)
     try:
         options: dict[str, Any] = {"engine": engine, "epochs": 3}
         run = runs.train("cut", *words, **options, checkpoint_every=3, **cutting_callback(0))
@@ -77,11 +82,8 @@ def test_ranks_meet_again_at_a_store_that_one_of_them_holds(
     reference: Any,
     partitioned: Path,
     serve_partitions: Callable[[Path, int], list[str]],
-    forked_python: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With torchrun on several machines a rank holds the store, otherwise the launcher does."""
-    monkeypatch.setenv("PYTHON_EXEC", str(forked_python))
     meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
     config = runs.config("cut under torchrun", **cutting_callback(1, MOMENTS[:1]))
     command = [

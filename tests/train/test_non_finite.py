@@ -32,8 +32,8 @@ def read_strictly(file: Path) -> Any:
 def test_a_loss_that_is_nan_ends_the_run_and_the_run_can_go_on_without_that_update(
     runs: Any,
 ) -> None:
-    run = runs.train("nan", **NAN_ON_RANK_1)
-    assert run.finish() == 1
+    run = runs.try_to_train("nan", **NAN_ON_RANK_1)
+    assert run.code == 1
     assert "the loss is nan on rank 1 (epoch 0, iteration 7): the run ends" in run.stderr
     checkpoint = CheckpointFiles(run.run_dir).newest
     assert checkpoint is not None
@@ -55,17 +55,17 @@ def test_a_loss_that_is_nan_ends_the_run_and_the_run_can_go_on_without_that_upda
 
 def test_a_model_whose_predictions_are_nan_is_no_success(runs: Any) -> None:
     """The last update is the bad one, so no later loss tells."""
-    run = runs.train("last", learning_rate=1e30, iterations_per_epoch=1, epochs=1)
-    assert run.finish() == 1
+    run = runs.try_to_train("last", learning_rate=1e30, iterations_per_epoch=1, epochs=1)
+    assert run.code == 1
     assert "predictions of the validation split are nan (after epoch 0)" in run.stderr
     assert not (run.run_dir / "best.safetensors").exists()
 
 
 def test_a_trial_that_diverges_ranks_last_and_the_others_go_on(runs: Any) -> None:
     config = runs.config("swept nan", batch_size=10)
-    words = [*runs.hopper, "sweep", str(config), "--train.learning_rate=[1e30, 0.01]"]
-    run = runs.start([*words, "--train.gradient_norms=true"], "swept nan")
-    assert run.finish() == 0, run.stderr
+    words = ("--train.learning_rate=[1e30, 0.01]", "--train.gradient_norms=true")
+    run = runs.call("swept nan", "sweep", str(config), *words)
+    assert run.code == 0, run.stderr
     assert "trial 0: the loss is nan on ranks 0, 1 (epoch 0, iteration 1): stopped" in run.stdout
     summary = read_strictly(run.run_dir / "summary.json")
     assert summary["ranking"] == [1, 0]

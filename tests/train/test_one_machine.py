@@ -87,7 +87,6 @@ def test_nothing_of_a_run_can_be_reached_from_another_host(runs: Any, way: str) 
     run.assert_nothing_remains(limit=5.0)
 
 
-@pytest.mark.usefixtures("real_starts")
 @pytest.mark.parametrize("way", ["hopper", "script"])
 def test_a_run_unpickles_nothing_and_imports_nothing_from_its_folder(
     runs: Any, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -119,7 +118,6 @@ def test_a_run_unpickles_nothing_and_imports_nothing_from_its_folder(
     assert not log.exists(), log.read_text()
 
 
-@pytest.mark.usefixtures("real_starts")
 @pytest.mark.parametrize(
     "words",
     [
@@ -145,7 +143,6 @@ def test_a_child_whose_parent_has_ended_ends_at_once(words: list[str]) -> None:
     assert child.stderr == f"error: process {parent.pid}, which started this one, has ended\n"
 
 
-@pytest.mark.usefixtures("real_starts")
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
     """It is killed while its servers and ranks start."""
@@ -170,12 +167,8 @@ MOMENTS: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_ctrl_c_ends_a_run_with_one_line(
-    runs: Any, moment: str, request: pytest.FixtureRequest
-) -> None:
+def test_ctrl_c_ends_a_run_with_one_line(runs: Any, moment: str) -> None:
     """A terminal sends the signal to all processes in the foreground."""
-    if moment in ("importing", "starting servers"):
-        request.getfixturevalue("real_starts")
     name = f"ctrl-c-{moment.replace(' ', '-')}"
     command = launch_commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
     run = runs.start(command, name, start_new_session=True)

@@ -27,11 +27,8 @@ RGCN = ("--model.name=rgcn", "--learnable.dim=4", "--train.dtype=float64")
 
 def run_predict(runs: Any, run_dir: Path, out: Path, *words: str) -> Predictions:
     """Run ``hopper predict`` and return what it wrote; fails unless it exits with 0."""
-    run = runs.start(
-        [*runs.hopper, "predict", str(run_dir), "--out", str(out), *words],
-        out.name,
-    )
-    assert run.finish() == 0, run.stdout + run.stderr
+    run = runs.call(out.name, "predict", str(run_dir), "--out", str(out), *words)
+    assert run.code == 0, run.stdout + run.stderr
     return Predictions.open(out)
 
 
@@ -133,8 +130,8 @@ def test_rounded_features_are_reported_once(
     small = tmp_path / "small"
     partition_graph(community_graph, small, 2, "random", feature_dtypes=["int8"])
     words = ["--out", str(tmp_path / "out"), "--data.partitioned", str(small)]
-    run = runs.start([*runs.hopper, "predict", str(reference.run_dir), *words], "rounded")
-    assert run.finish() == 0, run.stdout + run.stderr
+    run = runs.call("rounded", "predict", str(reference.run_dir), *words)
+    assert run.code == 0, run.stdout + run.stderr
     assert run.stdout.count("features of item: approximate, rounded to int8") == 1
 
 

@@ -18,8 +18,6 @@ from hopper.errors import DeadlineExceeded
 from hopper.train.rank_failures import record_failure
 from hopper.train.rank_processes import Machine, ToldToEnd, run_ranks, signals_as_exceptions
 
-REAL_STARTS = True
-
 LIMIT, SLACK = 2.0, 10.0
 SLEEP = "import time; time.sleep(600)"
 RANK = """

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cache_server.conftest import Servers
-from tests.conftest import PYTHON
 
 
 def test_a_run_with_lost_servers_has_the_same_losses(
-    reference: Any,
-    runs: Any,
-    partitioned: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    reference: Any, runs: Any, partitioned: Path, tmp_path: Path
 ) -> None:
     servers = Servers(tmp_path)
-    with monkeypatch.context() as patch:
-        # These processes are killed, so they are no clients of forked copies.
-        patch.setattr(sys, "executable", PYTHON)
-        pairs = [[servers.start(partitioned, server) for _ in range(2)] for server in range(2)]
+    pairs = [[servers.start(partitioned, server) for _ in range(2)] for server in range(2)]
     addresses = json.dumps([[server.address for server in pair] for pair in pairs])
     run = runs.train("replicas", "--cluster.servers", addresses)
     run.await_epochs(1)

@@ -13,8 +13,13 @@ import pytest
 
 from tests.conftest import free_ports
 
-# The first process that is to be rank 1 is killed before it is Python; its id stays in a file.
-LOSE_RANK_1 = '[ "$RANK" != 1 ] || [ -e {file} ] || {{ echo $$ > {file}; kill -KILL $$; }}'
+# The first process that is to be rank 1 is killed when it starts; its id stays in a file.
+LOSE_RANK_1 = """
+if os.environ["RANK"] == "1" and not os.path.exists({file!r}):
+    with open({file!r}, "w") as stream:
+        stream.write(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.mark.parametrize("rendezvous", ["loopback", "static"])
@@ -23,13 +28,13 @@ def test_a_run_that_torchrun_restarts_computes_the_same_bits(
     reference: Any,
     partitioned: Path,
     serve_partitions: Callable[[Path, int], list[str]],
-    before_python: Callable[[str], None],
+    as_ranks_start: Callable[[str], None],
     tmp_path: Path,
     rendezvous: str,
 ) -> None:
     """One rank is killed in each of two attempts. The first dies before there is a checkpoint, so
     ``train.resume = "auto"`` begins anew once and resumes once."""
-    before_python(LOSE_RANK_1.format(file=tmp_path / "lost"))
+    as_ranks_start(LOSE_RANK_1.format(file=str(tmp_path / "lost")))
     name = f"restarted-{rendezvous}"
     config = runs.config(name, checkpoint_every=4, resume="auto")
     words = ["--rdzv-backend", rendezvous]
@@ -54,11 +59,11 @@ def test_a_run_that_torchrun_restarts_computes_the_same_bits(
 
 
 def test_hopper_train_restarts_after_losing_a_rank_and_a_server(
-    runs: Any, reference: Any, before_python: Callable[[str], None], tmp_path: Path
+    runs: Any, reference: Any, as_ranks_start: Callable[[str], None], tmp_path: Path
 ) -> None:
     """The run loses a rank before there is a checkpoint, then a feature server. It reports both.
     Losses and model are those of an undisturbed run."""
-    before_python(LOSE_RANK_1.format(file=tmp_path / "lost"))
+    as_ranks_start(LOSE_RANK_1.format(file=str(tmp_path / "lost")))
     run = runs.train("lost twice", "--restarts", "2", checkpoint_every=4)
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint of a second start")
     run.server(1).kill()

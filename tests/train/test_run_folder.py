@@ -16,27 +16,14 @@ import pytest
 from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.train.run_lock import Holder, lock_run_folder
-from tests.conftest import PYTHON
 
 IS_ROOT = os.geteuid() == 0
 
 
-# The refusal names the launcher's process id, so the launcher is no forked copy.
-REAL_LAUNCHER = """
-import sys
-from hopper.cli import main
-
-sys.executable = sys.argv[1]
-sys.exit(main(sys.argv[2:]))
-"""
-
-
 def test_a_folder_in_use_is_refused_to_a_second_run(
-    runs: Any, forked_python: Path, capsys: pytest.CaptureFixture[str]
+    runs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endless = runs.config("shared", epochs=1_000_000, evaluate_every=0, checkpoint_every=1)
-    words = [PYTHON, "-c", REAL_LAUNCHER, str(forked_python), "train", str(endless)]
-    first = runs.start(words, "shared")
+    first = runs.train("shared", epochs=1_000_000, evaluate_every=0, checkpoint_every=1)
     first.await_epochs(2)
     config = runs.config("shared", epochs=2)
     assert main(["train", str(config), "--train.seed", "7"]) == 1

@@ -49,8 +49,8 @@ def test_nothing_starts_with_files_that_cannot_be_used(
 ) -> None:
     Path(cluster_keys["tls_key"]).write_text("")
     words = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
-    run = runs.train("unusable", *words)
-    assert run.finish() == 1
+    run = runs.try_to_train("unusable", *words)
+    assert run.code == 1
     assert run.stderr.startswith("error: cluster.tls_certificate, tls_key: ")
     assert run.stderr.count("\n") == 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,9 @@ LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
 CHECKPOINT_EVERY = 4
 
 
-def start_sweep(runs: Any, name: str, **train: Any) -> Any:
-    config = runs.config(name, **train)
-    return runs.start([sys.executable, "-m", "hopper.cli", "sweep", str(config), *LISTS], name)
-
-
 def sweep_to_end(runs: Any, name: str, **train: Any) -> Any:
-    run = start_sweep(runs, name, **train)
-    code = run.finish()
-    assert code == 0, f"ended with {code}: {run.stdout}{run.stderr}"
-    run.assert_nothing_remains()
+    run = runs.call(name, "sweep", str(runs.config(name, **train)), *LISTS)
+    assert run.code == 0, run.stdout + run.stderr
     return run
 
 
@@ -133,7 +125,8 @@ def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:
 
 
 def test_a_killed_sweep_resumes_with_the_same_bits(runs: Any) -> None:
-    run = start_sweep(runs, "sweep-killed", epochs=10_000, checkpoint_every=CHECKPOINT_EVERY)
+    config = runs.config("sweep-killed", epochs=10_000, checkpoint_every=CHECKPOINT_EVERY)
+    run = runs.start([*runs.hopper, "sweep", str(config), *LISTS], "sweep-killed")
     copy, file = run.run_dir.with_name("sweep-checkpoint"), run.run_dir
 
     def in_an_epoch() -> bool:
@@ -166,14 +159,9 @@ def test_a_killed_sweep_resumes_with_the_same_bits(runs: Any) -> None:
 
 
 def test_a_key_that_cannot_be_swept_is_refused_before_the_start(runs: Any, tmp_path: Path) -> None:
-    refused = runs.start(
-        [
-            *(sys.executable, "-m", "hopper.cli", "sweep"),
-            *(str(runs.config("sweep-refused")), "--model.layers=[1, 2]"),
-        ],
-        "sweep-refused",
-    )
-    assert refused.finish() == 1
+    config = str(runs.config("sweep-refused"))
+    refused = runs.call("sweep-refused", "sweep", config, "--model.layers=[1, 2]")
+    assert refused.code == 1
     assert "model.layers: trials cannot differ in it" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not refused.run_dir.exists()

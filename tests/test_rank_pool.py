@@ -1,0 +1,132 @@
+"""The ranks that tests share: each job finds them as new, and a job that fails ends them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import rank_pool as pool_module
+from tests.conftest import free_ports, own_path
+from tests.rank_pool import STANDING_RANK, RankPool
+
+# Leaves all that a job can change; the number in ``own`` differs from job to job.
+CHANGES = """
+import json, os, sys, warnings
+import numpy, torch
+import own
+from hopper.cluster import Cluster
+
+cluster = Cluster.join(1, torch.device("cpu"), 60, 120)
+total = torch.ones(1)
+cluster.all_reduce(total, "control", "adding")
+cluster.leave()
+own.seen = getattr(own, "seen", 0) + 1
+found = [os.getpid(), total.item(), own.NUMBER, own.seen, os.environ.get("LEFT"), os.getcwd(),
+         sys.path.count("left"), torch.get_default_dtype() is torch.float32,
+         torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(),
+         torch.rand(1).item()]
+os.environ["LEFT"] = "1"
+os.chdir("/")
+sys.path.append("left")
+torch.set_default_dtype(torch.float64)
+torch.set_num_threads(2)
+torch.use_deterministic_algorithms(True)
+sys.stdout = None
+open(sys.argv[1], "w").write(json.dumps(found))
+"""
+FAILING = {
+    "raises": "if os.environ['RANK'] == '1':\n    raise KeyError('gone')",
+    "exits": "os._exit(3)",
+    "is killed": "os.kill(os.getpid(), 9)",
+    "hangs": "if os.environ['RANK'] == '1':\n    time.sleep(600)",
+    "leaves its group": (
+        "from hopper.cluster import Cluster\nimport torch\n"
+        "Cluster.join(1, torch.device('cpu'), 60, 120)\n"
+    ),
+}
+LOGS = {
+    "raises": "KeyError: 'gone'",
+    "exits": "ended with 3",
+    "is killed": "ended with -9",
+    "hangs": "time.sleep(600)|line 3 in <module>",
+    "leaves its group": "left its process group behind",
+}
+
+
+@pytest.fixture
+def pool() -> Iterator[RankPool]:
+    pool = RankPool(own_path, free_ports)
+    yield pool
+    pool.end()
+
+
+def run_script(pool: RankPool, text: str, folder: Path) -> list[int]:
+    folder.mkdir(exist_ok=True)
+    script = folder / "script.py"
+    script.write_text(f"import os, time\n{text}")
+    logs = [folder / f"{rank}.log" for rank in range(2)]
+    return pool.run(
+        lambda rank: [str(script), str(folder / f"{rank}.json")],
+        *(2, lambda rank: (logs[rank], logs[rank])),
+    )
+
+
+def test_each_job_finds_the_same_ranks_as_new(
+    run_ranks: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    found = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "script.py").write_text(CHANGES)
+        (folder / "own.py").write_text(f"NUMBER = {number}")
+        found.append(run_ranks(folder / "script.py", 2, folder / "out"))
+    for (pid, total, own, *state), (later_pid, _, later_own, *later) in zip(*found, strict=True):
+        assert (later_pid, total) == (pid, 2.0)
+        assert (own, later_own) == (0, 1)
+        assert later == state
+        assert state[:7] == [1, None, str(Path.cwd()), 0, True, 1, False]
+
+
+@pytest.mark.parametrize("way", FAILING)
+def test_a_job_that_fails_ends_the_ranks_and_the_next_one_has_others(
+    pool: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "hangs":
+        assert run_script(pool, "", tmp_path / "first") == [0, 0]
+        monkeypatch.setattr(pool_module, "DEADLINE_SECONDS", 1.0)
+    codes = run_script(pool, FAILING[way], tmp_path / way)
+    assert any(codes)
+    monkeypatch.undo()
+    logs = "".join((tmp_path / way / f"{rank}.log").read_text() for rank in range(2))
+    ended = "".join(f"ended with {code}\n" for code in codes)
+    assert any(text in logs + ended for text in LOGS[way].split("|"))
+    assert run_script(pool, "", tmp_path / "next") == [0, 0]
+
+
+def test_a_rank_ends_with_the_tests(tmp_path: Path) -> None:
+    starts = (
+        "import subprocess, sys\n"
+        f"rank = subprocess.Popen([sys.executable, {str(STANDING_RANK)!r}, str(__import__('os')"
+        ".getpid())], stdin=subprocess.PIPE)\n"
+        "print(rank.pid, flush=True)\n"
+        "input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", starts],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": own_path()},
+    ) as parent:
+        assert parent.stdout is not None
+        rank = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    psutil.wait_procs([rank], timeout=60)
+    assert not rank.is_running()
