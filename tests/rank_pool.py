@@ -158,6 +158,7 @@ class RankPool:
             patch.setattr(launch, "run_ranks", self._run_launched)
             # Of the processes that are started beside the ranks.
             patch.setenv("OMP_NUM_THREADS", "1")
+            patch.setenv("PYTHONPATH", self._path())
             yield
 
     def _run_launched(

@@ -25,6 +25,8 @@ from benchmarks.faults.outcomes import WRONG, Outcome, write_outcomes
 from benchmarks.faults.running import Limits, World, make_world
 from benchmarks.rounds import Results
 from benchmarks.summary import read
+from hopper.graph import GraphDirectory
+from hopper.partition import partition_graph
 
 EPOCHS = 2
 
@@ -61,8 +63,10 @@ def test_a_run_that_ends_with_other_losses_is_wrong(world: World, baseline: Base
 
 
 def test_a_server_answers_malformed_requests(world: World, tmp_path: Path) -> None:
+    graph, parts = GraphDirectory.open(world.parts.parent / "graph-0"), tmp_path / "parts"
+    partition_graph(graph, parts, 2, "random", topology="partitioned")
     results = Results("faults", tmp_path)
-    outcomes = list(send_bad_requests(world.parts, 400, 0, results, alone_seconds=0.5))
+    outcomes = list(send_bad_requests(parts, 400, 0, results, alone_seconds=0.5))
     assert [outcome for outcome in outcomes if outcome.is_wrong] == []
     assert {outcome.fault for outcome in outcomes} >= {"request: good", "request: bits flipped"}
     rows = read(tmp_path / "summary.csv")

@@ -23,6 +23,11 @@ from hopper.signal_handlers import end_on_signals
 BOTH = ("model_centric", "hop")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _starts() -> None:
+    """Runs are processes of their own here, since deadlines and signals end them."""
+
+
 @pytest.mark.parametrize(
     ("words", "module"),
     [
