@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.summary import SUMMARY_FILE, Row, write
-from hopper.bench.machine import commit
+from hopper.bench.machine import commit, short_commit
 from hopper.paired_ratio import paired_ratio
 
 Side = Callable[[int], Mapping[str, float] | None]
@@ -98,10 +98,9 @@ class Results:
         out.mkdir(parents=True, exist_ok=True)
         # No column may be cut short where the output is a file.
         self._console = Console(width=max(Console().width, 120))
-        text = commit()
         self._stamp: dict[str, Any] = {
             "date": datetime.now(UTC).date().isoformat(),
-            "commit": text[:12] + "+" * text.endswith("+"),
+            "commit": short_commit(commit()),
         }
 
     def add(

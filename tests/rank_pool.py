@@ -162,14 +162,7 @@ class RankPool:
             yield
 
     def _run_launched(
-        self,
-        given: Path,
-        ranks: int,
-        machine: Machine,
-        module: str = "hopper.train",
-        *,
-        end_limit: float,
-        threads: int = 0,
+        self, given: Path, ranks: int, machine: Machine, module: str, **_: Any
     ) -> None:
         """Stand for :func:`hopper.train.rank_processes.run_ranks`, without torchrun's agent.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from hopper.bench.machine import commit
+from hopper.bench.machine import commit, short_commit
 from hopper.whole_files import write_text
 
 FAULTS_FILE = "faults.csv"
@@ -36,8 +36,7 @@ class Outcome(NamedTuple):
 
 def write_outcomes(folder: Path, outcomes: Sequence[Outcome]) -> None:
     """Replace the lines of the same faults in ``faults.csv``."""
-    file, text = folder / FAULTS_FILE, commit()
-    stamp = text[:12] + "+" * text.endswith("+")
+    file, stamp = folder / FAULTS_FILE, short_commit(commit())
     faults = {outcome.fault for outcome in outcomes}
     lines: list[Sequence[object]] = []
     if file.exists():

@@ -23,7 +23,7 @@ from benchmarks.peers.distdgl import PEERS, DistDGL
 from benchmarks.summary import SUMMARY_FILE, Row, write
 from hopper.bench.contender import Contender
 from hopper.bench.emulate.request import Request, make_request
-from hopper.bench.machine import commit, machine, versions
+from hopper.bench.machine import commit, machine, short_commit, versions
 from hopper.config import Config
 from hopper.engines import Request as EngineRequest
 from hopper.engines.checks import check_request
@@ -319,11 +319,10 @@ def graph_size(graph: PartitionedGraph) -> dict[str, int]:
 
 
 def _row(entry: Mapping[str, Any], side: str, measure: str, value: Value) -> Row:
-    digits, plus = entry["commit"][:12], "+" if entry["commit"].endswith("+") else ""
     return Row(
         entry["experiment"], entry["cell"]["name"], side, measure, middle(value),
         rounds=len(value) if isinstance(value, list) else None,
-        date=entry["date"], commit=digits + plus,
+        date=entry["date"], commit=short_commit(entry["commit"]),
     )  # fmt: skip
 
 

@@ -74,6 +74,11 @@ def commit() -> str:
     return hopper.__version__
 
 
+def short_commit(text: str) -> str:
+    """Return a commit's first 12 digits, with its "+"."""
+    return text[:12] + "+" * text.endswith("+")
+
+
 def _cpu_model() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

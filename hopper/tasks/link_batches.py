@@ -5,7 +5,6 @@ Also tells which edges samplers must leave out, because they would reveal the li
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Final
@@ -112,9 +111,7 @@ class LinkBatches:
             labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
             labels[:, 0] = 1.0
         else:
-            labels = table.labels[roots]
-            # Of no roots, numpy could not tell how many labels each has.
-            labels = labels.reshape(roots.size, math.prod(labels.shape[1:]))
+            labels = table.label_rows[roots]
         versions, (heads, tails) = self._distinct(ends, types, roots)
         return Pairs(versions, heads, tails, relations, labels)
 

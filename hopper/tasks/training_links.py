@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,6 +43,13 @@ class LinkTable:
     dst: Ids
     labels: NDArray[Any] | None
     times: Ids | None
+
+    @property
+    def label_rows(self) -> NDArray[Any]:
+        """The labels as [n, k]. There have to be labels."""
+        assert self.labels is not None
+        # Of no edges, numpy could not tell k.
+        return self.labels.reshape(len(self.labels), math.prod(self.labels.shape[1:]))
 
     @classmethod
     def of(cls, graph: PartitionedGraph, links: Links) -> LinkTable:

@@ -59,11 +59,10 @@ class EdgeEvaluator(Evaluator):
     def _split_labels(self, split: str) -> Tensor:
         """Return labels of this rank's part of the split's edges."""
         table = self._table(split)
-        assert table.labels is not None
         cluster = self._scene.cluster
         places = [block[part_of(cluster, block.size)] for block in self._blocks(table)]
         own_places = np.concatenate([np.empty(0, np.int64), *places])
-        stored = np.asarray(table.labels).reshape(table.ids.size, -1)[own_places]
+        stored = np.asarray(table.label_rows)[own_places]
         return self.objective.shape_labels(torch.from_numpy(stored))
 
     def _compute_rows(self, model: torch.nn.Module, node_type: str, split: str) -> OwnedRows:

@@ -40,7 +40,7 @@ def find(source: Source) -> Findings:
     checks = {name: _check(source, name, dtype) for name in source.by_name}
     both = ((name, check) for name, of_name in checks.items() for check in of_name.values())
     problems = [f"{name}: {check.problem}" for name, check in both if check.problem]
-    runs = [run.model_dump() | {"label": run.name} for run in source.results.runs]
+    runs = source.plain_runs
     by_name = {name: figures(runs, name) for name in source.by_name}
     findings = Findings(dtype, by_name, checks, problems, {}, [])
     for baseline in (b for b in BASELINES if b in by_name and not problems):

@@ -40,6 +40,7 @@ def page(source: Source) -> str:
 def _content(source: Source) -> dict[str, Any]:
     """Return what the template shows."""
     runs, summary, by_name = source.results.runs, source.summary, source.by_name
+    plain = source.plain_runs
     findings = find(source)
     engines = {name: of_name[0].engine for name, of_name in by_name.items()}
     labels = {name: name if name.startswith(e) else e for name, e in engines.items()}
@@ -51,7 +52,7 @@ def _content(source: Source) -> dict[str, Any]:
         "ab": summary is None, "by_name": by_name, "first": runs[0], "charts": charts,
         "headline": headline(source, findings),
         "data": str(source.results.dataset.get("name", "")) or source.folder.resolve().name,
-        "measured": len(measured_epochs(runs[0].model_dump())),
+        "measured": len(measured_epochs(plain[0])),
         "metrics": metrics,
         "losses": _losses(source),
         "epoch_losses": {n: [e.loss for e in epochs] for n, epochs in source.learning.items()},
@@ -61,13 +62,17 @@ def _content(source: Source) -> dict[str, Any]:
             for name, label in labels.items()
         },
         "epoch_seconds": {
-            name: [fmean(e["seconds"] for e in measured_epochs(run.model_dump())) for run in of]
-            for name, of in by_name.items()
+            name: [
+                fmean(epoch["seconds"] for epoch in measured_epochs(run))
+                for run in sorted(plain, key=lambda run: run["round"])
+                if run["label"] == name
+            ]
+            for name in by_name
         },
         "stage_seconds": {name: f.stage_seconds for name, f in findings.figures.items()},
         "sent": {name: f.bytes for name, f in findings.figures.items()},
         "rows": {name: _origins(f.rows) for name, f in findings.figures.items()},
-        "interfaces": reconcile([run.model_dump() | {"label": run.name} for run in runs]),
+        "interfaces": reconcile(plain),
         "limits": {what: limits[findings.dtype] for what, limits in LIMITS.items()},
         "colours": {n: (c, text_on(c.light), text_on(c.dark)) for n, c in COLOURS.items()},
         "causes": CAUSES, "stages": STAGES, "origins": _ORIGINS, "unevenness": unevenness,

@@ -7,6 +7,7 @@ partitioned graph) is optional. :attr:`Source.missing` says what does not exist.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ class Source:
         names = dict.fromkeys(run.name for run in self.results.runs)
         runs = sorted(self.results.runs, key=lambda run: run.round)
         return {name: [run for run in runs if run.name == name] for name in names}
+
+    @cached_property
+    def plain_runs(self) -> list[dict[str, Any]]:
+        """The runs as :mod:`hopper.bench.statistics` takes them."""
+        return [run.model_dump() | {"label": run.name} for run in self.results.runs]
 
     def add_spans(self, name: str, run_folder: Path) -> None:
         """Read what the ranks of a run logged."""
