@@ -170,7 +170,8 @@ def serve_partitions(
 def own_path(*more: Path) -> str:
     """``PYTHONPATH`` of processes that import plug-ins of examples, tests and more folders."""
     folders = map(str, (*more, EXAMPLES, ENGINE_TESTS, TRAIN_TESTS, TESTS.parent))
-    return os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
+    # An empty entry would be the working folder.
+    return os.pathsep.join(filter(None, (*folders, os.environ.get("PYTHONPATH"))))
 
 
 class _Server:
