@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -34,3 +35,9 @@ class Cutting(Callback):
                 if connection.raddr and connection.raddr.port != int(os.environ["MASTER_PORT"]):
                     with socket.socket(fileno=os.dup(connection.fd)) as end, suppress(OSError):
                         end.shutdown(socket.SHUT_RDWR)
+
+
+def cutting_callback(rank: int, moments: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Settings of a callback that cuts a rank's connections at some moments."""
+    options = {"rank": rank, "moments": list(moments)}
+    return {"callbacks": ["cutting:Cutting"], "callbacks_options": [options]}

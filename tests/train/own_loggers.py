@@ -1,4 +1,4 @@
-"""Loggers for tests: one records its calls and may sleep, another fails. This file has no tests."""
+"""Loggers for tests: one records its calls and may wait, another fails. This file has no tests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 
 class Witness:
-    """Writes every call to a file. It can sleep after an epoch of a run that was not resumed."""
+    """Writes every call to a file. After an epoch of a run that was not resumed it can wait until a
+    file ``go-on`` is in the run's folder."""
 
-    def __init__(self, *, run_dir: Path, sleep_after: int = -1) -> None:
-        self._file = run_dir / "witness.jsonl"
-        self._sleep_after = sleep_after
+    def __init__(self, *, run_dir: Path, wait_after: int = -1) -> None:
+        self._file, self._go_on = run_dir / "witness.jsonl", run_dir / "go-on"
+        self._wait_after = wait_after
 
     def _say(self, *values: Any) -> None:
         with self._file.open("a") as file:
@@ -27,8 +28,9 @@ class Witness:
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         self._say("epoch", record["epoch"], record["val"])
-        if record["epoch"] == self._sleep_after and not self._is_resumed:
-            time.sleep(600)
+        if record["epoch"] == self._wait_after and not self._is_resumed:
+            while not self._go_on.exists():
+                time.sleep(0.02)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self._say("finish", summary["scores"]["test"][summary["metric"]])

@@ -106,18 +106,6 @@ def test_a_run_prints_a_line_per_epoch(reference: Any) -> None:
     assert "\x1b" not in reference.stdout
 
 
-def test_the_launch_script_trains_the_same_run(reference: Any, runs: Any) -> None:
-    """With the same seed, losses and model have the same bits."""
-    config = runs.config("by-script")
-    script = REPOSITORY / "scripts" / "launch_local.sh"
-    run = runs.start([str(script), str(config), "--train.seed", "0"], "by-script")
-    assert run.finish() == 0, run.stdout + run.stderr
-    run.assert_nothing_remains()
-    assert run.losses() == reference.losses()
-    best = "best.safetensors"
-    assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
-
-
 def test_a_finished_run_is_not_overwritten(
     reference: Any, runs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

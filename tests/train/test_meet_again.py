@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +11,17 @@ import pytest
 from hopper import divide_graph
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
-from tests.conftest import free_ports
 from tests.rank_pool import RankPool
 from tests.train.conftest import Runs
+from tests.train.cutting import cutting_callback
 
 BEST = "best.safetensors"
-# Epoch and iteration: within an epoch, the last one of an epoch of papers, and a first one.
-MOMENTS = ([0, 3], [1, 4], [2, 0])
+# Epoch and iteration: within an epoch, and a first one.
+MOMENTS = ([0, 3], [2, 0])
 ON_DISK = (
     *("--model.name=rgcn", "--learnable.storage=mmap"),
     *("--cache.policy=benefit", "--cache.size=30%", "--cache.decline=false"),
 )
-
-
-def cutting_callback(rank: int, moments: Sequence[Sequence[int]] = MOMENTS) -> dict[str, Any]:
-    """Settings of a callback that cuts a rank's connections at some moments."""
-    options = {"rank": rank, "moments": list(moments)}
-    return {"callbacks": ["cutting:Cutting"], "callbacks_options": [options]}
 
 
 def assert_same_training(run: Any, uncut: Any) -> None:
@@ -42,18 +33,17 @@ def assert_same_training(run: Any, uncut: Any) -> None:
 
 
 def test_no_iteration_is_lost(runs: Any, reference: Any) -> None:
-    run = runs.train("cut", checkpoint_every=7, **cutting_callback(1))
+    run = runs.train("cut", checkpoint_every=7, **cutting_callback(1, MOMENTS))
     assert_same_training(run, reference)
     messages = [line for line in run.stderr.splitlines() if "meet again" in line]
-    assert [line[-19:] for line in messages] == [
-        f"reconnection {count} of 3" for count in (1, 2, 3)
-    ]
+    assert [line[-19:] for line in messages] == [f"reconnection {count} of 3" for count in (1, 2)]
     # The fourth iteration is finished by all ranks or by none.
     assert re.search("after iteration [34]:", messages[0])
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"), [("zero_hop", ON_DISK), ("raf", ("--model.name=rgcn",))]
+    ("engine", "words", "moment"),
+    [("zero_hop", ON_DISK, [1, 4]), ("raf", ("--model.name=rgcn",), [0, 3])],
 )
 def test_learnable_rows_are_restored_to_the_same_iteration(
     papers: GraphDirectory,
@@ -61,6 +51,7 @@ def test_learnable_rows_are_restored_to_the_same_iteration(
     rank_pool: RankPool,
     engine: str,
     words: tuple[str, ...],
+    moment: list[int],
 ) -> None:
     if engine == "raf":
         divide_graph(papers, tmp_path / "parts", 2, "meta", layers=2)
@@ -69,35 +60,18 @@ def test_learnable_rows_are_restored_to_the_same_iteration(
     runs = Runs(tmp_path / "parts", tmp_path, rank_pool)
     try:
         options: dict[str, Any] = {"engine": engine, "epochs": 3}
-        run = runs.train("cut", *words, **options, checkpoint_every=3, **cutting_callback(0))
+        run = runs.train(
+            "cut", *words, **options, **cutting_callback(0, [moment]), checkpoint_every=3
+        )
         uncut = runs.train_to_end("never cut", *words, **options)
         assert_same_training(run, uncut)
-        assert "reconnection 3 of 3" in run.stderr
+        assert "reconnection 1 of 3" in run.stderr
     finally:
         runs.kill()
 
 
-def test_ranks_meet_again_at_a_store_that_one_of_them_holds(
-    runs: Any,
-    reference: Any,
-    partitioned: Path,
-    serve_partitions: Callable[[Path, int], list[str]],
-) -> None:
-    """With torchrun on several machines a rank holds the store, otherwise the launcher does."""
-    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
-    config = runs.config("cut under torchrun", **cutting_callback(1, MOMENTS[:1]))
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static", *meeting),
-        *("--nproc-per-node", "2", "-m", "hopper.train", str(config)),
-        *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
-    ]
-    run = runs.start(command, "cut under torchrun")
-    assert_same_training(run, reference)
-    assert "reconnection 1 of 3" in run.stderr
-
-
 def test_more_cuts_than_reconnects_end_the_run(runs: Any) -> None:
-    run = runs.train("cut too often", "--cluster.reconnects=1", **cutting_callback(0))
+    run = runs.train("cut too often", "--cluster.reconnects=1", **cutting_callback(0, MOMENTS))
     assert run.finish() == 1
     assert "reconnection 1 of 1" in run.stderr
     assert re.search("^error: .*lost another rank: ", run.stderr, re.MULTILINE)

@@ -1,6 +1,7 @@
 """A run on one machine is closed to the network, and no process of it outlives its launcher.
 
-The tests inspect the running processes: their sockets, and what they and their libraries unpickle.
+The tests inspect the running processes: their sockets, their secrets, and what they and their
+libraries unpickle.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ from typing import Any
 import psutil
 import pytest
 
+from hopper.config import make_config
+from hopper.errors import ConfigError
+from hopper.train.security import check_security
+from tests.cache_server.test_security import issue
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT = 60.0
+TOKEN = "nobody-else-knows-this-0123456789"
 
 # Python runs a module of this name when it starts.
 AUDIT = """
@@ -45,53 +52,36 @@ sys.addaudithook(note)
 """
 
 
+@pytest.fixture
+def cluster_keys(tmp_path: Path) -> dict[str, str]:
+    """Keys of ``[cluster]`` that name certificates and a token."""
+    issue(tmp_path, "own")
+    (tmp_path / "token").write_text(TOKEN)
+    files = {f"tls_{name}": f"own-{name}.pem" for name in ("ca", "certificate", "key")}
+    return {key: str(tmp_path / file) for key, file in (files | {"token_file": "token"}).items()}
+
+
 def is_loopback(address: str) -> bool:
     ip = ipaddress.ip_address(address)
     # gloo's sockets are of IPv6, bound to an address of IPv4.
     return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
-def launch_commands(runs: Any, name: str, **train: Any) -> dict[str, list[str]]:
-    """The two commands that start a run on this machine."""
-    config = str(runs.config(name, **train))
-    script = str(REPOSITORY / "scripts" / "launch_local.sh")
-    return {
-        "hopper": [sys.executable, "-m", "hopper.cli", "train", config],
-        "script": [script, config],
-    }
-
-
 @pytest.mark.parametrize("way", ["hopper", "script"])
-def test_nothing_of_a_run_can_be_reached_from_another_host(runs: Any, way: str) -> None:
-    name = f"reach-{way}"
-    command = launch_commands(runs, name, epochs=1_000_000, evaluate_every=0)[way]
-    run = runs.start(command, name)
-    run.await_epochs(1)
-    processes = run.family()
-    assert {process.pid for process in run.members()} <= {process.pid for process in processes}
-    listening = set()
-    for process in processes:
-        # The script's shell looks at its children between short sleeps, which are processes too.
-        with suppress(psutil.NoSuchProcess):
-            connections = process.net_connections("inet")
-            listeners = (
-                connection for connection in connections if connection.status == psutil.CONN_LISTEN
-            )
-            listening.update((process.pid, connection.laddr) for connection in listeners)
-    # Two feature servers, the store, and what two ranks reach each other by.
-    assert len({pid for pid, _ in listening}) >= 5
-    outside = [(pid, address) for pid, address in listening if not is_loopback(address.ip)]
-    assert not outside
-    run.process.send_signal(signal.SIGTERM)
-    assert run.finish() != 0
-    run.assert_nothing_remains(limit=5.0)
-
-
-@pytest.mark.parametrize("way", ["hopper", "script"])
-def test_a_run_unpickles_nothing_and_imports_nothing_from_its_folder(
-    runs: Any, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_is_closed_and_runs_no_foreign_code(
+    runs: Any,
+    reference: Any,
+    way: str,
+    cluster_keys: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Launcher, torchrun's agent, servers and ranks are audited from start to end."""
+    """Nothing can be reached from another host, nothing is unpickled, nothing is imported from the
+    folder. With the same seed, losses and model have the same bits.
+
+    Launcher, torchrun's agent, servers and ranks are audited from start to end. What ``hopper
+    train`` starts uses certificates and a token, which stays secret.
+    """
     audit, folder = tmp_path / "audit", tmp_path / "folder"
     audit.mkdir()
     folder.mkdir()
@@ -109,13 +99,41 @@ def test_a_run_unpickles_nothing_and_imports_nothing_from_its_folder(
     # A folder that others may write to, with modules that every process of a run imports.
     for module in ("grpc", "torch", "hopper", "cache_server"):
         (folder / f"{module}.py").write_text("raise SystemExit('imported from the folder')")
-    name = f"becomes-code-{way}"
-    command = launch_commands(runs, name, epochs=1)[way]
+    waiting = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"wait_after": 0}]}
+    config = str(runs.config(f"closed-{way}", **waiting))
     if way == "hopper":
-        command = [str(Path(sys.executable).with_name("hopper")), *command[3:]]
-    run = runs.start(command, name, folder=folder)
-    assert run.finish() == 0, run.stderr
+        keys = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
+        command = [str(Path(sys.executable).with_name("hopper")), "train", config, *keys]
+    else:
+        command = [str(REPOSITORY / "scripts" / "launch_local.sh"), config, "--train.seed", "0"]
+    run = runs.start(command, f"closed-{way}", folder=folder)
+    run.await_epochs(1)
+    processes = run.family()
+    assert {process.pid for process in run.members()} <= {process.pid for process in processes}
+    listening, visible = set(), ""
+    for process in processes:
+        # The script's shell looks at its children between short sleeps, which are processes too.
+        with suppress(psutil.NoSuchProcess):
+            visible += " ".join([*process.cmdline(), *process.environ().values()])
+            listening.update(
+                (process.pid, connection.laddr)
+                for connection in process.net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN
+            )
+    (run.run_dir / "go-on").touch()
+    # Two feature servers, the store, and what two ranks reach each other by.
+    assert len({pid for pid, _ in listening}) >= 5
+    assert [address for _, address in listening if not is_loopback(address.ip)] == []
+    assert run.finish() == 0, run.stdout + run.stderr
+    run.assert_nothing_remains()
     assert not log.exists(), log.read_text()
+    assert run.losses() == reference.losses()
+    best = "best.safetensors"
+    assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
+    files = [path.read_bytes() for path in run.run_dir.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert TOKEN not in visible + run.stdout + run.stderr
+    assert not any(TOKEN.encode() in content for content in files)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +164,7 @@ def test_a_child_whose_parent_has_ended_ends_at_once(words: list[str]) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
     """It is killed while its servers and ranks start."""
-    name = f"orphans-{seconds}"
-    command = launch_commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
-    run = runs.start(command, name)
+    run = runs.train(f"orphans-{seconds}", epochs=1_000_000, evaluate_every=0)
     run.await_condition(lambda: bool(run.members()), "a feature server")
     time.sleep(seconds)
     run.process.kill()
@@ -167,23 +183,39 @@ MOMENTS: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_ctrl_c_ends_a_run_with_one_line(runs: Any, moment: str) -> None:
-    """A terminal sends the signal to all processes in the foreground."""
-    name = f"ctrl-c-{moment.replace(' ', '-')}"
-    command = launch_commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
+def test_an_interrupted_run_ends_with_one_line(runs: Any, moment: str) -> None:
+    """A terminal sends SIGINT to all processes in the foreground. While servers start, the launcher
+    alone gets SIGTERM, as from a scheduler."""
+    name = f"interrupted-{moment.replace(' ', '-')}"
+    command = [*runs.hopper, "train", str(runs.config(name, epochs=1_000_000, evaluate_every=0))]
     run = runs.start(command, name, start_new_session=True)
     run.await_condition(lambda: MOMENTS[moment](run), moment)
-    os.killpg(run.process.pid, signal.SIGINT)
-    assert run.finish() == 130, run.stderr
+    if moment == "starting servers":
+        run.process.terminate()
+        code, signal_name = 143, "SIGTERM"
+    else:
+        os.killpg(run.process.pid, signal.SIGINT)
+        code, signal_name = 130, "SIGINT"
+    assert run.finish() == code, run.stderr
     run.assert_nothing_remains()
-    assert run.stderr in ("interrupted\n", "error: ended by SIGINT; ranks and servers were ended\n")
+    ended = f"error: ended by {signal_name}; ranks and servers were ended\n"
+    assert run.stderr in (("interrupted\n", ended) if moment == "importing" else (ended,))
 
 
-def test_sigterm_during_the_start_ends_servers_and_launcher(runs: Any) -> None:
-    name = "told-to-end-at-start"
-    run = runs.train(name, epochs=1_000_000, evaluate_every=0)
-    run.await_condition(lambda: MOMENTS["starting servers"](run), "a server")
-    run.process.terminate()
-    assert run.finish() == 143
-    run.assert_nothing_remains()
-    assert run.stderr == "error: ended by SIGTERM; ranks and servers were ended\n"
+def test_nothing_starts_with_files_that_cannot_be_used(
+    runs: Any, cluster_keys: dict[str, str]
+) -> None:
+    Path(cluster_keys["tls_key"]).write_text("")
+    words = [word for key, value in cluster_keys.items() for word in (f"--cluster.{key}", value)]
+    run = runs.try_to_train("unusable", *words)
+    assert run.code == 1
+    assert run.stderr.startswith("error: cluster.tls_certificate, tls_key: ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_servers_on_other_machines_need_certificates() -> None:
+    values: dict[str, Any] = {"data": {"partitioned": "parts"}}
+    cluster = {"servers": ["127.0.0.1:1", "192.0.2.7:1"]}
+    with pytest.raises(ConfigError, match=r"^cluster\.insecure: talking to 192\.0\.2\.7:1"):
+        check_security(make_config(values | {"cluster": cluster}))
+    check_security(make_config(values | {"cluster": {**cluster, "insecure": True}}))

@@ -99,7 +99,7 @@ def test_an_interrupted_run_from_a_database_computes_the_same_bits(
         *("--data.features", '{item = "sqlite_features:SqliteFeatures"}'),
         *("--data.features_options", options),
     )
-    logging = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"sleep_after": 1}]}
+    logging = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"wait_after": 1}]}
     run = runs.train("own-interrupted", *data, **PLUG_INS, **logging)
     run.await_condition(
         lambda: (run.run_dir / "witness.jsonl").exists() and len(read_calls(run)) == 3, "two epochs"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+import hopper
+from tests.cache_server.test_metrics import scrape
 from tests.conftest import free_ports
+from tests.train.cutting import cutting_callback
 
 # The first process that is to be rank 1 is killed when it starts; its id stays in a file.
 LOSE_RANK_1 = """
@@ -22,7 +23,6 @@ if os.environ["RANK"] == "1" and not os.path.exists({file!r}):
 """
 
 
-@pytest.mark.parametrize("rendezvous", ["loopback", "static"])
 def test_a_run_that_torchrun_restarts_computes_the_same_bits(
     runs: Any,
     reference: Any,
@@ -30,63 +30,75 @@ def test_a_run_that_torchrun_restarts_computes_the_same_bits(
     serve_partitions: Callable[[Path, int], list[str]],
     as_ranks_start: Callable[[str], None],
     tmp_path: Path,
-    rendezvous: str,
 ) -> None:
-    """One rank is killed in each of two attempts. The first dies before there is a checkpoint, so
-    ``train.resume = "auto"`` begins anew once and resumes once."""
+    """A rank is killed before there is a checkpoint, so ``train.resume = "auto"`` begins anew. Then
+    its connections are cut, and ranks meet again at a store that one of them holds. Then another
+    rank is killed, and the run is resumed. No launcher wrote the configuration."""
     as_ranks_start(LOSE_RANK_1.format(file=str(tmp_path / "lost")))
-    name = f"restarted-{rendezvous}"
-    config = runs.config(name, checkpoint_every=4, resume="auto")
-    words = ["--rdzv-backend", rendezvous]
-    if rendezvous == "static":
-        words += ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
+    cut = cutting_callback(1, [[0, 3]])
+    config = runs.config("restarted", checkpoint_every=4, resume="auto", **cut)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", *words, "--nproc-per-node", "2"),
-        *("--max-restarts", "2", "-m", "hopper.train", str(config)),
+        *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static"),
+        *("--master-addr", "127.0.0.1", "--master-port", str(free_ports())),
+        *("--nproc-per-node", "2", "--max-restarts", "2", "-m", "hopper.train", str(config)),
         *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
     ]
-    run = runs.start(command, name)
+    run = runs.start(command, "restarted")
     run.await_condition(
         lambda: len(run.epochs()) >= 1 and len(run.ranks()) == 2, "an epoch of a second attempt"
     )
     assert (tmp_path / "lost").exists()
     run.ranks()[0].kill()
     assert run.finish() == 0, run.stderr
+    assert "reconnection 1 of 3" in run.stderr
     assert run.losses() == reference.losses()
     best = "best.safetensors"
     assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
     assert '"resumed"' in (run.run_dir / "spans" / "rank-0.jsonl").read_text()
+    result = hopper.RunResult.open(run.run_dir)
+    assert result.config.cluster.servers
+    assert result.load_model().state_dict()
 
 
 def test_hopper_train_restarts_after_losing_a_rank_and_a_server(
     runs: Any, reference: Any, as_ranks_start: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """The run loses a rank before there is a checkpoint, then a feature server. It reports both.
-    Losses and model are those of an undisturbed run."""
+    """The run loses a rank before there is a checkpoint, then a feature server. It reports both, as
+    lines of JSON, and its metrics tell the step that it resumed from. Losses and model are those of
+    an undisturbed run."""
     as_ranks_start(LOSE_RANK_1.format(file=str(tmp_path / "lost")))
-    run = runs.train("lost twice", "--restarts", "2", checkpoint_every=4)
+    port = free_ports(2)
+    run = runs.train(
+        *("lost twice", "--restarts", "2", "--cluster.metrics", f"127.0.0.1:{port}"),
+        *("--cluster.log_format", "json"),
+        checkpoint_every=4,
+        loggers=["own_loggers:Witness"],
+        loggers_options=[{"wait_after": 1}],
+    )
     run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint of a second start")
-    run.server(1).kill()
+    server = run.server(1)
+    server.kill()
+
+    def resumed_step() -> int:
+        with suppress(OSError):
+            return int(scrape(f"127.0.0.1:{port}").get(("hopper_rank_resumed_step", ()), 0))
+        return 0
+
+    run.await_condition(lambda: resumed_step() > 0, "a third start")
+    assert resumed_step() % 4 == 0
+    assert scrape(f"127.0.0.1:{port}")["hopper_rank_restarts", ()] == 2
+    (run.run_dir / "go-on").touch()
     assert run.finish() == 0, run.stderr
-    messages = [line for line in run.stderr.splitlines() if "restart" in line]
-    assert len(messages) == 2
-    assert messages[0].endswith("restart 1 of 2, from the beginning")
+    lines = [json.loads(line) for line in run.stderr.splitlines() if line.startswith("{")]
+    first, second = (line for line in lines if line["event"] == "restart")
+    assert (first["process"], first["restart"], first["of"]) == ("launcher", 1, 2)
+    assert first["text"].endswith("restart 1 of 2, from the beginning")
     pid = int((tmp_path / "lost").read_text())
-    assert f"rank 1 (pid {pid}) was killed by SIGKILL" in messages[0]
-    assert "feature server 1" in messages[1]
-    assert "restart 2 of 2, from step-" in messages[1]
+    assert f"rank 1 (pid {pid}) was killed by SIGKILL" in first["text"]
+    assert f"feature server 1 (pid {server.pid}, 127.0.0.1:" in second["text"]
+    assert "was killed by SIGKILL" in second["text"]
+    assert "restart 2 of 2, from step-" in second["text"]
     assert run.losses() == reference.losses()
     best = "best.safetensors"
     assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
-    run.assert_nothing_remains()
-
-
-def test_a_run_ended_by_a_signal_is_not_restarted(runs: Any) -> None:
-    """SIGTERM ends the launcher, even if restarts are left."""
-    run = runs.train("told to end", "--restarts", "9", checkpoint_every=4, epochs=500)
-    run.await_epochs(1)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.finish() != 0
-    assert "restart" not in run.stderr
-    assert "ended by SIGTERM" in run.stderr
     run.assert_nothing_remains()

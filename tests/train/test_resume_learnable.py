@@ -1,37 +1,25 @@
-"""Learnable rows on disk after a rank was killed: training resumes from the last checkpoint."""
+"""Learnable rows on disk: training resumes from a checkpoint, and caches are declined."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hopper.train.tensor_file import read_facts
+from hopper.train.checkpoint_files import CheckpointFiles
 
 RGCN = "--model.name=rgcn"
 MAPPED = (RGCN, "--learnable.storage=mmap", "--cache.policy=benefit", "--cache.size=30%")
 ON_DISK = (*MAPPED, "--cache.decline=false")
 
 
-def test_a_run_resumed_after_a_killed_rank_has_the_same_losses(typed_runs: Any) -> None:
-    options = {"engine": "zero_hop", "checkpoint_every": 3}
-    run = typed_runs.train("killed", *ON_DISK, epochs=10_000, **options)
-
-    def read_progress() -> dict[str, Any]:
-        checkpoint = run.checkpoint()
-        if checkpoint is None:
-            return {"epoch": 0}
-        copy = run.run_dir.with_name("copy")
-        copy.write_bytes(checkpoint[1])
-        return dict(read_facts(copy)["progress"])
-
-    run.await_condition(lambda: read_progress()["epoch"] >= 2, "checkpoint")
-    run.ranks()[1].kill()
-    assert run.finish() == 1
-    run.assert_nothing_remains()
-    assert "was killed by SIGKILL" in run.stderr
-    epochs = read_progress()["epoch"] + 2
-    resumed = typed_runs.train_to_end("killed", *ON_DISK, epochs=epochs, resume=True, **options)
-    in_memory = typed_runs.train_to_end("in memory", RGCN, epochs=epochs, engine="zero_hop")
-    assert len(in_memory.losses()) == epochs
+def test_a_resumed_run_has_the_losses_of_one_in_memory(typed_runs: Any) -> None:
+    """It goes on from a checkpoint in the middle of its third epoch of five iterations."""
+    options = {"engine": "zero_hop", "checkpoint_every": 12, "iterations_per_epoch": 5}
+    run = typed_runs.train_to_end("halted", *ON_DISK, epochs=3, **options)
+    CheckpointFiles(run.run_dir).forget_models_after(12)
+    (run.run_dir / "summary.json").unlink()
+    resumed = typed_runs.train_to_end("halted", *ON_DISK, epochs=4, resume=True, **options)
+    in_memory = typed_runs.train_to_end("in memory", RGCN, epochs=4, **options)
+    assert len(in_memory.losses()) == 4
     assert resumed.losses() == in_memory.losses()
     assert [epoch["val"] for epoch in resumed.epochs()] == [
         epoch["val"] for epoch in in_memory.epochs()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,6 @@ import hopper
 from hopper.graph.directory import GraphDirectory
 from hopper.train.results import main_score
 from hopper.train.tensor_file import read_tensors
-
-SCRIPT = """
-import json, sys
-import hopper
-
-values = json.loads(open(sys.argv[1]).read())
-result = hopper.train(values)
-print(json.dumps({"run_dir": str(result.run_dir), "summary": result.summary}))
-"""
 
 
 def accuracy(
@@ -49,18 +38,12 @@ def reference_result(reference: Any) -> hopper.RunResult:
     return hopper.RunResult.open(reference.run_dir)
 
 
-def test_training_from_python_is_the_same_run(reference: Any, runs: Any, tmp_path: Path) -> None:
+def test_training_from_python_is_the_same_run(reference: Any, runs: Any) -> None:
     """With the same seed, the losses have the same bits."""
-    config = runs.config("from-python")
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    run = runs.start([sys.executable, str(script), str(config)], "from-python")
-    assert run.finish() == 0, run.stdout + run.stderr
-    run.assert_nothing_remains()
-    result = json.loads(run.stdout.splitlines()[-1])
-    assert result["run_dir"] == str(run.run_dir)
-    assert result["summary"] == run.summary()
-    assert run.losses() == reference.losses()
+    result = hopper.train(json.loads(runs.config("from-python").read_text()))
+    assert result.run_dir == reference.run_dir.with_name("from-python")
+    assert [epoch.iteration_losses for epoch in result.epochs] == reference.losses()
+    assert hopper.RunResult.open(result.run_dir).summary == result.summary
 
 
 def test_a_result_shows_what_the_run_wrote(
@@ -137,22 +120,8 @@ def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
         hopper.RunResult.open(tmp_path)
 
 
-def test_without_evaluation_the_last_model_is_loaded(
-    runs: Any, partitioned: Path, serve_partitions: Callable[[Path, int], list[str]]
-) -> None:
-    """Torchrun started the ranks, so no launcher wrote their configuration."""
-    name = "never-scored"
-    config = runs.config(name, evaluate_every=0, epochs=1, checkpoint_every=9)
-    run = runs.start(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "loopback"),
-            *("--nproc-per-node", "2", "--no-python"),
-            *(sys.executable, "-m", "hopper.train", str(config)),
-            *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
-        ],
-        name,
-    )
-    assert run.finish() == 0, run.stdout + run.stderr
+def test_without_evaluation_the_last_model_is_loaded(runs: Any) -> None:
+    run = runs.train_to_end("never-scored", evaluate_every=0, epochs=1, checkpoint_every=9)
     result = hopper.RunResult.open(run.run_dir)
     assert (result.metrics, result.best_epoch) == ({"accuracy": {}}, None)
     assert result.config.train.evaluate_every == 0

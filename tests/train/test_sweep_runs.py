@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import hopper
 from hopper.bench.report import write_report
+from hopper.train.checkpoint_files import CheckpointFiles
+from hopper.train.results import SUMMARY_FILE
 from hopper.train.run_files import best_first
 
 LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
-CHECKPOINT_EVERY = 4
 
 
 def sweep_to_end(runs: Any, name: str, **train: Any) -> Any:
@@ -29,11 +29,6 @@ def sweep_to_end(runs: Any, name: str, **train: Any) -> Any:
 def trial_epochs(run: Any, trial: int) -> list[dict[str, Any]]:
     lines = (run.run_dir / f"trial-{trial}" / "epochs.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def read_progress(file: Path) -> list[dict[str, Any]]:
-    with safe_open(str(file), framework="numpy") as checkpoint:
-        return list(json.loads(checkpoint.metadata()["facts"])["progress"])
 
 
 @pytest.fixture(scope="module")
@@ -124,38 +119,21 @@ def test_spans_name_the_model_that_a_rank_trained(sweep_run: Any) -> None:
         assert visits == {(trial, (rank - trial) % 2) for trial in range(3)}
 
 
-def test_a_killed_sweep_resumes_with_the_same_bits(runs: Any) -> None:
-    config = runs.config("sweep-killed", epochs=10_000, checkpoint_every=CHECKPOINT_EVERY)
-    run = runs.start([*runs.hopper, "sweep", str(config), *LISTS], "sweep-killed")
-    copy, file = run.run_dir.with_name("sweep-checkpoint"), run.run_dir
-
-    def in_an_epoch() -> bool:
-        nonlocal file
-        checkpoint = run.checkpoint()
-        if checkpoint is None:
-            return False
-        file = checkpoint[0]
-        copy.write_bytes(checkpoint[1])
-        return read_progress(copy)[0]["epoch"] >= 1 and read_progress(copy)[0]["iteration"] > 0
-
-    run.await_condition(in_an_epoch, "checkpoint within an epoch")
-    run.process.kill()
-    run.process.wait()
-    run.assert_nothing_remains(limit=20.0)
-    run.go_back_to(file, copy.read_bytes())
-    epochs = read_progress(copy)[0]["epoch"] + 2
-
-    resumed = sweep_to_end(
-        runs, "sweep-killed", epochs=epochs, checkpoint_every=CHECKPOINT_EVERY, resume=True
-    )
-    uninterrupted = sweep_to_end(runs, "sweep-whole", epochs=epochs)
+def test_a_resumed_sweep_has_the_same_bits(sweep_run: Any, runs: Any) -> None:
+    # Of 11 iterations an epoch, in the third one.
+    train = {"checkpoint_every": 25}
+    whole = sweep_to_end(runs, "sweep-halted", **train)
+    before = {path: path.read_bytes() for path in whole.run_dir.glob("trial-*/best.safetensors")}
+    CheckpointFiles(whole.run_dir).forget_models_after(25)
+    (whole.run_dir / SUMMARY_FILE).unlink()
+    resumed = sweep_to_end(runs, "sweep-halted", **train, resume=True)
+    assert len(before) == 3
     for trial in range(3):
-        assert trial_epochs(resumed, trial) == trial_epochs(uninterrupted, trial)
-        assert len(trial_epochs(uninterrupted, trial)) == epochs
-        best = f"trial-{trial}/best.safetensors"
-        assert (resumed.run_dir / best).read_bytes() == (uninterrupted.run_dir / best).read_bytes()
-    assert resumed.summary()["trials"] == uninterrupted.summary()["trials"]
-    assert resumed.losses() == uninterrupted.losses()
+        assert trial_epochs(resumed, trial) == trial_epochs(sweep_run, trial)
+    assert resumed.summary()["trials"] == sweep_run.summary()["trials"]
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert resumed.losses() == sweep_run.losses()
+    assert '"resumed"' in (resumed.run_dir / "spans" / "rank-0.jsonl").read_text()
 
 
 def test_a_key_that_cannot_be_swept_is_refused_before_the_start(runs: Any, tmp_path: Path) -> None:
