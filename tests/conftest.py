@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache
@@ -23,23 +22,23 @@ import numpy as np
 import pytest
 import torch
 
+from cache_server.server import FeatureServer
+from cache_server.shard import Shard
 from hopper.bench import train_process
 from hopper.cli import main
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from tests.rank_pool import RankPool
+from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path
 
 TESTS = Path(__file__).resolve().parent
-START_SECONDS = 180
-EXAMPLES = TESTS.parent / "examples"
-ENGINE_TESTS, TRAIN_TESTS = TESTS / "engines", TESTS / "train"
 
 # A shell starts what runs in its background with Ctrl-C ignored, nohup with SIGHUP, and so would
 # every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-sys.path += map(str, (EXAMPLES, ENGINE_TESTS, TRAIN_TESTS, TESTS))
+sys.path += map(str, (*PLUG_IN_FOLDERS, TESTS))
 
 # Other workers need the cores that a second thread would wait on. What several threads compute has
 # tests that ask for them.
@@ -147,65 +146,28 @@ def serve_partitions(
 ) -> Iterator[Callable[..., list[str]]]:
     """Start the feature servers of a partitioned directory; returns their addresses.
 
-    All servers of a module start together and end together with it. Ending those of a whole session
-    one by one would take a quarter of a minute. Tests of a module that ask for the same directory
-    share its servers.
+    Servers with options of the command are processes of their own. Others, dozens of a module, run
+    in the tests' process. Tests that ask for the same directory share its servers.
     """
-    running: list[_Server] = []
+    processes = Servers(tmp_path_factory.mktemp("servers"))
+    running: list[FeatureServer] = []
 
     @cache
     def start(partitioned: Path, servers: int, *options: str) -> tuple[str, ...]:
-        folder = tmp_path_factory.mktemp("servers")
-        started = [_Server(partitioned, index, folder, *options) for index in range(servers)]
-        running.extend(started)
-        return tuple(server.address() for server in started)
+        if options:
+            started = [processes.start(partitioned, index, *options) for index in range(servers)]
+            return tuple(server.address for server in started)
+        shards = [Shard.open(Path(partitioned, f"server-{index}")) for index in range(servers)]
+        here = [FeatureServer(shard, "127.0.0.1:0") for shard in shards]
+        for server in here:
+            server.start()
+        running.extend(here)
+        return tuple(server.address for server in here)
 
     yield lambda *arguments: list(start(*arguments))
-    for server in running:
-        server.terminate()
-    codes = [server.wait() for server in running]
-    assert not any(codes), codes
-
-
-def own_path(*more: Path) -> str:
-    """``PYTHONPATH`` of processes that import plug-ins of examples, tests and more folders."""
-    folders = map(str, (*more, EXAMPLES, ENGINE_TESTS, TRAIN_TESTS, TESTS.parent))
-    # An empty entry would be the working folder.
-    return os.pathsep.join(filter(None, (*folders, os.environ.get("PYTHONPATH"))))
-
-
-class _Server:
-    """A feature server in a process of its own."""
-
-    def __init__(self, partitioned: Path, index: int, folder: Path, *options: str) -> None:
-        self._port_file = folder / f"{index}.json"
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "cache_server", str(partitioned), "--server", str(index)),
-                *("--listen", "127.0.0.1:0", "--port-file", str(self._port_file)),
-                *("--die-with-parent", str(os.getpid())),
-                *options,
-            ],
-            stdout=subprocess.DEVNULL,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
-        )
-
-    def address(self) -> str:
-        """Wait until the server answers; returns its address."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self._port_file.exists():
-            assert self._process.poll() is None, "the feature server ended before it served"
-            assert time.monotonic() < deadline, "the feature server did not start in time"
-            time.sleep(0.02)
-        return str(json.loads(self._port_file.read_text())["address"])
-
-    def terminate(self) -> None:
-        """Ask the server to end."""
-        self._process.terminate()
-
-    def wait(self) -> int:
-        """Wait for the server's end; returns its exit code."""
-        return self._process.wait(30)
+    for feature_server in running:
+        assert feature_server.stop(1.0)
+    processes.stop()
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from tests import rank_pool as pool_module
-from tests.conftest import free_ports, own_path
+from tests.conftest import free_ports
 from tests.rank_pool import STANDING_RANK, RankPool
+from tests.server_processes import own_path
 
 # Leaves all that a job can change; the number in ``own`` differs from job to job.
 CHANGES = """

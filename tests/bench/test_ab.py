@@ -26,8 +26,7 @@ from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
-
-from ..conftest import ENGINE_TESTS, own_path
+from tests.server_processes import REPOSITORY, own_path
 
 ENGINES = ("model_centric", "hop", "zero_hop")
 PNG = b"\x89PNG\r\n"
@@ -161,7 +160,7 @@ def test_a_wrong_engine_makes_speed_ups_refused(
     most: float,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", own_path())
-    monkeypatch.syspath_prepend(ENGINE_TESTS)
+    monkeypatch.syspath_prepend(REPOSITORY / "tests" / "engines")
     monkeypatch.setenv("COLUMNS", "200")
     wrong = f'faulty_engines:FaultyZeroHop:train.engine_options={{fault="{fault}"}}'
     words = ["bench", "ab", str(config_file), "--engines", f"model_centric,{wrong}"]

@@ -29,8 +29,9 @@ from hopper.bench.train_process import train_in_process
 from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded
 from hopper.partition import partition_graph
+from tests.server_processes import own_path
 
-from ..conftest import make_community_graph, own_path
+from ..conftest import make_community_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENDLESS = ["--train.epochs", "1000000", "--train.evaluate_every", "0"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +14,8 @@ from numpy.typing import NDArray
 
 from cache_server.client import FeatureClient
 from cache_server.manifest import TableSpec, write_manifest
+from tests.server_processes import RunningServer, Servers
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 OFFSETS = {"paper": [0, 40, 90, 150], "author": [0, 30, 30, 55]}
 DIMS = {"paper": (5, "float32"), "author": (3, "float16")}
 
@@ -71,67 +67,7 @@ def partitioned(tmp_path_factory: pytest.TempPathFactory) -> Partitioned:
     return Partitioned(path, rows)
 
 
-@dataclass
-class RunningServer:
-    """A server process and the address it reported."""
-
-    process: subprocess.Popen[str]
-    address: str
-    line: str = field(default="")
-    metrics: str = field(default="")
-
-    def stop(self, limit: float = 15.0) -> int:
-        """Send SIGTERM; returns the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(limit)
-
-
 Start = Callable[..., RunningServer]
-
-
-class Servers:
-    """Starts server processes; :meth:`stop` checks that each that still runs ends with status 0."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._running: list[RunningServer] = []
-
-    def start(
-        self, directory: Path, server: int, *options: str, listen: str = "127.0.0.1:0"
-    ) -> RunningServer:
-        port_file = self._folder / f"port-{len(self._running)}.json"
-        command = [sys.executable, "-m", "cache_server", str(directory), "--server", str(server)]
-        command += ["--listen", listen, "--port-file", str(port_file), *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
-        assert process.stdout is not None
-        started = RunningServer(process, "", process.stdout.readline())
-        self._running.append(started)
-        content = json.loads(port_file.read_text())
-        started.metrics = content.pop("metrics", "")
-        assert content == {"server": server, "address": content["address"], "pid": process.pid}
-        started.address = content["address"]
-        return started
-
-    def forget(self, killed: list[RunningServer]) -> None:
-        """Do not check the exit status of servers that a test killed."""
-        for server in killed:
-            assert server.process.stdout is not None
-            server.process.stdout.close()
-            self._running.remove(server)
-
-    def stop(self) -> None:
-        statuses = []
-        for server in self._running:
-            if server.process.poll() is None:
-                server.process.send_signal(signal.SIGCONT)
-                try:
-                    statuses.append(server.stop())
-                except subprocess.TimeoutExpired:
-                    server.process.kill()
-                    statuses.append(server.process.wait(5))
-            assert server.process.stdout is not None
-            server.process.stdout.close()
-        assert not any(statuses), statuses
 
 
 @pytest.fixture

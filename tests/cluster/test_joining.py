@@ -28,7 +28,8 @@ from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.rank_network import VARIABLE, Interface, Way, choose_interface
 from tests.bench.test_emulated_hosts import build_or_skip
-from tests.conftest import free_ports, own_path
+from tests.conftest import free_ports
+from tests.server_processes import own_path
 
 JOIN_RANK = Path(__file__).with_name("join_rank.py")
 HOSTS, LIMIT, MASTER = 3, 180.0, "node0"

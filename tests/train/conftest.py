@@ -24,8 +24,8 @@ from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
-from tests.conftest import own_path
 from tests.rank_pool import RankPool
+from tests.server_processes import own_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERVERS = 2

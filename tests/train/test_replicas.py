@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cache_server.conftest import Servers
+from tests.server_processes import Servers
 
 
 def test_a_run_with_lost_servers_has_the_same_losses(
