@@ -23,8 +23,12 @@ from typing import IO, Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from cache_server.server import FeatureServer
+from cache_server.shard import Shard
+from hopper.config import Config
 from hopper.scratch import scratch_folder
 from hopper.train import launch
+from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.parent import DIE_WITH_PARENT
 from hopper.train.rank_failures import read_failure
 from hopper.train.rank_processes import Machine, RanksFailed
@@ -153,9 +157,11 @@ class RankPool:
 
     @contextmanager
     def launching(self) -> Iterator[None]:
-        """While the context lasts, ranks that this process launches are those of the pool."""
+        """While the context lasts, ranks that this process launches are those of the pool, and
+        feature servers run in this process."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "run_ranks", self._run_launched)
+            patch.setattr(launch, "feature_servers", servers_in_this_process)
             # Of the processes that are started beside the ranks.
             patch.setenv("OMP_NUM_THREADS", "1")
             patch.setenv("PYTHONPATH", self._path())
@@ -190,3 +196,28 @@ class RankPool:
             ]
             if failures:
                 raise RanksFailed([read_failure(f.local_rank, f) for f in failures])
+
+
+@contextmanager
+def servers_in_this_process(
+    config: Config, run_dir: Path, places: Sequence[Place]
+) -> Iterator[FeatureServers]:
+    """Stand for :func:`hopper.train.feature_servers.feature_servers`.
+
+    Servers that need options of their command are processes, as a user's.
+    """
+    cluster = config.cluster
+    options = cluster.server_metrics, cluster.tls_certificate, cluster.token_file
+    if any(options) or cluster.servers or config.data.features:
+        with feature_servers(config, run_dir, places) as servers:
+            yield servers
+        return
+    folders = [Path(config.data.partitioned, f"server-{index}") for index, _ in enumerate(places)]
+    running = [FeatureServer(Shard.open(folder), "127.0.0.1:0") for folder in folders]
+    for server in running:
+        server.start()
+    try:
+        yield FeatureServers([], [server.address for server in running])
+    finally:
+        for server in running:
+            server.stop(1.0)
