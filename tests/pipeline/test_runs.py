@@ -53,6 +53,8 @@ TYPED: dict[str, dict[str, Any]] = {
     "zero_hop": {"train": {"engine": "zero_hop"}},
     "cooperative": {"train": {"engine": "cooperative"}},
 }
+# Those that plan, read or end in a way of their own have the narrow pipeline too.
+NARROW = ("hop, adaptive", "trials apart", "cooperative, early end", "a cache", "raf")
 # So many that plans reach into the next epoch, and rows are kept for several of them.
 ITERATIONS = 5
 # What clocks decide may differ from run to run, and with it what is read.
@@ -84,8 +86,13 @@ def compare(
     make_case: Callable[[str, str], dict[str, Any]],
     kinds: Any,
 ) -> None:
-    """Train every kind with every pipeline, and compare them epoch by epoch."""
-    names = [(kind, pipeline) for kind in kinds for pipeline in PIPELINES]
+    """Train every kind with every pipeline that it is to have, and compare them by epoch."""
+    names = [
+        (kind, pipeline)
+        for kind in kinds
+        for pipeline in PIPELINES
+        if pipeline != "narrow" or kind in NARROW
+    ]
     configs = [make_case(kind, pipeline) for kind, pipeline in names]
     trained = train_cases(configs, 2, folder / "ranks")
     results = {}
@@ -100,10 +107,9 @@ def compare(
         results[name] = {"losses": result["losses"]} | {
             key: [line.get(key) for line in lines] for key in keys
         }
-    for kind in kinds:
-        for pipeline in PIPELINES:
-            for key, values in results[kind, "off"].items():
-                assert results[kind, pipeline][key] == values, (kind, pipeline, key)
+    for kind, pipeline in names:
+        for key, values in results[kind, "off"].items():
+            assert results[kind, pipeline][key] == values, (kind, pipeline, key)
 
 
 @pytest.fixture(scope="module")
