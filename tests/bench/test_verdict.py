@@ -49,4 +49,5 @@ def test_a_shown_difference_goes_before_a_larger_one_that_is_not_shown() -> None
     )
     assert most_telling({"a": unsure, "b": shown, "c": slower}) == "b"
     assert most_telling({"a": unsure, "c": slower}) == "a"
+    assert most_telling({"a": Ratio(0.4, 0.1, 1.6, 5), "c": slower}) == "a"
     assert most_telling({"c": slower, "d": Ratio(0.7, 0.6, 0.8, 5)}) == "d"
