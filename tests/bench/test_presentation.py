@@ -141,6 +141,10 @@ def test_a_result_has_a_line_for_every_entry_that_holds_others() -> None:
 
 
 def test_machine_versions_and_commit_are_recorded() -> None:
+    models = [
+        line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    assert not models or models[0].endswith(f": {machine()['cpu']}")
     facts = machine()
     assert facts["cores"] >= 1
     assert facts["memory_gib"] > 0
