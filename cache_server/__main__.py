@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from cache_server.defaults import (
+from cache_server.errors import CacheServerError
+from cache_server.events import events
+from cache_server.limits import (
     DEFAULT_DRAIN_SECONDS,
     DEFAULT_SEND_SECONDS,
     DEFAULT_THREADS,
     IDS_PER_REQUEST,
+    parse_size,
 )
-from cache_server.errors import CacheServerError
-from cache_server.events import events
-from cache_server.size import parse_size
 
 SECURITY_OPTIONS: Final = {
     "tls-ca": "PEM certificates of the authorities that must have signed clients' certificates",
@@ -24,7 +24,7 @@ SECURITY_OPTIONS: Final = {
     "tls-key": "PEM key of that certificate",
     "token-file": "file with the token that every request must carry",
 }
-"""Options that name files. A file that changes is read again."""
+"""options that name files"""
 
 
 def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
@@ -42,102 +42,72 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
     parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
     parser.add_argument("--server", type=int, required=True, metavar="I", help="index, from 0")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
-    _add_process(parser)
-    _add_limits(parser)
-    _add_sources(parser)
-    _add_messages(parser)
-    _add_security(parser)
-    return parser
-
-
-def _add_process(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a process that another one starts and stops."""
-    parser.add_argument("--port-file", type=Path, help="JSON with the bound address, once serving")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--port-file", type=Path, help="JSON with the bound address, once serving")
+    add(
         "--die-with-parent",
         type=_positive,
         metavar="PID",
         help="stop when process PID ends, which must have started this one",
     )
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add the options that bound requests and replies."""
-    parser.add_argument(
-        "--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once"
-    )
-    parser.add_argument(
+    add("--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once")
+    add(
         "--drain",
         type=_seconds,
         default=DEFAULT_DRAIN_SECONDS,
         metavar="SECONDS",
         help="how long running requests may take after SIGTERM",
     )
-    parser.add_argument(
+    add(
         "--send-timeout",
         type=_seconds,
         default=DEFAULT_SEND_SECONDS,
         metavar="SECONDS",
         help="how long a client may leave a chunk of about 1 MiB unread before its reply is ended",
     )
-    parser.add_argument(
+    add(
         "--ids-per-request",
         type=_positive,
         default=IDS_PER_REQUEST,
         help="most ids that one request may ask for",
     )
-    parser.add_argument(
+    add(
         "--memory-in-flight",
         type=_size,
         metavar="SIZE",
         help="memory for running replies and waiting requests; calls beyond it are refused and may "
         "be repeated (default 1G, or a quarter of the available memory if that is less)",
     )
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add the options of classes that provide features."""
-    parser.add_argument(
+    add(
         "--features",
         action="append",
         default=[],
         metavar="TYPE=package.module:Class",
         help="class that provides the features of a node type instead of a file; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--features-options",
         action="append",
         default=[],
         metavar="TYPE={JSON}",
         help="keywords for the constructor of that class",
     )
-
-
-def _add_messages(parser: argparse.ArgumentParser) -> None:
-    """Add the options of messages and metrics."""
-    parser.add_argument(
+    add(
         "--log-format",
         choices=("text", "json"),
         default="text",
         help="form of messages on stderr: text for warnings, json for all events, one a line",
     )
-    parser.add_argument(
+    add(
         "--metrics",
         default="",
         metavar="HOST:PORT",
         help="where Prometheus reads metrics; port 0: any free one",
     )
-
-
-def _add_security(parser: argparse.ArgumentParser) -> None:
-    """Add the options of TLS and of the token."""
     for key, text in SECURITY_OPTIONS.items():
-        parser.add_argument(f"--{key}", metavar="FILE", default="", help=text)
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="listen beyond this machine's loopback without TLS",
-    )
+        add(f"--{key}", metavar="FILE", default="", help=text)
+    add("--insecure", action="store_true", help="listen beyond this machine's loopback without TLS")
+    return parser
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,9 +123,9 @@ def main(argv: list[str] | None = None) -> int:
 def serve_with(options: argparse.Namespace) -> int:
     """Run a server with parsed options, and return the exit status as :func:`main` does."""
     # These take a second to import, and --help needs none of them.
-    from cache_server.row_source import parse_requests
     from cache_server.security import Security
-    from cache_server.server import serve
+    from cache_server.service.server import serve
+    from cache_server.store.row_source import parse_requests
 
     events.set_format(options.log_format, process="server", server=options.server)
     try:

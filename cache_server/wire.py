@@ -22,7 +22,12 @@ SERVICE: Final = "hopper.features.v1.FeatureService"
 FETCH_ROWS: Final = f"/{SERVICE}/FetchRows"
 SAMPLE_NEIGHBORS: Final = f"/{SERVICE}/SampleNeighbors"
 DESCRIBE: Final = f"/{SERVICE}/Describe"
+READ_IDS: Final = f"/{SERVICE}/ReadIds"
+DESCRIBE_GRAPH: Final = f"/{SERVICE}/DescribeGraph"
 CHECK: Final = "/grpc.health.v1.Health/Check"
+STREAMS: Final = (FETCH_ROWS, SAMPLE_NEIGHBORS, READ_IDS)
+"""methods whose requests and replies are bytes, and whose replies are streams"""
+METHODS: Final = (*STREAMS, DESCRIBE, DESCRIBE_GRAPH, CHECK)
 
 CHUNK_BYTES: Final = 1 << 20
 ID_BYTES: Final = 8
@@ -33,6 +38,10 @@ DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uin
 PART_HEADER: Final = "hopper-part"
 """header of requests for rows and neighbours that names the server they are meant for. It costs
 almost nothing, since HTTP/2 sends a repeated header as a number."""
+
+RETRY_AFTER: Final = "retry-after-ms"
+"""trailing metadata of a refusal: after how many milliseconds to try again"""
+LONGEST_HINT_MS: Final = 2000
 
 _LARGEST: Final = 0xFFFF_FFFF
 EDGES_PER_CHUNK: Final = CHUNK_BYTES // 8
@@ -45,11 +54,7 @@ _CHECKSUM: Final = struct.Struct("<BQ")
 
 
 def largest_request(ids_per_request: int) -> int:
-    """Return the largest size in bytes of a request that is received.
-
-    It has room for four arrays of ids, and for some ids above the limit, so that a refusal can say
-    how many came.
-    """
+    """Return the most bytes of a request: four arrays of ids, and room for a refusal's count."""
     return 4 * ID_BYTES * ids_per_request + (1 << 20)
 
 
@@ -67,11 +72,6 @@ def encode_ids(ids: NDArray[np.int64]) -> bytes:
 
 def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
     """Decode 8 n little-endian bytes to [n] int64.
-
-    Parameters
-    ----------
-    limit: the most ids that are allowed.
-    field: name of the field, for errors.
 
     Raises
     ------
@@ -100,11 +100,7 @@ class AlteredChunk(ValueError):
 
 
 class ChunkSeeds:
-    """The seeds of the checksums of one reply's chunks.
-
-    They depend on the request and on the chunk's place in the stream, so a chunk of another request
-    or place has a wrong checksum.
-    """
+    """The seeds of the checksums of one reply's chunks: of the request and the chunk's place."""
 
     def __init__(self, request: bytes) -> None:
         self._next = xxhash.xxh3_64_intdigest(request)
@@ -167,10 +163,6 @@ def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> 
     Parameters
     ----------
     in_degrees: [n] int64 for draws in time; empty for others.
-
-    Raises
-    ------
-    BadRequest: an id, a position or a degree needs more than 32 bits.
     """
     offsets, sources, positions = drawn
     if any(array.size and array.max() > _LARGEST for array in (sources, positions, in_degrees)):
@@ -229,12 +221,7 @@ def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
 
 
 def check_name(field: str, name: str) -> None:
-    """Check that a name can be the kind or type of a table.
-
-    Raises
-    ------
-    BadRequest: it is too long, or is no valid text; names the field.
-    """
+    """Raise BadRequest if a name is too long for one of a table, or is no valid text."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:

@@ -17,11 +17,11 @@ import numpy as np
 
 from cache_server.certificates import SOON_DAYS, client_context, validity_of
 from cache_server.client import FeatureClient, ServerDescription, find_misfit
-from cache_server.defaults import IDS_PER_REQUEST
+from cache_server.client.retry import Deadline
 from cache_server.errors import CallError, SecurityError
-from cache_server.retry import Deadline
+from cache_server.limits import IDS_PER_REQUEST
 from cache_server.security import Security
-from cache_server.table import FEATURES, TableDescription
+from cache_server.store.table import FEATURES, TableDescription
 from cache_server.wire import DTYPES, little_endian
 from hopper.doctor.finding import Finding, warning, wrong
 from hopper.doctor.versions import numbers

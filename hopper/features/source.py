@@ -25,7 +25,7 @@ class RowFiller(Protocol):
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """Read rows directly into a table.
+        """Read rows directly into a table; errors as of :meth:`FeatureSource.gather`.
 
         Parameters
         ----------
@@ -33,10 +33,6 @@ class RowFiller(Protocol):
         out: [rows, dim], C-contiguous, of the stored dtype. Its content is undefined after an
             error.
         places: [n] int64, distinct rows of ``out``.
-
-        Raises
-        ------
-        As :meth:`FeatureSource.gather`.
         """
         ...
 
@@ -70,10 +66,6 @@ class InputRows(FeatureSource, Protocol):
         """Return the features of distinct nodes in the order asked for: [n, dim].
 
         Rows of other servers are fetched now. Local ones are read when they are multiplied.
-
-        Raises
-        ------
-        As :meth:`FeatureSource.gather`.
         """
         ...
 
@@ -82,12 +74,7 @@ class RemoteSource(FeatureSource, RowFiller, Protocol):
     """Reads rows of other servers. Only one thread may use it at a time."""
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """Read the columns that one server stores of features divided by dimension: [n, columns].
-
-        Raises
-        ------
-        As :meth:`FeatureSource.gather`.
-        """
+        """Read the columns that one server stores of features divided by dimension."""
         ...
 
     def count_into(self, traffic: Traffic) -> None:

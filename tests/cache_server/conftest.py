@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cache_server.client import FeatureClient
-from cache_server.manifest import TableSpec, write_manifest
+from cache_server.store.manifest import TableSpec, write_manifest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OFFSETS = {"paper": [0, 40, 90, 150], "author": [0, 30, 30, 55]}

@@ -15,7 +15,7 @@ import pytest
 from cache_server.client import FeatureClient
 from cache_server.errors import BadReply, BadRequest, DeadlineExceeded, InvalidRequest
 from cache_server.generated import features_pb2
-from cache_server.manifest import TableSpec, write_manifest
+from cache_server.store.manifest import TableSpec, write_manifest
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS
 from tests.tcp_proxy import TcpProxy
 

@@ -22,11 +22,11 @@ from cache_server.errors import (
     ServerUnavailable,
 )
 from cache_server.generated import features_pb2
-from cache_server.manifest import write_manifest
-from cache_server.row_source import CheckedSource
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
-from cache_server.table import SourceTable, TableDescription
+from cache_server.service.server import FeatureServer
+from cache_server.store.manifest import write_manifest
+from cache_server.store.row_source import CheckedSource
+from cache_server.store.shard import Shard
+from cache_server.store.table import SourceTable, TableDescription
 from cache_server.wire import SERVICE, decode_ids
 from tests.tcp_proxy import TcpProxy
 

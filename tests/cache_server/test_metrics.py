@@ -20,11 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cache_server.client import FeatureClient
 from cache_server.errors import InvalidRequest, ListenError, SecurityError
-from cache_server.flow import FlowControl
-from cache_server.memory_in_flight import MemoryInFlight
-from cache_server.metrics import ServerMetrics
-from cache_server.metrics_port import MetricsPort
 from cache_server.security import Security
+from cache_server.service.flow import FlowControl
+from cache_server.service.metrics import ServerMetrics
+from cache_server.service.metrics_port import MetricsPort
 from cache_server.wire import DESCRIBE
 from tests.cache_server.test_security import TOKEN, issue
 
@@ -66,7 +65,7 @@ def names_of(registry: CollectorRegistry, prefix: str) -> set[str]:
 
 
 def test_the_page_names_every_metric() -> None:
-    metrics = ServerMetrics(0, 1, FlowControl(4, 1.0, MemoryInFlight(1), 0))
+    metrics = ServerMetrics(0, 1, FlowControl(4, 1.0, 1, 0))
     assert named_in(PAGE, "hopper_server") == names_of(metrics.registry, "hopper_server")
 
 

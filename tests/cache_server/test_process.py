@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cache_server.errors import ListenError
 from cache_server.generated import features_pb2, features_pb2_grpc
-from cache_server.listen import bind
+from cache_server.service.listen import bind
 from cache_server.wire import SERVICE, encode_ids
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -118,7 +118,7 @@ def test_a_server_ends_with_its_parent(partitioned, tmp_path, wait_for_end):
 def test_a_stopped_process_ends_with_its_parent(wait_for_end):
     child = (
         "import os, signal, sys\n"
-        "from cache_server.parent import end_with_parent\n"
+        "from cache_server.process import end_with_parent\n"
         "end_with_parent(int(sys.argv[1]), signal.SIGKILL)\n"
         "print(os.getpid(), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGSTOP)\n"
@@ -178,7 +178,7 @@ def test_a_server_without_a_folder_is_refused(partitioned):
 
 def test_hopper_is_never_imported():
     script = (
-        "import sys, cache_server.__main__, cache_server.client, cache_server.server\n"
+        "import sys, cache_server.__main__, cache_server.client, cache_server.service.server\n"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('hopper', 'torch', 'numba')]"
     )
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=60)

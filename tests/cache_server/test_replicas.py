@@ -14,9 +14,9 @@ import pytest
 
 from cache_server.client import FeatureClient
 from cache_server.errors import BadReply, InvalidRequest, ServerUnavailable
-from cache_server.manifest import set_division
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
+from cache_server.service.server import FeatureServer
+from cache_server.store.manifest import set_division
+from cache_server.store.shard import Shard
 from hopper.config import make_config
 from tests.cache_server.conftest import Partitioned, Start
 from tests.tcp_proxy import TcpProxy

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cache_server.errors import ManifestError
-from cache_server.manifest import TableSpec, write_manifest
-from cache_server.shard import Shard
+from cache_server.store.manifest import TableSpec, write_manifest
+from cache_server.store.shard import Shard
 
 
 def spec(**changes):
@@ -62,7 +62,7 @@ def test_a_written_shard_opens(folder):
         (["schema"], 2, "schema: expected 1, found 2"),
         (["server"], 2, "server: expected less than 2, found 2"),
         (["servers"], True, "servers: expected an integer >= 1, found True"),
-        (["tables"], {}, "tables: expected a list, found dict"),
+        (["tables"], {}, "tables: expected a list, found {}"),
         (["tables", 0], 3, "tables[0]: expected an object, found int"),
         (["tables", 0, "type"], "a/b", "tables[0].type: expected a name"),
         (["tables", 0, "file"], "../paper.npy", "tables[0].file: expected a path inside"),

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from cache_server.errors import SourceError
-from cache_server.row_source import CheckedSource, parse_requests
-from cache_server.shard import Shard
+from cache_server.store.row_source import CheckedSource, parse_requests
+from cache_server.store.shard import Shard
 from hopper.config import make_config
 from hopper.errors import ConfigError, GraphError
 from hopper.features import LocalRows, open_graph

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cache_server import mapped_tables
+from cache_server.store import mapped_rows
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features import (
     LocalRows,
@@ -70,8 +70,8 @@ def test_a_rank_counts_the_tables_of_its_server_together(
 ) -> None:
     """One table fits half of the memory, and all together do not."""
     papers = tables.graph.features("paper", SERVER)
-    monkeypatch.setattr(mapped_tables, "_SMALL_TABLE_BYTES", 0)
-    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 2 * papers.nbytes)
+    monkeypatch.setattr(mapped_rows, "_SMALL_TABLE_BYTES", 0)
+    monkeypatch.setattr(mapped_rows, "available_memory", lambda: 2 * papers.nbytes)
     local = LocalRows(tables.graph, SERVER)
     local.gather("features", "paper", tables.local_ids("paper"))
     assert ("features", "paper") in local._alone
@@ -136,7 +136,7 @@ def test_cached_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: 
     cache.put(remote_ids[:20], meter.rows.gather("features", "paper", remote_ids[:20]))
     expected = tables.rows(tables.graph, "features", "paper")
     meter.feature_bytes()
-    rows.keep({"paper": cache, "author": RowCache(41, 0, 3, "float16")})
+    rows.attach_cache({"paper": cache, "author": RowCache(41, 0, 3, "float16")})
     assert np.array_equal(
         rows.gather("features", "paper", remote_ids[:20]), expected[remote_ids[:20]]
     )
@@ -165,7 +165,7 @@ def test_cached_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: 
 
 def test_the_rows_read_last_are_cached(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
     remote_ids = np.setdiff1d(np.arange(90), tables.local_ids("paper"))
-    rows.keep({"paper": RecentRows(90, 10, 7, "float32")})
+    rows.attach_cache({"paper": RecentRows(90, 10, 7, "float32")})
     for ids, hits in (
         (remote_ids[:10], 0),
         (remote_ids[:10], 10),

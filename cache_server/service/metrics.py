@@ -15,12 +15,10 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from cache_server.flow import FlowControl, Stream
-from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
+from cache_server.service.flow import FlowControl, Reply
+from cache_server.wire import METHODS, STREAMS
 
-_METHODS: Final = {
-    path: path.rpartition("/")[2] for path in (FETCH_ROWS, SAMPLE_NEIGHBORS, DESCRIBE, CHECK)
-}
+_NAMES: Final = {path: path.rpartition("/")[2] for path in METHODS}
 _OTHER: Final = "other"
 """the label of all unknown methods, so that clients cannot create labels"""
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -49,7 +47,7 @@ class ServerMetrics:
         self._requests = Counter(
             "requests", "requests that have ended", ["method", "status"], **common
         )
-        self._seconds = Histogram(
+        seconds = Histogram(
             "request_seconds",
             "seconds from a request's first moment in a thread to the end of its reply",
             ["method"],
@@ -58,70 +56,49 @@ class ServerMetrics:
         )
         self._rows = Counter("rows_sent", "rows of features and labels", **common)
         self._neighbours = Counter("neighbours_drawn", "neighbours that were drawn", **common)
-        self._bytes = Counter("bytes_sent", "bytes of serialised replies", ["method"], **common)
+        nbytes = Counter("bytes_sent", "bytes of serialised replies", ["method"], **common)
         self._refused_tokens = Counter(
             "refused_tokens", "requests that did not carry the token", **common
         )
-        Gauge(
-            "requests_in_flight", "requests for rows or neighbours that are answered now", **common
-        ).set_function(lambda: flow.running)
         for name, text, read_value in (
-            ("requests_waiting", "requests that wait for a thread", lambda: flow.memory.waiting),
-            ("memory_in_flight_bytes", "held by replies and requests", lambda: flow.memory.nbytes),
-            ("memory_in_flight_limit_bytes", "that may be held", lambda: flow.memory.limit),
-        ):
+            ("requests_in_flight", "requests for rows or neighbours that are answered now",
+             lambda: flow.running),
+            ("requests_waiting", "requests that wait for a thread", lambda: flow.pool.waiting),
+            ("memory_in_flight_bytes", "held by replies and requests", lambda: flow.nbytes),
+            ("memory_in_flight_limit_bytes", "that may be held", lambda: flow.limit),
+        ):  # fmt: skip
             Gauge(name, text, **common).set_function(read_value)
         slow = Counter("slow_readers", "replies given up since clients let them wait", **common)
-        flow.on_given_up = lambda _stream: slow.inc()
+        flow.on_given_up = lambda _reply: slow.inc()
         # Looking a counter up by its labels takes longer than counting, so they are kept.
         self._by_status: dict[tuple[str, grpc.StatusCode], Counter] = {}
         self._of_method = {
-            method: (self._seconds.labels(method), self._bytes.labels(method))
-            for method in ("FetchRows", "SampleNeighbors")
+            method: (seconds.labels(method), nbytes.labels(method))
+            for method in (_NAMES[path] for path in STREAMS)
         }
 
     def count_request(self, method: str, status: grpc.StatusCode) -> None:
-        """Count a request that has ended.
-
-        Parameters
-        ----------
-        method: the method's name without its service, such as ``FetchRows``.
-        """
+        """Count a request of a method, such as ``FetchRows``, that has ended."""
         counter = self._by_status.get((method, status))
         if counter is None:
             counter = self._by_status[method, status] = self._requests.labels(method, status.name)
         counter.inc()
 
-    def count_reply(self, method: str, status: grpc.StatusCode, stream: Stream) -> None:
-        """Count a request for rows or neighbours that has ended, and what its reply sent.
-
-        Parameters
-        ----------
-        method: as of :meth:`count_request`.
-        """
+    def count_reply(self, method: str, status: grpc.StatusCode, reply: Reply) -> None:
+        """Count a request for a stream that has ended, and what its reply sent."""
         self.count_request(method, status)
         seconds, nbytes = self._of_method[method]
-        seconds.observe(time.monotonic() - stream.began)
-        if stream.nbytes:
-            nbytes.inc(stream.nbytes)
-            self._rows.inc(stream.rows)
-            self._neighbours.inc(stream.neighbours)
+        seconds.observe(time.monotonic() - reply.began)
+        if reply.nbytes:
+            nbytes.inc(reply.nbytes)
+            self._rows.inc(reply.rows)
+            self._neighbours.inc(reply.neighbours)
 
     def count_refused_waiting(self, path: str) -> None:
-        """Count a request that was refused because it could not wait for a thread.
-
-        Parameters
-        ----------
-        path: the method's full name.
-        """
-        self.count_request(_METHODS[path], grpc.StatusCode.RESOURCE_EXHAUSTED)
+        """Count a request, by its method's full name, that could not wait for a thread."""
+        self.count_request(_NAMES[path], grpc.StatusCode.RESOURCE_EXHAUSTED)
 
     def count_refused_token(self, path: str) -> None:
-        """Count a request that was refused because it lacked the token.
-
-        Parameters
-        ----------
-        path: the method's full name, known or not.
-        """
+        """Count a request, by its method's full name, that lacked the token."""
         self._refused_tokens.inc()
-        self.count_request(_METHODS.get(path, _OTHER), grpc.StatusCode.UNAUTHENTICATED)
+        self.count_request(_NAMES.get(path, _OTHER), grpc.StatusCode.UNAUTHENTICATED)

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from cache_server.client import FeatureClient
-from cache_server.connection import Connection, Replicas
+from cache_server.client.connection import Connection, Replicas
+from cache_server.client.feature_client import FeatureClient
 from cache_server.errors import BadRequest
-from cache_server.flow import FlowControl
-from cache_server.memory_in_flight import MemoryInFlight
-from cache_server.row_source import NO_SOURCES, SourceRequest
-from cache_server.servicer import FeatureServicer
-from cache_server.shard import Shard
-from cache_server.wire import FETCH_ROWS, SAMPLE_NEIGHBORS
+from cache_server.service.flow import FlowControl
+from cache_server.service.servicer import FeatureServicer
+from cache_server.store.row_source import NO_SOURCES, SourceRequest
+from cache_server.store.shard import Shard
 
-_REPLIES: Final = 1 << 20
-"""replies at once: more than there can be, since none waits for a thread"""
-_SEND_SECONDS: Final = 3600.0
-_UNLIMITED_BYTES: Final = 1 << 62
+_UNLIMITED = 1 << 62
 
 
 def open_servicers(
     folders: Sequence[Path], sources: Mapping[str, SourceRequest] = NO_SOURCES
 ) -> list[FeatureServicer]:
-    """Open a servicer for every server of a partitioned directory.
-
-    Parameters
-    ----------
-    folders: the servers' folders, in order of server index.
-    sources: as of :meth:`Shard.open`.
-
-    Raises
-    ------
-    As :meth:`Shard.open`.
-    """
-    flow = FlowControl(_REPLIES, _SEND_SECONDS, MemoryInFlight(_UNLIMITED_BYTES), 0)
+    """Open a servicer for the folder of every server, in order; parameters as of Shard.open."""
+    flow = FlowControl(_UNLIMITED, _UNLIMITED, _UNLIMITED, 0)
     return [FeatureServicer(Shard.open(folder, sources), flow) for folder in folders]
 
 
@@ -55,27 +40,27 @@ class InProcessClient(FeatureClient):
     ) -> None:
         super().__init__([], **options)
         self.addresses = tuple(addresses)
-        self._connections = [Replicas([_Connection(servicer)]) for servicer in servicers]
+        self._servicers = servicers
+
+    def _connect(self, server: int) -> Replicas:
+        return Replicas([_Connection(self._servicers[server])])
 
 
 class _Connection(Connection):
     """A connection that calls the methods of a servicer directly."""
 
     def __init__(self, servicer: FeatureServicer) -> None:
-        self._replies: dict[str, Callable[..., Iterator[bytes]]] = {
-            FETCH_ROWS: servicer.fetch_rows,
-            SAMPLE_NEIGHBORS: servicer.sample_neighbors,
-        }
+        self._streams = servicer.streams
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
         """Call a method; ``timeout`` is ignored."""
-        return _Reply(self._replies[method](iter([request]), _Context()))
+        return _Messages(self._streams[method](iter([request]), _Context()))
 
     def close(self) -> None:
         """Do nothing: there is no channel."""
 
 
-class _Reply:
+class _Messages:
     """A reply's messages with the interface of a gRPC call."""
 
     def __init__(self, messages: Iterator[bytes]) -> None:
@@ -106,10 +91,5 @@ class _Context:
         """Ignore the status; :meth:`set_details` follows with the reason."""
 
     def set_details(self, text: str) -> None:
-        """Turn a refusal into an error.
-
-        Raises
-        ------
-        BadRequest: always, with ``text``.
-        """
+        """Raise a refusal as BadRequest."""
         raise BadRequest(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cache_server.errors import BadRequest, ManifestError
-from cache_server.manifest import map_table, read_manifest
-from cache_server.mapped_tables import feature_bytes
-from cache_server.row_source import NO_SOURCES, SourceRequest, open_source, read_nodes
-from cache_server.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
+from cache_server.store.graph_files import PARTITION_FILE, GraphFiles
+from cache_server.store.manifest import map_table, read_manifest
+from cache_server.store.mapped_rows import feature_bytes
+from cache_server.store.row_source import NO_SOURCES, SourceRequest, open_source, read_nodes
+from cache_server.store.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
 
 if TYPE_CHECKING:
     from cache_server.in_edges import InEdges
@@ -29,6 +31,7 @@ class Shard:
     tables: by (kind, type).
     division: fingerprint of the partitioned directory that this is a part of; "" = none.
     in_edges: in-edges of the server's nodes by relation (src/rel/dst), if topology is partitioned.
+    graph: what the server can tell of the whole graph.
     """
 
     def __init__(
@@ -38,12 +41,14 @@ class Shard:
         tables: dict[tuple[str, str], Table],
         division: str = "",
         in_edges: Mapping[str, InEdges] = MappingProxyType({}),
+        graph: GraphFiles | None = None,
     ) -> None:
         self.server = server
         self.servers = servers
         self.tables = tables
         self.division = division
         self.in_edges = in_edges
+        self.graph = graph or GraphFiles(Path(os.devnull), server)
 
     @classmethod
     def open(
@@ -61,7 +66,6 @@ class Shard:
         SourceError: a source cannot be made, or its rows are not as it declares.
         """
         directory = Path(directory)
-        partitioned = directory.parent
         server, servers, division, specs = read_manifest(directory)
         together = feature_bytes(directory)
         tables: dict[tuple[str, str], Table] = {
@@ -70,17 +74,13 @@ class Shard:
             if not (spec.kind == FEATURES and spec.type in sources)
         }
         for node_type, request in sources.items():
-            tables[FEATURES, node_type] = _open_source(partitioned, node_type, server, request)
-        in_edges = _open_in_edges(partitioned, server)
-        return cls(server, servers, tables, division, in_edges)
+            tables[FEATURES, node_type] = _open_source(directory.parent, node_type, server, request)
+        in_edges = _open_in_edges(directory.parent, server)
+        graph = GraphFiles(directory.parent, server)
+        return cls(server, servers, tables, division, in_edges, graph)
 
     def edges_into(self, relation: str) -> InEdges:
-        """Return the in-edges of a relation.
-
-        Raises
-        ------
-        BadRequest: there are none; names the relations that exist.
-        """
+        """Return a relation's in-edges; raise BadRequest naming those that exist if not there."""
         in_edges = self.in_edges.get(relation)
         if in_edges is None:
             raise BadRequest(
@@ -113,7 +113,7 @@ class Shard:
 
 def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
     """Open the in-edges of a server's nodes by relation; empty unless topology is partitioned."""
-    file = partitioned / "partition.json"
+    file = partitioned / PARTITION_FILE
     if not file.exists():
         return {}
     try:
@@ -133,14 +133,14 @@ def _open_source(
     partitioned: Path, node_type: str, server: int, request: SourceRequest
 ) -> SourceTable:
     """Open a source as the feature table of a server's nodes."""
-    nodes = read_nodes(partitioned, node_type, server)
-    source = open_source(request, node_type, server, nodes.original_ids)
-    original_ids = nodes.original_ids[nodes.first : nodes.stop]
+    first, stop, originals = read_nodes(partitioned, node_type, server)
+    source = open_source(request, node_type, server, originals)
+    original_ids = originals[first:stop]
     source.check(np.asarray(original_ids))
     spec = TableDescription(
         kind=FEATURES,
         type=node_type,
-        first_id=nodes.first,
+        first_id=first,
         count=original_ids.size,
         dim=source.dim,
         dtype=source.dtype.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
@@ -13,24 +14,29 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.ask import Operation, Question, begin_all, run_all
-from cache_server.connection import Connection, Replicas
-from cache_server.defaults import IDS_PER_REQUEST
+from cache_server.client.connection import Connection, Replicas
+from cache_server.client.operation import Operation, Task
+from cache_server.client.retry import Deadline, RetryPolicy
+from cache_server.client.rows import Destination, IdsCall, RowsCall
 from cache_server.errors import BadRequest
-from cache_server.fetch import Fetch, Part
 from cache_server.generated import features_pb2
-from cache_server.retry import Deadline, Patience
+from cache_server.limits import IDS_PER_REQUEST
+from cache_server.pending_call import PendingCall
 from cache_server.sampling import DrawQuestion, NeighbourDraw
-from cache_server.security import PLAIN, Security, Token
-from cache_server.table import TableDescription
+from cache_server.security import PLAIN, Security
+from cache_server.store.table import TableDescription
 from cache_server.wire import (
     CHECK,
     DESCRIBE,
+    DESCRIBE_GRAPH,
     FETCH_ROWS,
+    READ_IDS,
     SAMPLE_NEIGHBORS,
     SERVICE,
     name_part,
 )
+
+OnTransfer = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,44 @@ class ServerDescription:
     division: str
 
 
+@dataclass(frozen=True)
+class GraphDescription:
+    """What a server says of the whole graph.
+
+    Attributes
+    ----------
+    graph, partition: ``graph.json`` and ``partition.json`` of its partitioned directory.
+    ids: by (kind, type), the length of each array of ids that it has; see
+        :meth:`FeatureClient.read_ids`.
+    """
+
+    graph: str
+    partition: str
+    ids: Mapping[tuple[str, str], int]
+
+
+class _Links:
+    """A process's connections to the servers, the threads that wait for them, and their lock."""
+
+    def __init__(self, connect: Callable[[int], Replicas], servers: int) -> None:
+        self.process = os.getpid()
+        self.replicas = [connect(server) for server in range(servers)]
+        self.pool = futures.ThreadPoolExecutor(
+            max(4, 2 * servers), thread_name_prefix="feature-client"
+        )
+        self.lock = threading.Lock()
+
+    def close(self) -> None:
+        """Cancel running calls and end the threads."""
+        for replicas in self.replicas:
+            replicas.close()
+        self.pool.shutdown()
+
+
 class FeatureClient:
     """Asks any number of feature servers at once. Safe to use from several threads.
+
+    It connects when it is first used, and once more in a process that was forked since.
 
     Parameters
     ----------
@@ -81,7 +123,7 @@ class FeatureClient:
         addresses: Sequence[str],
         *,
         deadline: float = 30.0,
-        on_transfer: Callable[[int, int, int], None] | None = None,
+        on_transfer: OnTransfer | None = None,
         ids_per_request: int = IDS_PER_REQUEST,
         division: str = "",
         security: Security = PLAIN,
@@ -97,20 +139,10 @@ class FeatureClient:
         self.deadline = deadline
         self._ids_per_request = ids_per_request
         self._division = division
+        self._security = security
         self._on_transfer = on_transfer
-        self._transfer_lock = threading.Lock()
-        self._closed = threading.Event()
-        token = Token(security.token_file) if security.token_file else None
-        parts = [
-            name_part(server, division) if division else "" for server in range(len(addresses))
-        ]
-        self._connections = [
-            Replicas([Connection(address, security, token, part) for address in group.split(",")])
-            for group, part in zip(self.addresses, parts, strict=True)
-        ]
-        self._pool = futures.ThreadPoolExecutor(
-            max(4, 2 * len(self.addresses)), thread_name_prefix="feature-client"
-        )
+        self._is_closed = False
+        self._links: _Links | None = None
 
     def __enter__(self) -> FeatureClient:
         return self
@@ -120,11 +152,10 @@ class FeatureClient:
 
     def close(self) -> None:
         """Cancel running calls and close all connections. A second call does nothing."""
-        if not self._closed.is_set():
-            self._closed.set()
-            for connection in self._connections:
-                connection.close()
-            self._pool.shutdown()
+        with _opening:
+            links, self._links, self._is_closed = self._links, None, True
+        if links is not None and links.process == os.getpid():
+            links.close()
 
     def wait_until_serving(self, limit: float) -> None:
         """Wait until every server is ready, and check that each is the expected one.
@@ -134,11 +165,19 @@ class FeatureClient:
         ServerUnavailable, DeadlineExceeded: a server was not ready within ``limit`` seconds.
         BadReply: a server has another index, number of servers or division than expected.
         """
-        self._check_open()
-        deadline, stop = Deadline(limit), threading.Event()
-        servers = range(len(self.addresses))
-        tasks = [partial(self._await_serving, server, deadline, stop) for server in servers]
-        run_all(self._pool, tasks, stop.set)
+        operation = self._operation("wait until serving", limit, limit)
+        limits = [self._ids_per_request]
+
+        def wait(server: int) -> None:
+            retry = self._retry(operation, server)
+            while not self._says_serving(retry):
+                retry.wait_to_retry("it says that it does not serve")
+            description = self._describe(retry)
+            self._verify(server, description, retry)
+            limits.append(description.ids_per_request)
+
+        operation.run([partial(wait, server) for server in range(len(self.addresses))])
+        self._ids_per_request = min(limits)
 
     def describe(self, server: int) -> ServerDescription:
         """Return what ``server`` holds.
@@ -147,18 +186,44 @@ class FeatureClient:
         ------
         CallError: the server cannot be asked, or does not answer within the deadline.
         """
-        self._check_open()
+        operation = self._operation("Describe")
+        return self._describe(self._retry(operation, server))
+
+    def describe_graph(self, server: int = 0) -> GraphDescription:
+        """Return what ``server`` says of the whole graph; errors as of :meth:`describe`."""
+        operation = self._operation("DescribeGraph")
+        request = features_pb2.DescribeGraphRequest()
+        reply = self._attempt(DESCRIBE_GRAPH, request, self._retry(operation, server))
+        ids = {(table.kind, table.type): table.count for table in reply.ids}
+        return GraphDescription(reply.graph, reply.partition, ids)
+
+    def read_ids(
+        self, kind: str, type: str, first: int, count: int, server: int = 0
+    ) -> NDArray[np.int64]:
+        """Read a range of an array of ids that :meth:`describe_graph` lists: [count] int64.
+
+        Parameters
+        ----------
+        kind, type: "splits" and the name of a split, for its original ids; "original_ids" or
+            "global_ids" and a node type, for its map by global or by original id; "edge_ids" and a
+            relation as ``src/rel/dst``, for those of the edges that the server stores, in the order
+            of their CSC.
+
+        Raises
+        ------
+        InvalidRequest: the server has no such array, or it is shorter.
+        CallError: as of :meth:`fetch_rows`.
+        """
+        out = np.empty(max(0, count), np.int64)
+        operation = self._operation(f"ReadIds {kind}/{type}")
         self._check_server(server)
-        deadline = Deadline(self.deadline)
-        patience = self._patience(server, "Describe", deadline, threading.Event())
-        return self._describe(patience)
+        call = IdsCall(server, kind, type, first, out)
+        operation.run(self._tasks(operation, [call], READ_IDS, None))
+        return out
 
     def is_serving(self, server: int) -> bool:
         """Return whether the health check of ``server`` succeeds; raise as :meth:`describe`."""
-        self._check_open()
-        self._check_server(server)
-        patience = self._patience(server, "Check", Deadline(self.deadline), threading.Event())
-        return self._says_serving(patience)
+        return self._says_serving(self._retry(self._operation("Check"), server))
 
     def fetch_rows(
         self,
@@ -195,22 +260,20 @@ class FeatureClient:
         ServerUnavailable, DeadlineExceeded, BadReply, ServerFault: a server failed. This is the
             first failure; requests to the other servers were cancelled.
         """
-        self._check_open()
         if ids.keys() != places.keys():
             raise BadRequest(f"ids are for servers {sorted(ids)}, places for {sorted(places)}")
-        fetch = Fetch(kind, type, out, form)
-        parts = []
+        destination = Destination(kind, type, out, form)
+        calls = []
         for server, server_ids in ids.items():
             self._check_server(server)
-            parts.append(Part(server, server_ids, fetch, places[server]))
-        operation = self._operation(fetch.operation, limit)
-        tasks = self._tasks(operation, parts, FETCH_ROWS, self._on_transfer)
-        run_all(self._pool, tasks, operation.abandon)
+            calls.append(RowsCall(server, server_ids, destination, places[server]))
+        operation = self._operation(f"FetchRows {destination.name}", left=limit)
+        operation.run(self._tasks(operation, calls, FETCH_ROWS, self._on_transfer))
 
     def begin_sampling(
         self,
         draws: Mapping[int, Sequence[NeighbourDraw]],
-        on_transfer: Callable[[int, int, int], None] | None = None,
+        on_transfer: OnTransfer | None = None,
     ) -> Callable[[], None]:
         """Ask all servers in ``draws`` to draw neighbours, without waiting for the answers.
 
@@ -228,73 +291,80 @@ class FeatureClient:
         ------
         BadRequest: a draw is malformed. Nothing was sent.
         """
-        self._check_open()
-        questions = []
+        calls = []
         for server, server_draws in draws.items():
             self._check_server(server)
-            questions.append(DrawQuestion(server, server_draws))
-        operation = self._operation("SampleNeighbors", None)
-        tasks = self._tasks(operation, questions, SAMPLE_NEIGHBORS, on_transfer)
-        return begin_all(self._pool, tasks, operation.abandon)
+            calls.append(DrawQuestion(server, server_draws))
+        operation = self._operation("SampleNeighbors")
+        operation.begin(self._tasks(operation, calls, SAMPLE_NEIGHBORS, on_transfer))
+        return operation.finish
 
-    def _operation(self, name: str, limit: float | None) -> Operation:
-        return Operation(name, Deadline(self.deadline, limit), self._ids_per_request)
+    def _connect(self, server: int) -> Replicas:
+        """Make the connections to the servers of one part."""
+        part = name_part(server, self._division) if self._division else ""
+        addresses = self.addresses[server].split(",")
+        return Replicas([Connection(address, self._security, part) for address in addresses])
+
+    def _open(self) -> _Links:
+        """Return the connections of this process, and make them if it has none yet."""
+        links = self._links
+        if links is None or links.process != os.getpid():
+            with _opening:
+                self._check_open()
+                links = self._links
+                if links is None or links.process != os.getpid():
+                    self._links = links = _Links(self._connect, len(self.addresses))
+        return links
+
+    def _operation(
+        self, name: str, limit: float | None = None, left: float | None = None
+    ) -> Operation:
+        deadline = Deadline(self.deadline if limit is None else limit, left)
+        return Operation(name, deadline, self._open().pool)
+
+    def _retry(self, operation: Operation, server: int) -> RetryPolicy:
+        self._check_server(server)
+        address, replicas = self.addresses[server], self._open().replicas[server]
+        names = server, address, operation.name
+        return RetryPolicy(*names, operation.deadline, operation.stop, replicas)
 
     def _tasks(
         self,
         operation: Operation,
-        questions: Sequence[Question],
+        calls: Sequence[PendingCall],
         method: str,
-        on_transfer: Callable[[int, int, int], None] | None,
-    ) -> list[Callable[[], None]]:
-        """Return one task per server with a question that is not empty; it asks that question."""
+        on_transfer: OnTransfer | None,
+    ) -> list[Task]:
+        """Return one task per server with a call that is not empty; it makes that call."""
 
-        def ask(question: Question) -> None:
-            server = question.server
-            patience = self._patience(server, operation.name, operation.deadline, operation.stop)
-            stub = partial(self._invoke_known, server, method, patience)
-            operation.ask(question, stub, patience, partial(self._count, on_transfer))
+        lock = self._open().lock
 
-        return [partial(ask, question) for question in questions if question.size]
+        def count(server: int, sent: int, received: int) -> None:
+            if on_transfer is not None:
+                with lock:
+                    on_transfer(server, sent, received)
 
-    def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
-        patience = self._patience(server, "wait until serving", deadline, stop)
-        while not self._says_serving(patience):
-            patience.wait_to_retry("it says that it does not serve")
-        description = self._describe(patience)
-        self._check_identity(server, description, patience)
-        with self._transfer_lock:
-            self._ids_per_request = min(self._ids_per_request, description.ids_per_request)
+        def ask(call: PendingCall) -> None:
+            retry = self._retry(operation, call.server)
+            stub = partial(self._invoke_verified, call.server, method, retry)
+            operation.ask(call, stub, retry, self._ids_per_request, count)
 
-    def _says_serving(self, patience: Patience) -> bool:
+        return [partial(ask, call) for call in calls if call.size]
+
+    def _says_serving(self, retry: RetryPolicy) -> bool:
         request = features_pb2.HealthCheckRequest(service=SERVICE)
-        reply = self._attempt(CHECK, request, patience)
+        reply = self._attempt(CHECK, request, retry)
         return bool(reply.status == features_pb2.HealthCheckResponse.SERVING)
 
-    def _patience(
-        self, server: int, operation: str, deadline: Deadline, stop: threading.Event
-    ) -> Patience:
-        address, replicas = self.addresses[server], self._connections[server]
-        return Patience(server, address, operation, deadline, stop, replicas)
-
-    def _check_identity(self, server: int, description: Any, patience: Patience) -> None:
-        """Check that the server which was asked is the expected one, and remember that it is.
-
-        Parameters
-        ----------
-        description: a :class:`ServerDescription`, or the protobuf message of that name.
-
-        Raises
-        ------
-        BadReply: it is another server.
-        """
+    def _verify(self, server: int, description: Any, retry: RetryPolicy) -> None:
+        """Check, and remember, that the server which was asked is the expected one."""
         misfit = find_misfit(description, server, len(self.addresses), self._division)
         if misfit:
-            raise patience.bad_reply(misfit)
-        self._connections[server].know(patience.connection)
+            raise retry.bad_reply(misfit)
+        retry.replicas.mark_verified(retry.connection)
 
-    def _describe(self, patience: Patience) -> ServerDescription:
-        reply = self._attempt(DESCRIBE, features_pb2.DescribeRequest(), patience)
+    def _describe(self, retry: RetryPolicy) -> ServerDescription:
+        reply = self._attempt(DESCRIBE, features_pb2.DescribeRequest(), retry)
         names = [field.name for field in fields(TableDescription)]
         tables = [TableDescription(**{n: getattr(t, n) for n in names}) for t in reply.tables]
         return ServerDescription(
@@ -306,24 +376,23 @@ class FeatureClient:
             reply.division,
         )
 
-    def _attempt(self, method: str, request: Any, patience: Patience) -> Any:
-        """Call a method with a single reply, as many times as ``patience`` allows."""
+    def _attempt(self, method: str, request: Any, retry: RetryPolicy) -> Any:
+        """Call a method with a single reply, as many times as ``retry`` allows."""
         while True:
             try:
-                timeout = patience.attempt_seconds()
-                return self._invoke(patience.connection, method, request, timeout)
+                return self._invoke(retry.connection, method, request, retry.attempt_seconds())
             except grpc.RpcError as error:
-                patience.retry_after_error(error)
+                retry.retry_after_error(error)
 
-    def _invoke_known(
-        self, server: int, method: str, patience: Patience, request: Any, timeout: float
+    def _invoke_verified(
+        self, server: int, method: str, retry: RetryPolicy, request: Any, timeout: float
     ) -> Any:
         """Call a method after checking, once, that the server is the expected one."""
-        connection = patience.connection
-        if not self._connections[server].is_known(connection):
-            question = features_pb2.DescribeRequest()
-            description = self._invoke(connection, DESCRIBE, question, timeout)
-            self._check_identity(server, description, patience)
+        connection = retry.connection
+        if not retry.replicas.is_verified(connection):
+            request_of_description = features_pb2.DescribeRequest()
+            description = self._invoke(connection, DESCRIBE, request_of_description, timeout)
+            self._verify(server, description, retry)
         return self._invoke(connection, method, request, timeout)
 
     def _invoke(self, connection: Connection, method: str, request: Any, timeout: float) -> Any:
@@ -334,24 +403,26 @@ class FeatureClient:
             self._check_open()
             raise
 
-    def _count(
-        self,
-        on_transfer: Callable[[int, int, int], None] | None,
-        server: int,
-        sent: int,
-        received: int,
-    ) -> None:
-        if on_transfer is not None:
-            with self._transfer_lock:
-                on_transfer(server, sent, received)
-
     def _check_open(self) -> None:
-        if self._closed.is_set():
+        if self._is_closed:
             raise BadRequest("the client is closed")
 
     def _check_server(self, server: int) -> None:
         if not 0 <= server < len(self.addresses):
             raise BadRequest(f"server {server} is outside [0, {len(self.addresses)})")
+
+
+_opening = threading.Lock()
+"""held while a client connects"""
+
+
+def _renew_lock() -> None:
+    """Forget who held the lock in the process that this one was forked from."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def find_misfit(description: Any, server: int, servers: int, division: str) -> str:
