@@ -6,9 +6,10 @@ A table of float32 [rows, 600] lies in a file. A process in a cgroup that holds 
 cache, to ``--memory`` reads 10,000 rows at a time, anywhere, for some seconds: mapped as it comes;
 each alone (:func:`cache_server.store.mapped_rows.read_rows_alone`); and alone and asked for ahead
 (:func:`cache_server.store.read_ahead.read_ahead`), as features are read, and rows that feature
-servers send, where memory does not hold them. Beside them, what the disk itself does: blocks of 4 KiB of
-the same file, anywhere, past the page cache, by 64 threads (a row lies on 1.6 blocks on average).
-All take turns, in a new process each. A line has the microseconds of a row, or of a block.
+servers send, where memory does not hold them. Beside them, what the disk itself does: blocks of
+4 KiB of the same file, anywhere, past the page cache, by 64 threads (a row lies on 1.6 blocks on
+average). All take turns, in a new process each. A line has the microseconds of a row, or of a
+block.
 """
 
 from __future__ import annotations

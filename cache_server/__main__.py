@@ -6,7 +6,7 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cache_server.errors import CacheServerError
 from cache_server.events import events
@@ -28,85 +28,59 @@ SECURITY_OPTIONS: Final = {
 
 
 def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
-    """Build the parser of the command's options.
-
-    Parameters
-    ----------
-    add_help: whether to add ``-h``; False for a parser that is a parent of another one.
-    """
+    """Build the parser of the command's options; without ``-h`` as a parent of another parser."""
     parser = argparse.ArgumentParser(
         prog="cache_server",
         description="Serve one server's rows of a partitioned graph.",
         add_help=add_help,
     )
     parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
+
+    def add(name: str, kind: Any, metavar: str | None, default: Any, text: str) -> None:
+        parser.add_argument(f"--{name}", type=kind, metavar=metavar, default=default, help=text)
+
     parser.add_argument("--server", type=int, required=True, metavar="I", help="index, from 0")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
-    add = parser.add_argument
-    add("--port-file", type=Path, help="JSON with the bound address, once serving")
-    add(
-        "--die-with-parent",
-        type=_positive,
-        metavar="PID",
-        help="stop when process PID ends, which must have started this one",
+    add("port-file", Path, None, None, "JSON with the bound address, once serving")
+    text = "stop when process PID ends, which must have started this one"
+    add("die-with-parent", _positive, "PID", None, text)
+    add("threads", _positive, None, DEFAULT_THREADS, "requests answered at once")
+    text = "how long running requests may take after SIGTERM"
+    add("drain", _seconds, "SECONDS", DEFAULT_DRAIN_SECONDS, text)
+    text = "how long a client may leave a chunk of about 1 MiB unread before its reply is ended"
+    add("send-timeout", _seconds, "SECONDS", DEFAULT_SEND_SECONDS, text)
+    text = "most ids that one request may ask for"
+    add("ids-per-request", _positive, None, IDS_PER_REQUEST, text)
+    text = (
+        "memory for running replies; calls beyond it are refused and may be repeated (default 1G, "
+        "or a quarter of the available memory if that is less)"
     )
-    add("--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once")
-    add(
-        "--drain",
-        type=_seconds,
-        default=DEFAULT_DRAIN_SECONDS,
-        metavar="SECONDS",
-        help="how long running requests may take after SIGTERM",
-    )
-    add(
-        "--send-timeout",
-        type=_seconds,
-        default=DEFAULT_SEND_SECONDS,
-        metavar="SECONDS",
-        help="how long a client may leave a chunk of about 1 MiB unread before its reply is ended",
-    )
-    add(
-        "--ids-per-request",
-        type=_positive,
-        default=IDS_PER_REQUEST,
-        help="most ids that one request may ask for",
-    )
-    add(
-        "--memory-in-flight",
-        type=_size,
-        metavar="SIZE",
-        help="memory for running replies and waiting requests; calls beyond it are refused and may "
-        "be repeated (default 1G, or a quarter of the available memory if that is less)",
-    )
-    add(
+    add("memory-in-flight", _size, "SIZE", None, text)
+    parser.add_argument(
         "--features",
         action="append",
         default=[],
         metavar="TYPE=package.module:Class",
         help="class that provides the features of a node type instead of a file; may be repeated",
     )
-    add(
+    parser.add_argument(
         "--features-options",
         action="append",
         default=[],
         metavar="TYPE={JSON}",
         help="keywords for the constructor of that class",
     )
-    add(
+    parser.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
         help="form of messages on stderr: text for warnings, json for all events, one a line",
     )
-    add(
-        "--metrics",
-        default="",
-        metavar="HOST:PORT",
-        help="where Prometheus reads metrics; port 0: any free one",
-    )
+    add("metrics", str, "HOST:PORT", "", "where Prometheus reads metrics; port 0: any free one")
     for key, text in SECURITY_OPTIONS.items():
-        add(f"--{key}", metavar="FILE", default="", help=text)
-    add("--insecure", action="store_true", help="listen beyond this machine's loopback without TLS")
+        add(key, str, "FILE", "", text)
+    text = "listen beyond this machine's loopback without TLS"
+    parser.add_argument("--insecure", action="store_true", help=text)
     return parser
 
 
@@ -128,6 +102,7 @@ def serve_with(options: argparse.Namespace) -> int:
     from cache_server.store.row_source import parse_requests
 
     events.set_format(options.log_format, process="server", server=options.server)
+    files = {key.replace("-", "_") for key in SECURITY_OPTIONS}
     try:
         serve(
             options.partitioned,
@@ -141,11 +116,7 @@ def serve_with(options: argparse.Namespace) -> int:
             send_seconds=options.send_timeout,
             sources=parse_requests(options.features, options.features_options),
             security=Security(
-                options.tls_ca,
-                options.tls_certificate,
-                options.tls_key,
-                options.token_file,
-                options.insecure,
+                **{file: getattr(options, file) for file in files}, insecure=options.insecure
             ),
             metrics=options.metrics,
             memory=options.memory_in_flight,

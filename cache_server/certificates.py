@@ -52,16 +52,7 @@ def validity_of(certificate: dict[str, Any]) -> Validity:
 
 
 def find_fault(authorities: str, certificate: str, key: str) -> tuple[str, str] | None:
-    """Find the first reason for which the other end would refuse certificates.
-
-    Parameters
-    ----------
-    authorities, certificate, key: PEM files that can be loaded and belong together; "" = none.
-
-    Returns
-    -------
-    The file at fault and the reason; None = there is none.
-    """
+    """Find the first reason for which the other end would refuse certificates."""
     if authorities:
         validities = authorities_of(authorities)
         # An expired certificate does no harm beside a valid one.
@@ -92,12 +83,7 @@ def authorities_of(file: str) -> list[Validity]:
 
 
 def read_validity(certificate: str, key: str) -> Validity:
-    """Return the validity of the first certificate in a PEM file, expired or not.
-
-    Raises
-    ------
-    ssl.SSLError, OSError: the files cannot be used.
-    """
+    """Return the validity of the first certificate in a PEM file, expired or not."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(certificate)
     # The certificate is its own authority here, and may have expired.
@@ -106,17 +92,7 @@ def read_validity(certificate: str, key: str) -> Validity:
 
 
 def check_issued(certificate: str, key: str, authorities: str, name: str | None) -> None:
-    """Verify a certificate as the other end of a connection would.
-
-    Parameters
-    ----------
-    authorities: PEM file with the certificates of those who may issue it.
-    name: the host that it must name; None = any.
-
-    Raises
-    ------
-    ssl.SSLCertVerificationError: the certificate is refused; says why.
-    """
+    """Verify a certificate as the other end of a connection would."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(authorities)
     _shake_hands(client, certificate, key, name)

@@ -48,12 +48,7 @@ class Security:
     insecure: bool = False
 
     def check_server(self, listen: str) -> None:
-        """Check that a server's files fit each other, and that ``listen`` is protected.
-
-        Raises
-        ------
-        SecurityError: names the setting, what was expected and what came.
-        """
+        """Check that a server's files fit each other, and that ``listen`` is protected."""
         self._check_files()
         if self.tls_ca and not self.tls_certificate:
             raise SecurityError(
@@ -64,12 +59,7 @@ class Security:
             raise _in_the_open("listening on", listen, "tls_certificate and tls_key")
 
     def check_client(self, addresses: Sequence[str]) -> None:
-        """Check that a client's files fit each other, and that all addresses are protected.
-
-        Raises
-        ------
-        SecurityError: as :meth:`check_server`.
-        """
+        """Check that a client's files fit each other, and that all addresses are protected."""
         self._check_files()
         if self.tls_certificate and not self.tls_ca:
             raise SecurityError(

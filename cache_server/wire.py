@@ -71,12 +71,7 @@ def encode_ids(ids: NDArray[np.int64]) -> bytes:
 
 
 def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
-    """Decode 8 n little-endian bytes to [n] int64.
-
-    Raises
-    ------
-    BadRequest: the length is not a multiple of 8, or there are more than ``limit`` ids.
-    """
+    """Decode 8 n little-endian bytes to [n] int64."""
     if len(raw) % ID_BYTES:
         raise BadRequest(f"{field}: {len(raw)} bytes are not a multiple of {ID_BYTES} (int64)")
     count = len(raw) // ID_BYTES
@@ -158,12 +153,7 @@ class ChunkWriter:
 
 
 def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> bytes:
-    """Serialise the neighbours of some nodes as a ``NeighborChunk``.
-
-    Parameters
-    ----------
-    in_degrees: [n] int64 for draws in time; empty for others.
-    """
+    """Serialise the neighbours of some nodes as a ``NeighborChunk``."""
     offsets, sources, positions = drawn
     if any(array.size and array.max() > _LARGEST for array in (sources, positions, in_degrees)):
         raise BadRequest(f"relation: ids, positions or degrees above {_LARGEST} cannot be told")
@@ -204,12 +194,7 @@ def read_neighbours(
 
 
 def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
-    """Return the ``data`` field of a serialised chunk as [bytes] uint8, without copying.
-
-    Raises
-    ------
-    AlteredChunk: the message has other fields than a chunk's two, or its checksum is wrong.
-    """
+    """Return the ``data`` field of a serialised chunk as [bytes] uint8, without copying."""
     if message[:1] == bytes([_DATA_TAG]):
         length, start = _read_varint(message, 1)
         if start + length + _CHECKSUM.size == len(message):

@@ -35,16 +35,11 @@ _SINGLE: Final = {
 
 
 class Connection:
-    """The methods of one server. Safe to use from several threads.
-
-    Parameters
-    ----------
-    part: name of the server that is expected at the address, made by :func:`name_part`; "" = any.
-    """
+    """The methods of one server. Safe to use from several threads."""
 
     def __init__(self, address: str, security: Security, part: str = "") -> None:
         token = security.token()
-        self._metadata = ((PART_HEADER, part),) if part else ()
+        self._metadata: tuple[tuple[str, str], ...] = ((PART_HEADER, part),) if part else ()
         if token is not None:
             self._metadata += token.metadata()
         credentials = security.channel_credentials()
@@ -77,14 +72,6 @@ class Replicas:
 
     Each client begins with a random one and moves on to the next after a failure. Safe to use from
     several threads.
-
-    Parameters
-    ----------
-    connections: one to each server; at least one.
-
-    Attributes
-    ----------
-    current: the connection to the server that is asked now.
     """
 
     def __init__(self, connections: Sequence[Connection]) -> None:

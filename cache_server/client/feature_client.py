@@ -41,16 +41,7 @@ OnTransfer = Callable[[int, int, int], None]
 
 @dataclass(frozen=True)
 class ServerDescription:
-    """The description that one server gives of itself.
-
-    Attributes
-    ----------
-    server, servers: its index, and the number of servers.
-    tables: the tables that it serves.
-    versions: versions of its software, by name.
-    ids_per_request: the most ids that one request may ask for.
-    division: fingerprint of the partitioned directory that it serves a part of; "" = none.
-    """
+    """What one server holds, with the versions of its software and the most ids of a request."""
 
     server: int
     servers: int
@@ -62,14 +53,7 @@ class ServerDescription:
 
 @dataclass(frozen=True)
 class GraphDescription:
-    """What a server says of the whole graph.
-
-    Attributes
-    ----------
-    graph, partition: ``graph.json`` and ``partition.json`` of its partitioned directory.
-    ids: by (kind, type), the length of each array of ids that it has; see
-        :meth:`FeatureClient.read_ids`.
-    """
+    """``graph.json``, ``partition.json``, and the lengths of arrays of ids by (kind, type)."""
 
     graph: str
     partition: str
@@ -79,19 +63,11 @@ class GraphDescription:
 class _Links:
     """A process's connections to the servers, the threads that wait for them, and their lock."""
 
-    def __init__(self, connect: Callable[[int], Replicas], servers: int) -> None:
+    def __init__(self, replicas: Sequence[Replicas]) -> None:
         self.process = os.getpid()
-        self.replicas = [connect(server) for server in range(servers)]
-        self.pool = futures.ThreadPoolExecutor(
-            max(4, 2 * servers), thread_name_prefix="feature-client"
-        )
+        self.replicas = replicas
+        self.pool = futures.ThreadPoolExecutor(max(4, 2 * len(replicas)), "feature-client")
         self.lock = threading.Lock()
-
-    def close(self) -> None:
-        """Cancel running calls and end the threads."""
-        for replicas in self.replicas:
-            replicas.close()
-        self.pool.shutdown()
 
 
 class FeatureClient:
@@ -155,16 +131,12 @@ class FeatureClient:
         with _opening:
             links, self._links, self._is_closed = self._links, None, True
         if links is not None and links.process == os.getpid():
-            links.close()
+            for replicas in links.replicas:
+                replicas.close()
+            links.pool.shutdown()
 
     def wait_until_serving(self, limit: float) -> None:
-        """Wait until every server is ready, and check that each is the expected one.
-
-        Raises
-        ------
-        ServerUnavailable, DeadlineExceeded: a server was not ready within ``limit`` seconds.
-        BadReply: a server has another index, number of servers or division than expected.
-        """
+        """Wait until every server is ready, and check that each is the expected one."""
         operation = self._operation("wait until serving", limit, limit)
         limits = [self._ids_per_request]
 
@@ -180,12 +152,7 @@ class FeatureClient:
         self._ids_per_request = min(limits)
 
     def describe(self, server: int) -> ServerDescription:
-        """Return what ``server`` holds.
-
-        Raises
-        ------
-        CallError: the server cannot be asked, or does not answer within the deadline.
-        """
+        """Return what ``server`` holds."""
         operation = self._operation("Describe")
         return self._describe(self._retry(operation, server))
 
@@ -275,22 +242,7 @@ class FeatureClient:
         draws: Mapping[int, Sequence[NeighbourDraw]],
         on_transfer: OnTransfer | None = None,
     ) -> Callable[[], None]:
-        """Ask all servers in ``draws`` to draw neighbours, without waiting for the answers.
-
-        Parameters
-        ----------
-        draws: by server. Each draw holds its result once the returned function has returned.
-        on_transfer: called for every ``SampleNeighbors`` request, with the arguments of the
-            client's own ``on_transfer``.
-
-        Returns
-        -------
-        A function that waits until all servers have answered. It raises as :meth:`fetch_rows`.
-
-        Raises
-        ------
-        BadRequest: a draw is malformed. Nothing was sent.
-        """
+        """Ask all servers in ``draws`` to draw neighbours, without waiting for the answers."""
         calls = []
         for server, server_draws in draws.items():
             self._check_server(server)
@@ -308,13 +260,13 @@ class FeatureClient:
     def _open(self) -> _Links:
         """Return the connections of this process, and make them if it has none yet."""
         links = self._links
-        if links is None or links.process != os.getpid():
-            with _opening:
-                self._check_open()
-                links = self._links
-                if links is None or links.process != os.getpid():
-                    self._links = links = _Links(self._connect, len(self.addresses))
-        return links
+        if links is not None and links.process == os.getpid():
+            return links
+        with _opening:
+            self._check_open()
+            if self._links is None or self._links.process != os.getpid():
+                self._links = _Links([self._connect(i) for i in range(len(self.addresses))])
+            return self._links
 
     def _operation(
         self, name: str, limit: float | None = None, left: float | None = None
@@ -336,7 +288,6 @@ class FeatureClient:
         on_transfer: OnTransfer | None,
     ) -> list[Task]:
         """Return one task per server with a call that is not empty; it makes that call."""
-
         lock = self._open().lock
 
         def count(server: int, sent: int, received: int) -> None:

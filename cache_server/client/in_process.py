@@ -26,14 +26,7 @@ def open_servicers(
 
 
 class InProcessClient(FeatureClient):
-    """A client of servicers in this process. It counts the bytes that a network would carry.
-
-    Parameters
-    ----------
-    servicers: by server index.
-    addresses: names of the servers in errors.
-    options: keywords of :class:`FeatureClient`.
-    """
+    """A client of servicers in this process. It counts the bytes that a network would carry."""
 
     def __init__(
         self, servicers: Sequence[FeatureServicer], addresses: Sequence[str], **options: Any

@@ -18,14 +18,7 @@ Task = Callable[[], None]
 
 
 class Operation:
-    """Tasks that ask several servers under one deadline. The first failure ends them all.
-
-    Parameters
-    ----------
-    name: what is asked for, for errors.
-    deadline: shared by all tasks.
-    pool: the threads of the tasks.
-    """
+    """Tasks that ask several servers under one deadline. The first failure ends them all."""
 
     def __init__(self, name: str, deadline: Deadline, pool: futures.Executor) -> None:
         self.name = name
@@ -67,19 +60,7 @@ class Operation:
         limit: int,
         count: Callable[[int, int, int], None],
     ) -> None:
-        """Send requests to one server until it has answered the whole call.
-
-        Parameters
-        ----------
-        stub: the method of the server's channel, which takes and yields bytes.
-        retry: decides what follows a failed attempt.
-        limit: the most ids of a request.
-        count: called as (server, bytes sent, bytes received) after every request.
-
-        Raises
-        ------
-        CallError: as ``retry`` decides.
-        """
+        """Send requests to one server until it has answered the whole call."""
         while pending.done < pending.size:
             start = pending.done
             pending.end = end = pending.end_of_request(start, limit)

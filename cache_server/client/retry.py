@@ -59,13 +59,7 @@ def read_hint(error: grpc.RpcError) -> float:
 
 
 class Deadline:
-    """The time at which an operation must have ended.
-
-    Parameters
-    ----------
-    limit_seconds: the operation's limit, from now on.
-    left: seconds that are left of a larger operation, if that is less; None = no other limit.
-    """
+    """The time at which an operation must have ended."""
 
     def __init__(self, limit_seconds: float, left: float | None = None) -> None:
         self.limit_seconds = limit_seconds
@@ -77,19 +71,7 @@ class Deadline:
 
 
 class RetryPolicy:
-    """Decides after each failed attempt of an operation on one server whether to try again.
-
-    Parameters
-    ----------
-    server, address, operation: what every error names.
-    deadline: shared by all attempts.
-    stop: set when the operation is no longer wanted; ends a wait at once.
-
-    Attributes
-    ----------
-    replicas: the servers of the same rows, of which the next attempt asks another one.
-    connection: the connection that the next attempt uses.
-    """
+    """Decides after each failed attempt of an operation on one server whether to try again."""
 
     def __init__(
         self,
@@ -114,10 +96,6 @@ class RetryPolicy:
 
         This is the time left until the deadline, or half of it if another server can be asked
         afterwards.
-
-        Raises
-        ------
-        ServerUnavailable, DeadlineExceeded: no time is left.
         """
         remaining = self._deadline.remaining()
         if remaining < _SHORTEST_ATTEMPT_SECONDS:
@@ -129,12 +107,7 @@ class RetryPolicy:
         self._wait = _FIRST_WAIT_SECONDS
 
     def retry_after_error(self, error: grpc.RpcError) -> None:
-        """Wait before the next attempt if the error may be temporary.
-
-        Raises
-        ------
-        CallError: it is not, or no time is left.
-        """
+        """Wait before the next attempt if the error may be temporary."""
         code, details = error.code(), error.details() or ""
         is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
         can_fail_over = self.replicas.are_several
@@ -151,30 +124,14 @@ class RetryPolicy:
         self.wait_to_retry(f"{code.name}: {details}", 0.0 if can_fail_over else read_hint(error))
 
     def retry_after_altered(self, reason: str) -> None:
-        """Wait before the next attempt after a reply that was altered on its way.
-
-        Raises
-        ------
-        BadReply: too many replies were altered.
-        """
+        """Wait before the next attempt after a reply that was altered on its way."""
         self._altered += 1
         if self._altered > _ALTERED_REPLIES:
             raise self.bad_reply(f"altered on the way {self._altered} times, the last: {reason}")
         self.wait_to_retry(f"altered on the way: {reason}")
 
     def wait_to_retry(self, reason: str, hint: float = 0.0) -> None:
-        """Wait before the next attempt, and switch to another server if there is one.
-
-        Parameters
-        ----------
-        reason: why the last attempt failed, for events and errors.
-        hint: seconds that the server asks to wait at least; the deadline may shorten them.
-
-        Raises
-        ------
-        ServerUnavailable, DeadlineExceeded: no time is left.
-        ServerFault: the operation is no longer wanted.
-        """
+        """Wait before the next attempt, and switch to another server if there is one."""
         self._failures += 1
         self._last = reason
         server, address, operation, _ = self._names_for_errors

@@ -15,17 +15,7 @@ from cache_server.wire import DTYPES, check_name, encode_ids, read_chunk
 
 
 class Destination:
-    """The table that is read, and the array that the rows of all servers go to.
-
-    Parameters
-    ----------
-    kind, type, out, form: as of :meth:`FeatureClient.fetch_rows`.
-
-    Raises
-    ------
-    BadRequest: ``out`` cannot receive rows, no table can have this name, or rows of another dtype
-        than float32 are to be rounded.
-    """
+    """The table that is read, and the array that the rows of all servers go to."""
 
     def __init__(self, kind: str, type: str, out: NDArray[Any], form: str = "") -> None:
         if out.ndim not in (1, 2) or not out.flags.c_contiguous or not out.flags.writeable:
@@ -51,17 +41,7 @@ class Destination:
 
 
 class RowsCall(PendingCall):
-    """The rows that one server contributes to a destination.
-
-    Parameters
-    ----------
-    ids: [n] int64 global ids.
-    place: the rows of the destination to fill, in the order of ``ids``: a slice, or [n] int64.
-
-    Raises
-    ------
-    BadRequest: ids and places do not fit each other or the destination.
-    """
+    """The rows that one server contributes to a destination."""
 
     def __init__(
         self,

@@ -25,8 +25,6 @@ _CHECKS_PER_LIMIT: Final = 10
 _SHARE_TO_MAKE_ROOM: Final = 0.1
 """share of the limit after which a call that waits for its client may make room for another"""
 _MOST_MEMORY: Final = 1 << 30
-_WAITING_BYTES: Final = 1 << 16
-"""what a request that waits for a thread holds: at most HTTP/2's window is received of it"""
 COPIES_OF_REQUEST: Final = 4
 """a request, its ids, their rows, and temporaries of the conversion"""
 COPIES_OF_CHUNK: Final = 3
@@ -44,12 +42,7 @@ def default_memory() -> int:
 
 
 class NoRoom(Exception):
-    """A client, or all of them together, already have the replies or the memory that they may have.
-
-    Attributes
-    ----------
-    client: name of the client's connection or address; "" = all clients together.
-    """
+    """A client, or "" for all of them together, has the replies or the memory that it may have."""
 
     def __init__(self, client: str, text: str) -> None:
         super().__init__(text)
@@ -67,11 +60,7 @@ class CountedPool(futures.ThreadPoolExecutor):
     def submit(self, task: Any, /, *arguments: Any, **options: Any) -> futures.Future[Any]:
         """Submit a task, and count it as waiting until it begins."""
         self._count(1)
-        try:
-            return super().submit(self._begin, task, *arguments, **options)
-        except BaseException:
-            self._count(-1)
-            raise
+        return super().submit(self._begin, task, *arguments, **options)
 
     def _begin(self, task: Any, /, *arguments: Any, **options: Any) -> Any:
         self._count(-1)
@@ -83,19 +72,7 @@ class CountedPool(futures.ThreadPoolExecutor):
 
 
 class Reply:
-    """One running reply.
-
-    Attributes
-    ----------
-    names: the client's connection, its address, and the name of all clients.
-    held: bytes of memory that the reply holds.
-    began: when it began, by ``time.monotonic``.
-    waits_since: since when it waits for its client; infinite while the server works on the reply.
-    waited: seconds that it has waited for its client before, in all.
-    rows, neighbours: how many it has sent.
-    nbytes: size of the messages that it has sent.
-    is_given_up: whether it was cancelled because its client let it wait.
-    """
+    """One running reply."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -104,6 +81,8 @@ class Reply:
         self.names = (peer, peer.rpartition(":")[0] or peer, _ALL)
         self.held = 0
         self.began = time.monotonic()
+        # Since when it waits for its client, infinite while the server works on it; and seconds of
+        # earlier waits.
         self.waits_since, self.waited = math.inf, 0.0
         self.rows = self.neighbours = self.nbytes = 0
         self.is_given_up = False
@@ -138,7 +117,7 @@ class FlowControl:
     threads: how many replies may be sent at the same time.
     send_seconds: how long a client may leave a chunk of about 1 MiB unread, and how long it may
         take to send its request.
-    memory: bytes that all replies and waiting requests may hold.
+    memory: bytes that all replies may hold.
     largest_request: bytes that are reserved for a request whose size is not known yet.
 
     Attributes
@@ -183,18 +162,12 @@ class FlowControl:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that replies and waiting requests hold now."""
-        return self._held[_ALL] + self.pool.waiting * _WAITING_BYTES
+        """The bytes that replies hold now."""
+        return self._held[_ALL]
 
     @contextmanager
     def admit(self, reply: Reply) -> Iterator[None]:
-        """Count a reply as running during the block.
-
-        Raises
-        ------
-        NoRoom: its connection or address has the most replies that it may have, or the largest
-            request would not fit the memory that is left.
-        """
+        """Count a reply as running during the block."""
         with self._lock:
             for name, (most, _) in zip(reply.names, self._limits, strict=True):
                 if most is not None and self._running[name] >= most:
@@ -217,41 +190,21 @@ class FlowControl:
         """Return the metadata of a refusal: the more requests wait, the later to try again."""
         return ((RETRY_AFTER, str(min(LONGEST_HINT_MS, _FIRST_HINT_MS + self.pool.waiting))),)
 
-    def check_waiting(self) -> None:
-        """Check that one more request may wait for a thread; raise NoRoom if it would not fit."""
-        if self._held[_ALL] and self.nbytes + _WAITING_BYTES > self.limit:
-            raise self._no_memory(_ALL, self.limit)
-
     def hold(self, reply: Reply, nbytes: int, *, asks: bool = True) -> None:
-        """Set the bytes that a reply holds.
-
-        Parameters
-        ----------
-        asks: False if the reply holds the bytes already, so that it cannot be refused.
-
-        Raises
-        ------
-        NoRoom: the change would exceed a limit. Nothing has changed then.
-        """
+        """Set the bytes that a reply holds."""
         with self._lock:
             change = nbytes - reply.held
             if asks and change > 0:
                 for name, (_, share) in zip(reply.names, self._limits, strict=True):
-                    waiting = 0 if name else self.pool.waiting * _WAITING_BYTES
                     others = self._held[name] - reply.held
-                    if others and others + waiting + nbytes > share:
+                    if others and others + nbytes > share:
                         raise self._no_memory(name, share)
             for name in reply.names:
                 self._held[name] += change
             reply.held = nbytes
 
     def make_room(self, client: str = _ALL) -> None:
-        """Give up the reply that has waited longest for its client in all, if it did for a while.
-
-        Parameters
-        ----------
-        client: name of the connection or address that needs room; "" = any.
-        """
+        """Give up the reply that has waited longest for its client, if it did for a while."""
         now = time.monotonic()
         with self._lock:
             waited = {

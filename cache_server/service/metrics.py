@@ -25,17 +25,7 @@ _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class ServerMetrics:
-    """One server's metrics, in a registry of their own.
-
-    Parameters
-    ----------
-    server, servers: index of the server, and the number of servers.
-    flow: the running replies to count.
-
-    Attributes
-    ----------
-    registry: the metrics of this server and its process, which a scrape reads.
-    """
+    """One server's metrics, in a registry of their own."""
 
     def __init__(self, server: int, servers: int, flow: FlowControl) -> None:
         self.registry = registry = CollectorRegistry()
@@ -64,7 +54,7 @@ class ServerMetrics:
             ("requests_in_flight", "requests for rows or neighbours that are answered now",
              lambda: flow.running),
             ("requests_waiting", "requests that wait for a thread", lambda: flow.pool.waiting),
-            ("memory_in_flight_bytes", "held by replies and requests", lambda: flow.nbytes),
+            ("memory_in_flight_bytes", "held by replies", lambda: flow.nbytes),
             ("memory_in_flight_limit_bytes", "that may be held", lambda: flow.limit),
         ):  # fmt: skip
             Gauge(name, text, **common).set_function(read_value)
@@ -93,10 +83,6 @@ class ServerMetrics:
             nbytes.inc(reply.nbytes)
             self._rows.inc(reply.rows)
             self._neighbours.inc(reply.neighbours)
-
-    def count_refused_waiting(self, path: str) -> None:
-        """Count a request, by its method's full name, that could not wait for a thread."""
-        self.count_request(_NAMES[path], grpc.StatusCode.RESOURCE_EXHAUSTED)
 
     def count_refused_token(self, path: str) -> None:
         """Count a request, by its method's full name, that lacked the token."""

@@ -63,7 +63,7 @@ class MetricsPort:
             raise ListenError(f"{name}: cannot bind {listen}: {error.strerror}") from error
         if isinstance(self._server.socket, ssl.SSLSocket):
             # Each connection's own thread makes the handshake, so that a silent one blocks nobody.
-            self._server.socket.do_handshake_on_connect = False
+            setattr(self._server.socket, "do_handshake_on_connect", False)  # noqa: B010
         handler: Any = self._server.RequestHandlerClass
         self._server.RequestHandlerClass = type("_Handler", (handler,), {"timeout": _IDLE_SECONDS})
         # Connections that break off or do not speak HTTP are not logged.

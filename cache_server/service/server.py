@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +19,8 @@ from cache_server.limits import (
     IDS_PER_REQUEST,
 )
 from cache_server.process import EndingSignals, end_with_parent, keep_freed_memory
-from cache_server.security import PLAIN, Security
+from cache_server.security import PLAIN, Security, Token
 from cache_server.service.flow import FlowControl, default_memory
-from cache_server.service.guards import TokenGuard, WaitingGuard
 from cache_server.service.listen import bind
 from cache_server.service.metrics_port import MetricsPort
 from cache_server.service.servicer import FeatureServicer
@@ -31,8 +30,33 @@ from cache_server.wire import largest_request
 
 _QUICK_THREADS: Final = 2
 _REQUESTS_AT_ONCE: Final = 1024
-"""requests that run or wait; more are refused, since each waiting request holds memory"""
+"""requests that run or wait; more are refused, since a waiting one holds up to 64 KiB"""
 _STREAMS_A_CONNECTION: Final = 64
+
+
+class _TokenGuard(grpc.ServerInterceptor):
+    """Refuses requests without the token before they are read, and tells ``on_refusal`` of them."""
+
+    def __init__(self, token: Token, on_refusal: Callable[[str], None]) -> None:
+        self._token, self._on_refusal = token, on_refusal
+
+        def refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
+            events.note("refused token", "a request without the token", peer=context.peer())
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "expected this cluster's token")
+
+        # As a stream method the handler gets the call before any message is read.
+        self._refusal = grpc.stream_stream_rpc_method_handler(refuse)
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Return the handler of a call: the usual one, or one that refuses it."""
+        if self._token.is_shown_by(handler_call_details.invocation_metadata or ()):
+            return continuation(handler_call_details)
+        self._on_refusal(handler_call_details.method)
+        return self._refusal
 
 
 class FeatureServer:
@@ -47,8 +71,8 @@ class FeatureServer:
     send_seconds: how long a client may leave a chunk of rows unread.
     security: certificates and token of the connections.
     metrics: "host:port" where Prometheus reads metrics; "" = nowhere.
-    memory: bytes that running replies and waiting requests may hold; None = 1 GiB, or a quarter of
-        the available memory if that is less.
+    memory: bytes that running replies may hold; None = 1 GiB, or a quarter of the available
+        memory if that is less.
 
     Attributes
     ----------
@@ -78,11 +102,6 @@ class FeatureServer:
         self._flow = FlowControl(threads, send_seconds, memory, largest_request(ids_per_request))
         self._servicer = FeatureServicer(shard, self._flow, ids_per_request)
         counts, token = self._servicer.metrics, security.token()
-        guards: list[grpc.ServerInterceptor] = [
-            WaitingGuard(self._flow, counts.count_refused_waiting)
-        ]
-        if token is not None:
-            guards.insert(0, TokenGuard(token, counts.count_refused_token))
         self._grpc = grpc.server(
             self._flow.pool,
             options=[
@@ -93,7 +112,7 @@ class FeatureServer:
                 ("grpc.so_reuseport", 0),
             ],
             maximum_concurrent_rpcs=_REQUESTS_AT_ONCE,
-            interceptors=guards,
+            interceptors=[_TokenGuard(token, counts.count_refused_token)] if token else [],
         )
         quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
         self._grpc.add_generic_rpc_handlers(self._servicer.handlers(quick))
@@ -109,12 +128,7 @@ class FeatureServer:
         self._servicer.is_serving = True
 
     def stop(self, drain_seconds: float) -> bool:
-        """Refuse new requests and let running ones finish for at most ``drain_seconds``.
-
-        Returns
-        -------
-        Whether all requests had ended a second after that limit.
-        """
+        """Refuse new requests and let running ones finish for at most ``drain_seconds``."""
         self._servicer.is_serving = False
         has_ended = self._grpc.stop(drain_seconds).wait(drain_seconds + 1.0)
         self._flow.stop()
@@ -139,17 +153,6 @@ def serve(
     Once the server listens, it prints one line with the bound address and writes ``{"server",
     "address", "pid"}`` as JSON to ``port_file``, with ``"metrics"`` if there is a metrics port.
     Must run in the main thread.
-
-    Parameters
-    ----------
-    die_with_parent: process id of the parent; the server stops when it ends.
-    drain_seconds: as of :meth:`FeatureServer.stop`.
-    sources: as of :meth:`Shard.open`.
-    options: keywords of :class:`FeatureServer`.
-
-    Raises
-    ------
-    ManifestError, SourceError, ListenError, SecurityError: the server could not start.
     """
     ending = EndingSignals()
     if die_with_parent is not None:

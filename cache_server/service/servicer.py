@@ -74,20 +74,6 @@ class FeatureServicer:
 
     A request that cannot be answered ends with INVALID_ARGUMENT and a text that names the reason,
     one that exceeds a limit of this server with RESOURCE_EXHAUSTED.
-
-    Parameters
-    ----------
-    shard: the tables to serve.
-    flow: limits of running replies.
-    ids_per_request: the most ids that one request may ask for.
-
-    Attributes
-    ----------
-    metrics: counts of the requests and replies.
-    is_serving: the answer to health checks.
-    streams: by a method's full name, its handler, which takes a request as a stream of one
-        serialised message and yields those of the reply. It can then count the call before it reads
-        the message, and give it up if no message comes.
     """
 
     def __init__(
@@ -110,12 +96,7 @@ class FeatureServicer:
         }
 
     def handlers(self, quick: futures.ThreadPoolExecutor) -> list[grpc.GenericRpcHandler]:
-        """Return the handlers of all methods, which take and return serialised messages.
-
-        Parameters
-        ----------
-        quick: threads for requests that need no rows, so that these never wait for others.
-        """
+        """Return the handlers of all methods, which take and return serialised messages."""
         handlers = {
             method: grpc.stream_stream_rpc_method_handler(handler)
             for method, handler in self.streams.items()

@@ -49,12 +49,7 @@ class GraphFiles:
                 yield self.table(kind, name).spec
 
     def table(self, kind: str, name: str) -> Table:
-        """Map an array of ids as a table of one column.
-
-        Raises
-        ------
-        BadRequest: there is no such array; names those that exist.
-        """
+        """Map an array of ids as a table of one column."""
         opened = self._tables.get((kind, name))
         if opened is not None:
             return opened

@@ -47,16 +47,7 @@ def write_manifest(
     tables: Sequence[TableSpec],
     division: str = "",
 ) -> Path:
-    """Write ``directory``/shard.json for existing table files, and return its path.
-
-    Parameters
-    ----------
-    division: fingerprint of the whole partitioned directory, in hexadecimal.
-
-    Raises
-    ------
-    ManifestError: an entry is malformed, given twice, or does not fit its file.
-    """
+    """Write ``directory``/shard.json for existing table files, and return its path."""
     path = Path(directory) / MANIFEST
     content = {
         "schema": SCHEMA_VERSION,

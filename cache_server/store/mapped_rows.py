@@ -30,14 +30,6 @@ def read_rows_alone(table: NDArray[Any], together: int = 0) -> bool:
     """Switch the kernel's read-ahead off for a mapped table that does not fit memory.
 
     By default the kernel reads up to megabytes around each missing row, which evict other rows.
-
-    Parameters
-    ----------
-    together: bytes of all tables that are read beside this one, if they are more than its own.
-
-    Returns
-    -------
-    Whether read-ahead was switched off.
     """
     # Finding out how much memory is available costs a millisecond of reading files.
     if table.nbytes <= _SMALL_TABLE_BYTES or not exceed_memory(max(table.nbytes, together)):

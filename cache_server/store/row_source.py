@@ -93,12 +93,7 @@ class CheckedSource:
         self.dtype = np.dtype(dtype)
 
     def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the rows of [n] original ids: [n, dim].
-
-        Raises
-        ------
-        SourceError: the source raised an error, or returned an array of another shape or dtype.
-        """
+        """Return the rows of [n] original ids: [n, dim]."""
         try:
             with self._lock:
                 rows = self._source.read(ids)
@@ -119,12 +114,7 @@ class CheckedSource:
         return rows if rows.flags.owndata and rows.flags.c_contiguous else rows.copy()
 
     def check(self, ids: NDArray[np.int64]) -> None:
-        """Read no rows, and then the first of [n] original ids twice, to find errors early.
-
-        Raises
-        ------
-        SourceError: as :meth:`read`, or an id got different rows.
-        """
+        """Read no rows, and then the first of [n] original ids twice, to find errors early."""
         first = ids[:_ROWS_CHECKED]
         self.read(ids[:0])
         rows, reversed_rows = self.read(first), self.read(first[::-1].copy())
@@ -137,16 +127,7 @@ class CheckedSource:
 def open_source(
     request: SourceRequest, node_type: str, server: int, ids: NDArray[np.int64]
 ) -> CheckedSource:
-    """Import a source's class and make a source for one server.
-
-    Parameters
-    ----------
-    ids: [count] int64, original ids of all nodes of the type.
-
-    Raises
-    ------
-    SourceError: the class cannot be imported or made, or declares no usable width or dtype.
-    """
+    """Import a source's class and make a source for one server."""
     module, _, name = request.name.partition(":")
     try:
         # Ends as the class, after the attributes on the way to it.
@@ -164,12 +145,7 @@ def open_source(
 
 
 def parse_requests(features: Sequence[str], options: Sequence[str]) -> dict[str, SourceRequest]:
-    """Parse the values of ``--features`` and ``--features-options``, by node type.
-
-    Raises
-    ------
-    SourceError: a value is malformed.
-    """
+    """Parse the values of ``--features`` and ``--features-options``, by node type."""
     names = dict(_split("--features", value) for value in features)
     for node_type, name in names.items():
         if not all(name.partition(":")):
@@ -201,17 +177,7 @@ def _split(option: str, text: str) -> tuple[str, str]:
 def read_nodes(
     partitioned: Path, node_type: str, server: int
 ) -> tuple[int, int, NDArray[np.int64]]:
-    """Find a server's nodes in a partitioned directory (docs/reference/partition-directory.md).
-
-    Returns
-    -------
-    The first global id of the server's nodes, the one after the last, and [count] int64, original
-    ids of all nodes of the type by global id.
-
-    Raises
-    ------
-    SourceError: the directory has no readable description of the type.
-    """
+    """Find a server's nodes in a partitioned directory (docs/reference/partition-directory.md)."""
     try:
         offsets = json.loads((partitioned / "partition.json").read_bytes())["offsets"][node_type]
         file = partitioned / "maps" / node_type / "original_ids.npy"

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 
 
 class Shard:
-    """All tables of one server.
-
-    Attributes
-    ----------
-    server, servers: index of this server, and the number of servers.
-    tables: by (kind, type).
-    division: fingerprint of the partitioned directory that this is a part of; "" = none.
-    in_edges: in-edges of the server's nodes by relation (src/rel/dst), if topology is partitioned.
-    graph: what the server can tell of the whole graph.
-    """
+    """All tables of one server."""
 
     def __init__(
         self,
@@ -54,17 +45,7 @@ class Shard:
     def open(
         cls, directory: str | Path, sources: Mapping[str, SourceRequest] = NO_SOURCES
     ) -> Shard:
-        """Open ``directory``/shard.json and map its tables.
-
-        Parameters
-        ----------
-        sources: by node type, the class that provides its features instead of a table.
-
-        Raises
-        ------
-        ManifestError: the manifest or a table is missing or malformed.
-        SourceError: a source cannot be made, or its rows are not as it declares.
-        """
+        """Open ``directory``/shard.json and map its tables."""
         directory = Path(directory)
         server, servers, division, specs = read_manifest(directory)
         together = feature_bytes(directory)
@@ -90,12 +71,7 @@ class Shard:
         return in_edges
 
     def table(self, kind: str, type: str) -> Table:
-        """Return the table of a kind and node type.
-
-        Raises
-        ------
-        BadRequest: there is none; names the tables that exist.
-        """
+        """Return the table of a kind and node type."""
         table = self.tables.get((kind, type))
         if table is not None:
             return table

@@ -47,15 +47,7 @@ class TableDescription:
 
 
 class Table(ABC):
-    """A table of rows that are found by global id.
-
-    Attributes
-    ----------
-    spec: name, range and format of the rows.
-    name: the table's name in errors.
-    row_bytes: size of a row.
-    scratch_bytes: memory that reading a row needs besides the row itself.
-    """
+    """A table of rows that are found by global id."""
 
     scratch_bytes = 0
 
@@ -88,13 +80,7 @@ class Table(ABC):
 
 
 class MappedTable(Table):
-    """A table whose rows are read from a memory-mapped file.
-
-    Parameters
-    ----------
-    array: [count, dim], read-only, little-endian.
-    together: bytes of all tables of the server.
-    """
+    """A table whose rows are read from a memory-mapped file."""
 
     def __init__(
         self, spec: TableDescription, array: NDArray[Any], server: int, together: int = 0
@@ -142,12 +128,7 @@ class SourceTable(Table):
 
 
 class RoundedTable(Table):
-    """A float32 table whose rows are rounded to float16, bfloat16 or int8 as they are read.
-
-    Raises
-    ------
-    BadRequest: the form is unknown, or the table's rows are not float32.
-    """
+    """A float32 table whose rows are rounded to float16, bfloat16 or int8 as they are read."""
 
     def __init__(self, table: Table, form: str, server: int) -> None:
         super().__init__(table.spec, server)

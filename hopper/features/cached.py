@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -11,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.array_module import Array
-from hopper.features.source import RemoteSource, RowKind
-from hopper.traffic import Traffic
+from hopper.features.source import RemoteRowReader, RowKind
 
 
 class RowCacheLike(Protocol):
@@ -116,7 +114,7 @@ class CachedRows(CountedLookups):
     types without a cache, and all labels, are always fetched.
     """
 
-    def __init__(self, remote: RemoteSource, caches: Mapping[str, RowCacheLike]) -> None:
+    def __init__(self, remote: RemoteRowReader, caches: Mapping[str, RowCacheLike]) -> None:
         super().__init__(caches)
         self._remote = remote
 
@@ -129,18 +127,6 @@ class CachedRows(CountedLookups):
         """Return those of [n] int64 ids that no cache holds permanently."""
         cache = self._caches.get(node_type)
         return ids if cache is None or cache.evicts else ids[cache.find(ids) < 0]
-
-    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """Fetch columns from their server; columns are never cached."""
-        return self._remote.columns(node_type, ids, server)
-
-    def count_into(self, traffic: Traffic) -> None:
-        """Count the bytes of fetched rows in ``traffic`` from now on."""
-        self._remote.count_into(traffic)
-
-    def one_operation(self) -> AbstractContextManager[None]:
-        """Let all fetches in the block share one deadline."""
-        return self._remote.one_operation()
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Read rows, cached ones from the cache; see :meth:`FeatureSource.gather`."""

@@ -60,12 +60,7 @@ class LocalRows:
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
     ) -> RowPart:
-        """Describe where the features of some of this server's nodes are stored, without copying.
-
-        Parameters
-        ----------
-        places: [n] int64, ascending: the rows of the whole matrix that this part fills; None = all.
-        """
+        """Describe where the features of some of this server's nodes are stored."""
         rows = self._rows("features", node_type, ids)
         whole_rows = None if places is None else torch.from_numpy(places)
         if self._is_sourced("features", node_type):

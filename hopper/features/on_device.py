@@ -28,16 +28,6 @@ class DeviceRows(CountedLookups):
     """Feature rows, in the dtype in which they are stored, of which some are cached on a device.
 
     Each thread counts its own hits and misses.
-
-    Parameters
-    ----------
-    caches: by node type, in arrays of the device. Rows of other types are always copied.
-    one_reader: the lock of the source of missing rows. Both share one lock, so that threads that
-        take them in different orders cannot wait for each other.
-
-    Attributes
-    ----------
-    evicts: whether any of the caches replaces rows by newer ones.
     """
 
     def __init__(

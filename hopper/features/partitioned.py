@@ -20,7 +20,7 @@ from hopper.errors import GraphError
 from hopper.features.cached import CachedRows, Lookups, RowCacheLike
 from hopper.features.local import LocalRows
 from hopper.features.on_device import DeviceRows
-from hopper.features.source import RemoteSource, RowFiller, RowKind
+from hopper.features.source import RemoteRowReader, RemoteSource, RowFiller, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 from hopper.traffic import Traffic
@@ -67,8 +67,8 @@ class PartitionedRows:
 
     Attributes
     ----------
-    on_device: the rows cached on the device that trains, if any. Whoever needs rows on the device
-        asks it first.
+    remote: that source, behind the caches that are attached.
+    on_device: the rows cached on the device that trains, if any, which readers ask first.
     one_reader: the lock of the thread that reads from other servers.
     """
 
@@ -82,7 +82,8 @@ class PartitionedRows:
         self.graph = graph
         self.server = server
         self.local = LocalRows(graph, server)
-        self.remote = remote
+        self._servers = remote
+        self.remote: RemoteRowReader | None = remote
         self.rows = RowCounts()
         self.traffic = traffic or Traffic()
         self.on_device: DeviceRows | None = None
@@ -120,17 +121,18 @@ class PartitionedRows:
     @contextmanager
     def one_operation(self) -> Iterator[None]:
         """Let all reads of remote rows in the block share one deadline."""
-        if self.remote is None:
+        if self._servers is None:
             yield
             return
-        with self.one_reader, self.remote.one_operation():
+        with self.one_reader, self._servers.one_operation():
             yield
 
     @contextmanager
-    def _reading(self, remote: RemoteSource) -> Iterator[None]:
+    def _reading(self) -> Iterator[None]:
         """Hold the lock for reading from other servers, and count rows and bytes of the block."""
         with self.one_reader:
-            remote.count_into(self.traffic)
+            if self._servers is not None:
+                self._servers.count_into(self.traffic)
             try:
                 yield
             finally:
@@ -146,7 +148,7 @@ class PartitionedRows:
         local = self.is_local(node_type, ids)
         if self.remote is None or local.all():
             return self.gather_with(kind, node_type, ids, local, None)
-        with self._reading(self.remote):
+        with self._reading():
             out = self.gather_with(kind, node_type, ids, local, self.remote)
         if kind == "features":
             self.rows.remote_unique += int(ids.size - local.sum())
@@ -164,13 +166,7 @@ class PartitionedRows:
         local: NDArray[np.bool_],
         remote: Callable[[str, NDArray[np.int64], NDArray[np.int64]], RowPart],
     ) -> StoredRows:
-        """Do what :meth:`stored` does with remote rows from a function.
-
-        Parameters
-        ----------
-        local: [n] bool, which ids are of this server.
-        remote: called as (node type, ids of other servers, their rows in the result).
-        """
+        """Do what :meth:`stored` does with remote rows from a function."""
         local_places, remote_places = np.flatnonzero(local), np.flatnonzero(~local)
         self.rows.local += int(local_places.size)
         self.rows.remote += int(remote_places.size)
@@ -189,13 +185,13 @@ class PartitionedRows:
 
     def whole(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """Do what :meth:`stored` does, with other servers' columns of features by dimension."""
-        if self.remote is None or self.graph.layout.has_whole_rows(node_type):
+        if self._servers is None or self.graph.layout.has_whole_rows(node_type):
             return self.stored(node_type, ids)
-        with self._reading(self.remote):
+        with self._reading():
             parts = [
                 self.local.gather("features", node_type, ids)
                 if server == self.server
-                else self.remote.columns(node_type, ids, server)
+                else self._servers.columns(node_type, ids, server)
                 for server in range(self.graph.book.servers)
             ]
         rows = torch.from_numpy(np.concatenate(parts, 1))
@@ -219,7 +215,7 @@ class PartitionedRows:
         """
         if self.remote is None:
             raise _not_stored("features", node_type, ids[0])
-        with self._reading(self.remote):
+        with self._reading():
             rows = self.remote.gather("features", node_type, ids)
         self.rows.remote_unique += int(ids.size)
         return rows

@@ -18,13 +18,7 @@ from hopper.ops import RowPart, StoredRows
 
 
 class PregatheredRows:
-    """A source of features that fetches all remote rows when it is made, each once.
-
-    Parameters
-    ----------
-    base: the source that local rows are read from and remote ones fetched with.
-    requests: by node type, a list of [n] int64 global ids for each group: what it will read.
-    """
+    """A source of features that fetches all remote rows when it is made, each once."""
 
     def __init__(
         self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]

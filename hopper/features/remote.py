@@ -106,15 +106,6 @@ class RemoteRows:
         """Ask other servers to draw neighbours of their nodes, without waiting for the answers.
 
         Several threads may call this at once.
-
-        Parameters
-        ----------
-        draws: by server.
-        traffic: where requests and the servers' replies are counted.
-
-        Returns
-        -------
-        A function that waits until all draws hold their results. It raises as :meth:`gather`.
         """
 
         def count(_server: int, sent: int, received: int) -> None:

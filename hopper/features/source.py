@@ -70,8 +70,12 @@ class InputRows(FeatureSource, Protocol):
         ...
 
 
-class RemoteSource(FeatureSource, RowFiller, Protocol):
-    """Reads rows of other servers. Only one thread may use it at a time."""
+class RemoteRowReader(FeatureSource, RowFiller, Protocol):
+    """Reads rows of other servers, from a cache or by request."""
+
+
+class RemoteSource(RemoteRowReader, Protocol):
+    """Asks other servers for rows. Only one thread may use it at a time."""
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
         """Read the columns that one server stores of features divided by dimension."""

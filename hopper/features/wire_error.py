@@ -24,15 +24,6 @@ def measure_wire_error(
     """Round rows of every server as ``cluster.feature_wire`` has it. Every rank must call this.
 
     Each rank reads rows of its server, evenly spaced and at most 65,536 of a table.
-
-    Returns
-    -------
-    By table of float32 features (a node type, or ``src/rel/dst``), the largest errors of any
-    server; empty if rows are sent as stored.
-
-    Raises
-    ------
-    RequestError: the form cannot hold a number of the rows; raised on every rank.
     """
     if wire == "stored":
         return {}

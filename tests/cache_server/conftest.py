@@ -143,13 +143,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def addresses(
+def running(
     partitioned: Partitioned, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[str]]:
-    """The addresses of all three servers, shared by the tests that leave them as they are."""
+) -> Iterator[list[RunningServer]]:
+    """All three servers, shared by the tests that leave them as they are."""
     servers = Servers(tmp_path_factory.mktemp("ports"))
-    yield [servers.start(partitioned.path, server).address for server in range(3)]
+    yield [servers.start(partitioned.path, server) for server in range(3)]
     servers.stop()
+
+
+@pytest.fixture(scope="session")
+def addresses(running: list[RunningServer]) -> list[str]:
+    return [server.address for server in running]
 
 
 @pytest.fixture
@@ -159,20 +164,15 @@ def client(addresses: list[str]) -> Iterator[FeatureClient]:
         yield client
 
 
-@pytest.fixture
-def wait_for_end() -> Callable[[int, float], bool]:
-    """A function that tells whether a process (not a child of this one) ends within a limit."""
-
-    def wait(pid: int, limit: float) -> bool:
-        end = time.monotonic() + limit
-        while time.monotonic() < end:
-            try:
-                # An orphan that nobody has reaped yet has ended too.
-                if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                    return True
-            except psutil.NoSuchProcess:
+def ends_within(pid: int, limit: float) -> bool:
+    """Tell whether a process (not a child of this one) ends within a limit."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        try:
+            # An orphan that nobody has reaped yet has ended too.
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True
-            time.sleep(0.02)
-        return False
-
-    return wait
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False
