@@ -11,15 +11,8 @@ class PendingCall(ABC):
     Answers arrive in the order of the ids, so one number tells which are missing. A retry asks for
     these only, and a large call becomes a sequence of requests.
 
-    Parameters
-    ----------
-    server: index of the server, for errors.
-    size: how many ids are asked for.
-
-    Attributes
-    ----------
-    done: how many ids have been answered.
-    end: how many will have been answered once the running request is complete.
+    Of the ``size`` ids, ``done`` have been answered, and ``end`` will have been once the running
+    request is complete.
     """
 
     def __init__(self, server: int, size: int) -> None:
@@ -38,14 +31,10 @@ class PendingCall(ABC):
 
     @abstractmethod
     def take(self, message: bytes, seed: int) -> None:
-        """Take the next chunk of the reply and add the ids that it answers to :attr:`done`.
-
-        Parameters
-        ----------
-        seed: the seed of the chunk's checksum.
+        """Take the next chunk of the reply, of a checksum with ``seed``, and count it as done.
 
         Raises
         ------
         AlteredChunk: the chunk was altered on its way.
-        ValueError: the chunk does not fit the call, or goes beyond :attr:`end`.
+        ValueError: the chunk does not fit the call, or goes beyond ``end``.
         """

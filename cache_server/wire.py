@@ -8,7 +8,6 @@ read them. Specified in docs/inside/feature-service.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -107,49 +106,11 @@ class ChunkSeeds:
         return seed
 
 
-class ChunkWriter:
-    """Builds the ``RowChunk`` messages of one reply in a single buffer.
-
-    Parameters
-    ----------
-    rows: number of rows in the reply.
-    row_bytes: bytes in a row.
-    request: the serialised request that is answered.
-
-    Attributes
-    ----------
-    parts: slices of the reply's rows, one for each message.
-    chunk_rows, chunk_bytes: number and size of the rows in the largest message.
-    """
-
-    def __init__(self, rows: int, row_bytes: int, request: bytes) -> None:
-        self._row_bytes = row_bytes
-        self._seeds = ChunkSeeds(request)
-        self._message = bytearray()
-        self._body: NDArray[np.uint8] = np.empty((0, row_bytes), np.uint8)
-        step = max(1, min(rows, rows_per_chunk(row_bytes)))
-        self.parts = [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
-        self.chunk_rows = min(step, rows)
-        self.chunk_bytes = self.chunk_rows * row_bytes
-
-    def write(self, rows: int, fill: Callable[[NDArray[np.uint8]], None]) -> bytes:
-        """Build the next message; ``fill`` writes its rows to a [rows, row_bytes] uint8 array."""
-        if rows != len(self._body):
-            self._allocate(rows)
-        fill(self._body)
-        checksum = xxhash.xxh3_64_intdigest(self._body.data, self._seeds.take())
-        offset = len(self._message) - _CHECKSUM.size
-        _CHECKSUM.pack_into(self._message, offset, _CHECKSUM_TAG, checksum)
-        return bytes(self._message)
-
-    def _allocate(self, rows: int) -> None:
-        header = bytes([_DATA_TAG]) + _varint(rows * self._row_bytes)
-        self._message = bytearray(len(header) + rows * self._row_bytes + _CHECKSUM.size)
-        self._message[: len(header)] = header
-        body = np.frombuffer(
-            self._message, np.uint8, count=rows * self._row_bytes, offset=len(header)
-        )
-        self._body = body.reshape(rows, self._row_bytes)
+def write_chunk(data: NDArray[Any], seed: int) -> bytes:
+    """Serialise data, C-contiguous, as a ``RowChunk`` or ``NeighborChunk``, copying them once."""
+    header = bytes([_DATA_TAG]) + _varint(data.nbytes)
+    checksum = xxhash.xxh3_64_intdigest(data.data, seed)
+    return b"".join((header, data.data, _CHECKSUM.pack(_CHECKSUM_TAG, checksum)))
 
 
 def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> bytes:
@@ -159,28 +120,18 @@ def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> 
         raise BadRequest(f"relation: ids, positions or degrees above {_LARGEST} cannot be told")
     counts = np.diff(offsets)
     body = np.concatenate(([counts.size], counts, in_degrees, sources, positions)).astype("<u4")
-    checksum = xxhash.xxh3_64_intdigest(body.data, seed)
-    header = bytes([_DATA_TAG]) + _varint(body.nbytes)
-    return b"".join((header, body.data, _CHECKSUM.pack(_CHECKSUM_TAG, checksum)))
+    return write_chunk(body, seed)
 
 
 def read_neighbours(
     message: bytes, seed: int, *, in_time: bool = False
 ) -> tuple[NDArray[np.uint32], ...]:
-    """Read a serialised ``NeighborChunk`` without copying.
-
-    Parameters
-    ----------
-    in_time: whether the draw is in time; if not, there are no in-degrees.
+    """Read a ``NeighborChunk``; raise AlteredChunk, or ValueError if its size is wrong.
 
     Returns
     -------
-    [n] counts, [n] or [0] in-degrees, [edges] source ids and [edges] positions, all uint32.
-
-    Raises
-    ------
-    AlteredChunk: as :func:`read_chunk`.
-    ValueError: the chunk's size does not fit its counts.
+    [n] counts, [n] or (without times) [0] in-degrees, [edges] source ids and [edges] positions, all
+    uint32, without copying.
     """
     data = read_chunk(message, seed)
     words = np.frombuffer(data.data, "<u4", count=data.size // 4)

@@ -78,20 +78,11 @@ class Replicas:
         self._connections = tuple(connections)
         # The choice of the first server need not be unpredictable.
         self.current = random.choice(self._connections)  # noqa: S311
-        self._verified = set[Connection]()
 
     @property
     def are_several(self) -> bool:
         """Return whether there is another server to ask."""
         return len(self._connections) > 1
-
-    def is_verified(self, connection: Connection) -> bool:
-        """Return whether a server is the expected one, or needs no check as the only one."""
-        return not self.are_several or connection in self._verified
-
-    def mark_verified(self, connection: Connection) -> None:
-        """Remember that a server is the expected one."""
-        self._verified.add(connection)
 
     def fail_over(self, failed: Connection) -> None:
         """Move on to the next server, unless another call that failed has done so already."""

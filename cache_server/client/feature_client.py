@@ -142,10 +142,10 @@ class FeatureClient:
 
         def wait(server: int) -> None:
             retry = self._retry(operation, server)
-            while not self._says_serving(retry):
-                retry.wait_to_retry("it says that it does not serve")
             description = self._describe(retry)
-            self._verify(server, description, retry)
+            misfit = find_misfit(description, server, len(self.addresses), self._division)
+            if misfit:
+                raise retry.bad_reply(misfit)
             limits.append(description.ids_per_request)
 
         operation.run([partial(wait, server) for server in range(len(self.addresses))])
@@ -190,7 +190,9 @@ class FeatureClient:
 
     def is_serving(self, server: int) -> bool:
         """Return whether the health check of ``server`` succeeds; raise as :meth:`describe`."""
-        return self._says_serving(self._retry(self._operation("Check"), server))
+        request = features_pb2.HealthCheckRequest(service=SERVICE)
+        reply = self._attempt(CHECK, request, self._retry(self._operation("Check"), server))
+        return bool(reply.status == features_pb2.HealthCheckResponse.SERVING)
 
     def fetch_rows(
         self,
@@ -297,22 +299,10 @@ class FeatureClient:
 
         def ask(call: PendingCall) -> None:
             retry = self._retry(operation, call.server)
-            stub = partial(self._invoke_verified, call.server, method, retry)
+            stub = partial(self._invoke, method, retry)
             operation.ask(call, stub, retry, self._ids_per_request, count)
 
         return [partial(ask, call) for call in calls if call.size]
-
-    def _says_serving(self, retry: RetryPolicy) -> bool:
-        request = features_pb2.HealthCheckRequest(service=SERVICE)
-        reply = self._attempt(CHECK, request, retry)
-        return bool(reply.status == features_pb2.HealthCheckResponse.SERVING)
-
-    def _verify(self, server: int, description: Any, retry: RetryPolicy) -> None:
-        """Check, and remember, that the server which was asked is the expected one."""
-        misfit = find_misfit(description, server, len(self.addresses), self._division)
-        if misfit:
-            raise retry.bad_reply(misfit)
-        retry.replicas.mark_verified(retry.connection)
 
     def _describe(self, retry: RetryPolicy) -> ServerDescription:
         reply = self._attempt(DESCRIBE, features_pb2.DescribeRequest(), retry)
@@ -331,24 +321,13 @@ class FeatureClient:
         """Call a method with a single reply, as many times as ``retry`` allows."""
         while True:
             try:
-                return self._invoke(retry.connection, method, request, retry.attempt_seconds())
+                return self._invoke(method, retry, request, retry.attempt_seconds())
             except grpc.RpcError as error:
                 retry.retry_after_error(error)
 
-    def _invoke_verified(
-        self, server: int, method: str, retry: RetryPolicy, request: Any, timeout: float
-    ) -> Any:
-        """Call a method after checking, once, that the server is the expected one."""
-        connection = retry.connection
-        if not retry.replicas.is_verified(connection):
-            request_of_description = features_pb2.DescribeRequest()
-            description = self._invoke(connection, DESCRIBE, request_of_description, timeout)
-            self._verify(server, description, retry)
-        return self._invoke(connection, method, request, timeout)
-
-    def _invoke(self, connection: Connection, method: str, request: Any, timeout: float) -> Any:
+    def _invoke(self, method: str, retry: RetryPolicy, request: Any, timeout: float) -> Any:
         try:
-            return connection.call(method, request, timeout)
+            return retry.connection.call(method, request, timeout)
         except ValueError:
             # grpc raises this for a channel that was closed during the call.
             self._check_open()
@@ -377,14 +356,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def find_misfit(description: Any, server: int, servers: int, division: str) -> str:
-    """Say how a server differs from the expected one; "" = it does not.
-
-    Parameters
-    ----------
-    description: a :class:`ServerDescription`, or the protobuf message of that name.
-    server, servers: the expected index and number of servers.
-    division: the expected fingerprint; "" = any.
-    """
+    """Say how a server differs from the expected one; "" = it does not."""
     if (description.server, description.servers) != (server, servers):
         return (
             f"it is server {description.server} of {description.servers}, expected {server} of "

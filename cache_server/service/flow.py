@@ -111,24 +111,13 @@ class FlowControl:
     fetches at once, and a quarter of the memory. All connections of one address may have three
     quarters. So with four threads or more there is always one left for clients at other addresses.
     A single reply may exceed its share of memory, since it could never be sent otherwise.
-
-    Parameters
-    ----------
-    threads: how many replies may be sent at the same time.
-    send_seconds: how long a client may leave a chunk of about 1 MiB unread, and how long it may
-        take to send its request.
-    memory: bytes that all replies may hold.
-    largest_request: bytes that are reserved for a request whose size is not known yet.
-
-    Attributes
-    ----------
-    pool: the threads of the replies.
-    on_given_up: called with every reply that is cancelled because its client lets it wait.
     """
 
     def __init__(
         self, threads: int, send_seconds: float, memory: int, largest_request: int
     ) -> None:
+        # The threads of all replies; seconds that one may wait for its client; bytes that all may
+        # hold, and those that are reserved for a request whose size is not known yet.
         self.pool = CountedPool(threads, "feature")
         self.limit = memory
         self.on_given_up: Callable[[Reply], None] = lambda _reply: None

@@ -16,7 +16,7 @@ from prometheus_client import (
 )
 
 from cache_server.service.flow import FlowControl, Reply
-from cache_server.wire import METHODS, STREAMS
+from cache_server.wire import METHODS
 
 _NAMES: Final = {path: path.rpartition("/")[2] for path in METHODS}
 _OTHER: Final = "other"
@@ -37,7 +37,7 @@ class ServerMetrics:
         self._requests = Counter(
             "requests", "requests that have ended", ["method", "status"], **common
         )
-        seconds = Histogram(
+        self._seconds = Histogram(
             "request_seconds",
             "seconds from a request's first moment in a thread to the end of its reply",
             ["method"],
@@ -46,7 +46,7 @@ class ServerMetrics:
         )
         self._rows = Counter("rows_sent", "rows of features and labels", **common)
         self._neighbours = Counter("neighbours_drawn", "neighbours that were drawn", **common)
-        nbytes = Counter("bytes_sent", "bytes of serialised replies", ["method"], **common)
+        self._bytes = Counter("bytes_sent", "bytes of serialised replies", ["method"], **common)
         self._refused_tokens = Counter(
             "refused_tokens", "requests that did not carry the token", **common
         )
@@ -60,27 +60,17 @@ class ServerMetrics:
             Gauge(name, text, **common).set_function(read_value)
         slow = Counter("slow_readers", "replies given up since clients let them wait", **common)
         flow.on_given_up = lambda _reply: slow.inc()
-        # Looking a counter up by its labels takes longer than counting, so they are kept.
-        self._by_status: dict[tuple[str, grpc.StatusCode], Counter] = {}
-        self._of_method = {
-            method: (seconds.labels(method), nbytes.labels(method))
-            for method in (_NAMES[path] for path in STREAMS)
-        }
 
     def count_request(self, method: str, status: grpc.StatusCode) -> None:
         """Count a request of a method, such as ``FetchRows``, that has ended."""
-        counter = self._by_status.get((method, status))
-        if counter is None:
-            counter = self._by_status[method, status] = self._requests.labels(method, status.name)
-        counter.inc()
+        self._requests.labels(method, status.name).inc()
 
     def count_reply(self, method: str, status: grpc.StatusCode, reply: Reply) -> None:
         """Count a request for a stream that has ended, and what its reply sent."""
         self.count_request(method, status)
-        seconds, nbytes = self._of_method[method]
-        seconds.observe(time.monotonic() - reply.began)
+        self._seconds.labels(method).observe(time.monotonic() - reply.began)
         if reply.nbytes:
-            nbytes.inc(reply.nbytes)
+            self._bytes.labels(method).inc(reply.nbytes)
             self._rows.inc(reply.rows)
             self._neighbours.inc(reply.neighbours)
 

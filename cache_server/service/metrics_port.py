@@ -19,23 +19,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class MetricsPort:
-    """prometheus_client's HTTP server of a registry's metrics, which may ask for a token.
-
-    Parameters
-    ----------
-    listen: "host:port"; port 0 takes a free one.
-    security: with certificates the port speaks HTTPS; with a token every request must carry it.
-    name: name of the setting that ``listen`` comes from, for errors.
-
-    Attributes
-    ----------
-    address: "host:port" with the port that was bound.
-
-    Raises
-    ------
-    ListenError: ``listen`` is malformed or cannot be bound.
-    SecurityError: ``security`` cannot be used, or does not protect ``listen``.
-    """
+    """prometheus_client's HTTP server of a registry's metrics, which may ask for a token."""
 
     def __init__(
         self,

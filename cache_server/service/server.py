@@ -74,11 +74,6 @@ class FeatureServer:
     memory: bytes that running replies may hold; None = 1 GiB, or a quarter of the available
         memory if that is less.
 
-    Attributes
-    ----------
-    address: "host:port" with the port that was bound.
-    metrics_port: the port of the metrics; None = there is none.
-
     Raises
     ------
     ListenError: ``listen`` or ``metrics`` is malformed or cannot be bound.

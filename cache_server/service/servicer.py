@@ -48,10 +48,11 @@ from cache_server.wire import (
     SAMPLE_NEIGHBORS,
     SERVICE,
     ChunkSeeds,
-    ChunkWriter,
     check_name,
     decode_ids,
     name_part,
+    rows_per_chunk,
+    write_chunk,
     write_neighbours,
 )
 
@@ -244,13 +245,15 @@ class FeatureServicer:
     def _send_rows(
         self, raw: bytes, reply: Reply, table: Table, rows: NDArray[np.int64]
     ) -> Iterator[bytes]:
-        writer = ChunkWriter(rows.size, table.row_bytes, raw)
-        chunk = COPIES_OF_CHUNK * writer.chunk_bytes
-        self._flow.hold(reply, reply.held + chunk + writer.chunk_rows * table.scratch_bytes)
-        for part in writer.parts:
-            chunk_rows = rows[part]
-            message = writer.write(chunk_rows.size, partial(table.gather, chunk_rows))
-            reply.count_message(message, rows=chunk_rows.size)
+        seeds, step = ChunkSeeds(raw), min(rows.size, rows_per_chunk(table.row_bytes))
+        chunk = COPIES_OF_CHUNK * step * table.row_bytes
+        self._flow.hold(reply, reply.held + chunk + step * table.scratch_bytes)
+        body = np.empty((step, table.row_bytes), np.uint8)
+        for first in range(0, rows.size, step or 1):
+            part = rows[first : first + step]
+            table.gather(part, body[: part.size])
+            message = write_chunk(body[: part.size], seeds.take())
+            reply.count_message(message, rows=part.size)
             yield message
 
     def _sample_neighbors(self, raw: bytes, reply: Reply) -> Iterator[bytes]:

@@ -31,12 +31,7 @@ NPY_ERRORS: Final = (
 
 
 def map_npy(file: Path, dtype: DTypeLike, *shapes: tuple[int, ...] | None) -> NDArray[Any]:
-    """Map a row-major array of little-endian ``dtype`` and one of the shapes; None = any [n].
-
-    Raises
-    ------
-    ManifestError: the file cannot be read or has another content; names what was expected.
-    """
+    """Map a row-major array of little-endian ``dtype`` and one of the shapes; None = any [n]."""
     try:
         # Opening a pipe would block until somebody writes to it.
         if not stat.S_ISREG(file.stat().st_mode):

@@ -64,17 +64,7 @@ NO_SOURCES: Final[Mapping[str, SourceRequest]] = {}
 
 
 class CheckedSource:
-    """A source whose rows are checked against the width and dtype that it declares.
-
-    Parameters
-    ----------
-    name: name of the class, for errors.
-    node_type: the node type of the rows.
-
-    Raises
-    ------
-    SourceError: the source declares no usable width or dtype.
-    """
+    """A source whose rows are checked against the width and dtype that it declares."""
 
     def __init__(self, name: str, node_type: str, source: RowSource) -> None:
         self._name = f"features of {node_type}: {name}"

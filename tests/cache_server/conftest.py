@@ -50,25 +50,35 @@ def partitioned(tmp_path_factory: pytest.TempPathFactory) -> Partitioned:
         rows["features", type] = rng.standard_normal((OFFSETS[type][-1], dim)).astype(dtype)
     rows["labels", "paper"] = rng.integers(-1, 9, OFFSETS["paper"][-1])
     for server in range(3):
-        folder = path / f"server-{server}"
-        specs = []
+        folder, specs = path / f"server-{server}", []
         for (kind, type), table in rows.items():
             first, last = OFFSETS[type][server : server + 2]
-            (folder / kind).mkdir(parents=True, exist_ok=True)
-            np.save(folder / kind / f"{type}.npy", table[first:last])
+            file = folder / kind / f"{type}.npy"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, table[first:last])
             specs.append(
                 TableSpec(
-                    kind=kind,
-                    type=type,
-                    file=f"{kind}/{type}.npy",
-                    first_id=first,
-                    count=last - first,
-                    dim=table.shape[1] if table.ndim == 2 else 1,
-                    dtype=table.dtype.name,
+                    kind=kind, type=type, file=f"{kind}/{type}.npy",
+                    first_id=first, count=last - first,
+                    dim=table[:1].size, dtype=table.dtype.name,
                 )
-            )
+            )  # fmt: skip
         write_manifest(folder, server, 3, specs)
     return Partitioned(path, rows)
+
+
+def write_shard(path: Path, name: str, rows: NDArray) -> Path:
+    """Write a partitioned directory of one server with one table of features."""
+    folder = path / "server-0"
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / f"{name}.npy", rows)
+    count, dim = rows.shape
+    spec = TableSpec(
+        kind="features", type=name, file=f"{name}.npy",
+        first_id=0, count=count, dim=dim, dtype=rows.dtype.name,
+    )  # fmt: skip
+    write_manifest(folder, 0, 1, [spec])
+    return path
 
 
 @dataclass

@@ -15,9 +15,8 @@ import pytest
 from cache_server.client import FeatureClient
 from cache_server.errors import BadReply, DeadlineExceeded, InvalidRequest
 from cache_server.generated import features_pb2
-from cache_server.store.manifest import TableSpec, write_manifest
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS
-from tests.cache_server.conftest import Servers
+from tests.cache_server.conftest import Servers, write_shard
 from tests.tcp_proxy import TcpProxy
 
 ALL = slice(None)
@@ -27,17 +26,8 @@ LIMIT = 30.0
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """A server's folder with rows of 64 KiB each, a few of which fill every buffer on the way."""
-    path = tmp_path_factory.mktemp("wide")
-    folder = path / "server-0"
-    (folder / "features").mkdir(parents=True)
     rows = np.arange(256, dtype=np.float32)[:, None].repeat(16384, axis=1)
-    np.save(folder / "features" / "paper.npy", rows)
-    spec = TableSpec(
-        kind="features", type="paper", file="features/paper.npy",
-        first_id=0, count=256, dim=16384, dtype="float32",
-    )  # fmt: skip
-    write_manifest(folder, 0, 1, [spec])
-    return path
+    return write_shard(tmp_path_factory.mktemp("wide"), "paper", rows)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import pytest
 from cache_server.client import FeatureClient
 from cache_server.client.retry import read_hint
 from cache_server.service.flow import FlowControl, NoRoom, Reply
-from cache_server.store.manifest import TableSpec, write_manifest
 from cache_server.wire import FETCH_ROWS, RETRY_AFTER
+from tests.cache_server.conftest import write_shard
 from tests.cache_server.test_abuse import request_for
 from tests.cache_server.test_metrics import scrape
 
@@ -29,21 +29,9 @@ ROWS, DIM = 64, 1 << 19
 
 @pytest.fixture(scope="module")
 def huge_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A server's folder with rows of 2 MiB. It keeps 6 MiB for each reply that nobody reads."""
-    path = tmp_path_factory.mktemp("huge")
-    folder = path / "server-0"
-    (folder / "features").mkdir(parents=True)
-    table = np.lib.format.open_memmap(
-        folder / "features" / "paper.npy", "w+", np.float32, (ROWS, DIM)
-    )
-    table[:] = np.arange(ROWS)[:, None]
-    table.flush()
-    spec = TableSpec(
-        kind="features", type="paper", file="features/paper.npy",
-        first_id=0, count=ROWS, dim=DIM, dtype="float32",
-    )  # fmt: skip
-    write_manifest(folder, 0, 1, [spec])
-    return path
+    """A directory with rows of 2 MiB. A server keeps 6 MiB for each reply that nobody reads."""
+    rows = np.broadcast_to(np.arange(ROWS, dtype=np.float32)[:, None], (ROWS, DIM))
+    return write_shard(tmp_path_factory.mktemp("huge"), "paper", rows)
 
 
 def flood(stack: ExitStack, address: str) -> list[Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -98,19 +96,6 @@ def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
     assert server.stop() == 0
     with pytest.raises(OSError):
         socket.create_connection(metrics.split(":"), timeout=5)
-
-
-def test_a_port_in_use_is_named_in_one_line(partitioned: Any) -> None:
-    command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        done = subprocess.run(
-            [*command, "--listen", "127.0.0.1:0", "--metrics", address],
-            capture_output=True, text=True, timeout=60, cwd=REPOSITORY,
-        )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: metrics: cannot bind {address}: ")
-    assert done.stderr.count("\n") == 1
 
 
 def test_whoever_may_ask_for_rows_may_read_metrics(

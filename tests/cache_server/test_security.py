@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from subprocess import run
 
 import grpc
 import numpy as np
@@ -16,7 +13,6 @@ import trustme
 
 from cache_server.client import FeatureClient
 from cache_server.errors import (
-    CacheServerError,
     ListenError,
     SecurityError,
     ServerFault,
@@ -240,26 +236,3 @@ def test_a_part_of_a_token_is_not_accepted(files: Path) -> None:
     assert token.is_shown_by(with_name)
     for wrong in (TOKEN, f"bearer {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer "):
         assert not token.is_shown_by([("authorization", wrong)])
-
-
-def test_the_command_serves_beyond_loopback_with_certificates_only(
-    partitioned: Partitioned, files: Path, start
-) -> None:
-    command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
-    refused = run([*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith(
-        "error: insecure: listening on 0.0.0.0:0, which is no loopback"
-    )
-    assert refused.stderr.count("\n") == 1
-    settings = tls(files, tls_ca=ca(files), token_file=str(files / "token"))
-    words = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
-    server = start(partitioned.path, 0, *words, listen="0.0.0.0:0")
-    port = server.address.rpartition(":")[2]
-    fetch(partitioned, f"127.0.0.1:{port}", Security(**settings))
-    # Bytes that are no TLS harm nobody.
-    with socket.create_connection(("127.0.0.1", int(port))) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-    fetch(partitioned, f"127.0.0.1:{port}", Security(**settings))
-    with pytest.raises(CacheServerError):
-        fetch(partitioned, f"127.0.0.1:{port}", Security(), limit=0.4)
