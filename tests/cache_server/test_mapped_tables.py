@@ -56,12 +56,8 @@ def test_tables_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         file.parent.mkdir(exist_ok=True)
         np.save(file, np.ones((1000, 100), np.float32))
         kind, type = name.split("/")
-        specs.append(
-            TableSpec(
-                kind=kind, type=type, file=f"{name}.npy",
-                first_id=0, count=1000, dim=100, dtype="float32",
-            )
-        )  # fmt: skip
+        rows = {"first_id": 0, "count": 1000, "dim": 100, "dtype": "float32"}
+        specs.append(TableSpec(kind=kind, type=type, file=f"{name}.npy", **rows))
     write_manifest(tmp_path, 0, 1, specs)
     monkeypatch.setattr(mapped_rows, "available_memory", lambda: 1_000_000)
     shard = Shard.open(tmp_path)

@@ -104,13 +104,7 @@ def test_whoever_may_ask_for_rows_may_read_metrics(
     """Both sides have a token and certificates, and refusals are counted."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
-    ca, pair = (
-        str(tmp_path / "own-ca.pem"),
-        (
-            str(tmp_path / "own-certificate.pem"),
-            str(tmp_path / "own-key.pem"),
-        ),
-    )
+    ca, *pair = (str(tmp_path / f"own-{name}.pem") for name in ("ca", "certificate", "key"))
     words = ["--tls-ca", ca, "--tls-certificate", pair[0], "--tls-key", pair[1]]
     words += ["--token-file", str(tmp_path / "token"), "--metrics", "127.0.0.1:0"]
     server = start(partitioned.path, 0, *words)
