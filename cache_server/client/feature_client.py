@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server import wire
 from cache_server.client.connection import Connection, Replicas
 from cache_server.client.operation import Operation, Task
 from cache_server.client.retry import Deadline, RetryPolicy
@@ -25,16 +26,6 @@ from cache_server.pending_call import PendingCall
 from cache_server.sampling import DrawQuestion, NeighbourDraw
 from cache_server.security import PLAIN, Security
 from cache_server.store.table import TableDescription
-from cache_server.wire import (
-    CHECK,
-    DESCRIBE,
-    DESCRIBE_GRAPH,
-    FETCH_ROWS,
-    READ_IDS,
-    SAMPLE_NEIGHBORS,
-    SERVICE,
-    name_part,
-)
 
 OnTransfer = Callable[[int, int, int], None]
 
@@ -160,7 +151,7 @@ class FeatureClient:
         """Return what ``server`` says of the whole graph; errors as of :meth:`describe`."""
         operation = self._operation("DescribeGraph")
         request = features_pb2.DescribeGraphRequest()
-        reply = self._attempt(DESCRIBE_GRAPH, request, self._retry(operation, server))
+        reply = self._attempt(wire.DESCRIBE_GRAPH, request, self._retry(operation, server))
         ids = {(table.kind, table.type): table.count for table in reply.ids}
         return GraphDescription(reply.graph, reply.partition, ids)
 
@@ -185,13 +176,13 @@ class FeatureClient:
         operation = self._operation(f"ReadIds {kind}/{type}")
         self._check_server(server)
         call = IdsCall(server, kind, type, first, out)
-        operation.run(self._tasks(operation, [call], READ_IDS, None))
+        operation.run(self._tasks(operation, [call], wire.READ_IDS, None))
         return out
 
     def is_serving(self, server: int) -> bool:
         """Return whether the health check of ``server`` succeeds; raise as :meth:`describe`."""
-        request = features_pb2.HealthCheckRequest(service=SERVICE)
-        reply = self._attempt(CHECK, request, self._retry(self._operation("Check"), server))
+        request = features_pb2.HealthCheckRequest(service=wire.SERVICE)
+        reply = self._attempt(wire.CHECK, request, self._retry(self._operation("Check"), server))
         return bool(reply.status == features_pb2.HealthCheckResponse.SERVING)
 
     def fetch_rows(
@@ -237,7 +228,7 @@ class FeatureClient:
             self._check_server(server)
             calls.append(RowsCall(server, server_ids, destination, places[server]))
         operation = self._operation(f"FetchRows {destination.name}", left=limit)
-        operation.run(self._tasks(operation, calls, FETCH_ROWS, self._on_transfer))
+        operation.run(self._tasks(operation, calls, wire.FETCH_ROWS, self._on_transfer))
 
     def begin_sampling(
         self,
@@ -250,12 +241,12 @@ class FeatureClient:
             self._check_server(server)
             calls.append(DrawQuestion(server, server_draws))
         operation = self._operation("SampleNeighbors")
-        operation.begin(self._tasks(operation, calls, SAMPLE_NEIGHBORS, on_transfer))
+        operation.begin(self._tasks(operation, calls, wire.SAMPLE_NEIGHBORS, on_transfer))
         return operation.finish
 
     def _connect(self, server: int) -> Replicas:
         """Make the connections to the servers of one part."""
-        part = name_part(server, self._division) if self._division else ""
+        part = wire.name_part(server, self._division) if self._division else ""
         addresses = self.addresses[server].split(",")
         return Replicas([Connection(address, self._security, part) for address in addresses])
 
@@ -305,7 +296,7 @@ class FeatureClient:
         return [partial(ask, call) for call in calls if call.size]
 
     def _describe(self, retry: RetryPolicy) -> ServerDescription:
-        reply = self._attempt(DESCRIBE, features_pb2.DescribeRequest(), retry)
+        reply = self._attempt(wire.DESCRIBE, features_pb2.DescribeRequest(), retry)
         names = [field.name for field in fields(TableDescription)]
         tables = [TableDescription(**{n: getattr(t, n) for n in names}) for t in reply.tables]
         return ServerDescription(

@@ -46,7 +46,6 @@ class _Connection(Connection):
         self._streams = servicer.streams
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
-        """Call a method; ``timeout`` is ignored."""
         return _Messages(self._streams[method](iter([request]), _Context()))
 
     def close(self) -> None:
@@ -70,7 +69,6 @@ class _Context:
     """The part of a gRPC call's context that a servicer uses."""
 
     def peer(self) -> str:
-        """Return the name of the client."""
         return "this process"
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:

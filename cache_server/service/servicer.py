@@ -18,6 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
+from cache_server import wire
 from cache_server.errors import BadRequest
 from cache_server.events import events
 from cache_server.generated import features_pb2
@@ -35,26 +36,6 @@ from cache_server.service.metrics import ServerMetrics
 from cache_server.store.graph_files import GRAPH_FILE, PARTITION_FILE
 from cache_server.store.shard import Shard
 from cache_server.store.table import RoundedTable, Table
-from cache_server.wire import (
-    CHECK,
-    CHUNK_BYTES,
-    DESCRIBE,
-    DESCRIBE_GRAPH,
-    EDGES_PER_CHUNK,
-    FETCH_ROWS,
-    ID_BYTES,
-    PART_HEADER,
-    READ_IDS,
-    SAMPLE_NEIGHBORS,
-    SERVICE,
-    ChunkSeeds,
-    check_name,
-    decode_ids,
-    name_part,
-    rows_per_chunk,
-    write_chunk,
-    write_neighbours,
-)
 
 if TYPE_CHECKING:
     from cache_server.in_edges import InEdges
@@ -85,11 +66,11 @@ class FeatureServicer:
         self.is_serving = False
         self._flow = flow
         self.metrics = ServerMetrics(shard.server, shard.servers, flow)
-        self._own_name = name_part(shard.server, shard.division)
+        self._own_name = wire.name_part(shard.server, shard.division)
         answers: dict[str, _Answer] = {
-            FETCH_ROWS: self._fetch_rows,
-            SAMPLE_NEIGHBORS: self._sample_neighbors,
-            READ_IDS: self._read_ids,
+            wire.FETCH_ROWS: self._fetch_rows,
+            wire.SAMPLE_NEIGHBORS: self._sample_neighbors,
+            wire.READ_IDS: self._read_ids,
         }
         self.streams = {
             method: partial(self._stream, method.rpartition("/")[2], answer)
@@ -103,9 +84,9 @@ class FeatureServicer:
             for method, handler in self.streams.items()
         }
         for method, answer in (
-            (DESCRIBE, self._describe),
-            (DESCRIBE_GRAPH, self._describe_graph),
-            (CHECK, self._check),
+            (wire.DESCRIBE, self._describe),
+            (wire.DESCRIBE_GRAPH, self._describe_graph),
+            (wire.CHECK, self._check),
         ):
             handler: Any = partial(self._answer, method.rpartition("/")[2], answer)
             handler.experimental_thread_pool = quick
@@ -143,8 +124,8 @@ class FeatureServicer:
 
     def _check(self, raw: bytes) -> Message:
         service = _decode(features_pb2.HealthCheckRequest, raw).service
-        if service not in ("", SERVICE):
-            raise _NotFound(f"service: expected {SERVICE} or none")
+        if service not in ("", wire.SERVICE):
+            raise _NotFound(f"service: expected {wire.SERVICE} or none")
         statuses = features_pb2.HealthCheckResponse
         status = statuses.SERVING if self.is_serving else statuses.NOT_SERVING
         return features_pb2.HealthCheckResponse(status=status)
@@ -210,7 +191,7 @@ class FeatureServicer:
     def _check_addressee(self, context: grpc.ServicerContext) -> None:
         """Refuse a client that expects another server or division at this address."""
         for key, expected in context.invocation_metadata():
-            if key == PART_HEADER and expected != self._own_name:
+            if key == wire.PART_HEADER and expected != self._own_name:
                 raise BadRequest(
                     f"expected {expected!s:.200}, found {self._own_name} at its address"
                 )
@@ -219,10 +200,10 @@ class FeatureServicer:
         """Yield serialised ``RowChunk`` messages with the rows of the request's ids, in order."""
         request = _decode(features_pb2.FetchRowsRequest, raw)
         for field in ("kind", "type", "dtype", "form"):
-            check_name(field, getattr(request, field))
+            wire.check_name(field, getattr(request, field))
         table = self.shard.table(request.kind, request.type)
         table.expect(request.dtype, request.dim)
-        rows = table.local_rows(decode_ids(request.ids, self.ids_per_request))
+        rows = table.local_rows(wire.decode_ids(request.ids, self.ids_per_request))
         if request.form:
             table = RoundedTable(table, request.form, self.shard.server)
         yield from self._send_rows(raw, reply, table, rows)
@@ -231,7 +212,7 @@ class FeatureServicer:
         """Yield serialised ``RowChunk`` messages with a range of an array of ids."""
         request = _decode(features_pb2.ReadIdsRequest, raw)
         for field in ("kind", "type"):
-            check_name(field, getattr(request, field))
+            wire.check_name(field, getattr(request, field))
         table = self.shard.graph.table(request.kind, request.type)
         first, count = request.first, request.count
         if not (0 <= first <= first + count <= table.spec.count):
@@ -239,20 +220,20 @@ class FeatureServicer:
             raise BadRequest(f"first, count: expected a range of {table.spec.count}, found {found}")
         if count > self.ids_per_request:
             raise BadRequest(f"count: {count} ids exceed the limit of {self.ids_per_request}")
-        self._flow.hold(reply, COPIES_OF_REQUEST * ID_BYTES * count)
+        self._flow.hold(reply, COPIES_OF_REQUEST * wire.ID_BYTES * count)
         yield from self._send_rows(raw, reply, table, np.arange(first, first + count))
 
     def _send_rows(
         self, raw: bytes, reply: Reply, table: Table, rows: NDArray[np.int64]
     ) -> Iterator[bytes]:
-        seeds, step = ChunkSeeds(raw), min(rows.size, rows_per_chunk(table.row_bytes))
+        seeds, step = wire.ChunkSeeds(raw), min(rows.size, wire.rows_per_chunk(table.row_bytes))
         chunk = COPIES_OF_CHUNK * step * table.row_bytes
         self._flow.hold(reply, reply.held + chunk + step * table.scratch_bytes)
         body = np.empty((step, table.row_bytes), np.uint8)
         for first in range(0, rows.size, step or 1):
             part = rows[first : first + step]
             table.gather(part, body[: part.size])
-            message = write_chunk(body[: part.size], seeds.take())
+            message = wire.write_chunk(body[: part.size], seeds.take())
             reply.count_message(message, rows=part.size)
             yield message
 
@@ -261,14 +242,14 @@ class FeatureServicer:
 
         All draws are checked before the first is answered.
         """
-        seeds = ChunkSeeds(raw)
+        seeds = wire.ChunkSeeds(raw)
         request_bytes = reply.held
-        self._flow.hold(reply, request_bytes + COPIES_OF_DRAW * CHUNK_BYTES)
+        self._flow.hold(reply, request_bytes + COPIES_OF_DRAW * wire.CHUNK_BYTES)
         for in_edges, draw in self._look_up_draws(raw):
-            for drawn, in_degrees in in_edges.draw(draw, EDGES_PER_CHUNK):
-                message = write_neighbours(drawn, in_degrees, seeds.take())
+            for drawn, in_degrees in in_edges.draw(draw, wire.EDGES_PER_CHUNK):
+                message = wire.write_neighbours(drawn, in_degrees, seeds.take())
                 # The chunk of a node with very many neighbours exceeds the usual size.
-                drawn_bytes = COPIES_OF_DRAW * max(CHUNK_BYTES, len(message))
+                drawn_bytes = COPIES_OF_DRAW * max(wire.CHUNK_BYTES, len(message))
                 self._flow.hold(reply, request_bytes + drawn_bytes, asks=False)
                 reply.count_message(message, neighbours=drawn[1].size)
                 yield message
@@ -279,15 +260,15 @@ class FeatureServicer:
         nodes_left = pairs_left = self.ids_per_request
         draws = []
         for message in request.draws:
-            check_name("relation", message.relation)
+            wire.check_name("relation", message.relation)
             in_edges = self.shard.edges_into(message.relation)
             how = HopDraw.parse(message.method, message.fanout, message.key)
-            nodes = decode_ids(message.nodes, nodes_left)
-            until = decode_ids(message.times, nodes_left, "times") if message.times else None
+            nodes = wire.decode_ids(message.nodes, nodes_left)
+            until = wire.decode_ids(message.times, nodes_left, "times") if message.times else None
             if how.in_time and not nodes.size:
                 until = nodes
             pairs = [
-                decode_ids(getattr(message, field), pairs_left, field)
+                wire.decode_ids(getattr(message, field), pairs_left, field)
                 for field in ("without_sources", "without_destinations")
             ]
             draw = ServerDraw(nodes, how, until, *pairs)

@@ -75,16 +75,8 @@ class Shard:
         table = self.tables.get((kind, type))
         if table is not None:
             return table
-        kinds = sorted({k for k, _ in self.tables})
-        if kind not in kinds:
-            raise BadRequest(
-                f"kind: server {self.server} has no {kind!r}; "
-                f"it has {', '.join(kinds) or 'nothing'}"
-            )
-        types = sorted(node_type for k, node_type in self.tables if k == kind)
-        raise BadRequest(
-            f"type: server {self.server} has no {kind} of type {type!r}; it has {', '.join(types)}"
-        )
+        names = ", ".join(sorted("/".join(name) for name in self.tables)) or "nothing"
+        raise BadRequest(f"server {self.server} has no {kind}/{type!r:.100}; it has {names:.500}")
 
 
 def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
