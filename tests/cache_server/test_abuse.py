@@ -78,6 +78,10 @@ def test_undecodable_requests_are_refused_and_leave_no_memory_behind(running, me
         ({"type": "t" * 500_000}, "type: expected at most 256 bytes, found 500000"),
         ({"dtype": "d" * 300}, "dtype: expected at most 256 bytes, found 300"),
         ({"dim": 2**63}, "dim: rows of"),
+        (
+            {"type": "author", "dtype": "float16", "dim": 3, "form": "int8"},
+            "only float32 is rounded, to int8 as to any form",
+        ),
     ],
 )
 def test_absurd_fields_are_refused_with_a_short_text(addresses, changes, text):

@@ -141,6 +141,13 @@ for words in json.loads(sys.argv[1]):
 """
 
 
+def run_main(usual, cases):
+    """Run the command with more words in each case; yields its statuses and what it wrote."""
+    command = [sys.executable, "-c", MAIN, json.dumps([[*usual, *words] for words in cases])]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def test_a_server_that_cannot_start_says_why(partitioned, addresses):
     texts = {
         ("--listen", "nowhere"): "error: listen: expected HOST:PORT, found 'nowhere'",
@@ -154,10 +161,7 @@ def test_a_server_that_cannot_start_says_why(partitioned, addresses):
         ("--server", "9"): "server-9/shard.json: cannot be read: No such file",
     }
     usual = [str(partitioned.path), "--server", "0", "--listen", "127.0.0.1:0"]
-    command = [sys.executable, "-c", MAIN, json.dumps([[*usual, *words] for words in texts])]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    for line, text in zip(done.stdout.splitlines(), texts.values(), strict=True):
-        status, error = json.loads(line)
+    for (status, error), text in zip(run_main(usual, texts), texts.values(), strict=True):
         assert status == 2
         assert text in error
         assert error.count("\n") == 1 or "usage" in error
