@@ -1,5 +1,5 @@
 """The client of all feature servers."""
 
-from cache_server.client.feature_client import FeatureClient, ServerDescription, find_misfit
+from cache_server.client.feature_client import FeatureClient, find_misfit
 
-__all__ = ["FeatureClient", "ServerDescription", "find_misfit"]
+__all__ = ["FeatureClient", "find_misfit"]

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -25,30 +24,8 @@ from cache_server.limits import IDS_PER_REQUEST
 from cache_server.pending_call import PendingCall
 from cache_server.sampling import DrawQuestion, NeighbourDraw
 from cache_server.security import PLAIN, Security
-from cache_server.store.table import TableDescription
 
 OnTransfer = Callable[[int, int, int], None]
-
-
-@dataclass(frozen=True)
-class ServerDescription:
-    """What one server holds, with the versions of its software and the most ids of a request."""
-
-    server: int
-    servers: int
-    tables: tuple[TableDescription, ...]
-    versions: dict[str, str]
-    ids_per_request: int
-    division: str
-
-
-@dataclass(frozen=True)
-class GraphDescription:
-    """``graph.json``, ``partition.json``, and the lengths of arrays of ids by (kind, type)."""
-
-    graph: str
-    partition: str
-    ids: Mapping[tuple[str, str], int]
 
 
 class _Links:
@@ -133,7 +110,7 @@ class FeatureClient:
 
         def wait(server: int) -> None:
             retry = self._retry(operation, server)
-            description = self._describe(retry)
+            description = self._attempt(wire.DESCRIBE, features_pb2.DescribeRequest(), retry)
             misfit = find_misfit(description, server, len(self.addresses), self._division)
             if misfit:
                 raise retry.bad_reply(misfit)
@@ -142,18 +119,15 @@ class FeatureClient:
         operation.run([partial(wait, server) for server in range(len(self.addresses))])
         self._ids_per_request = min(limits)
 
-    def describe(self, server: int) -> ServerDescription:
-        """Return what ``server`` holds."""
-        operation = self._operation("Describe")
-        return self._describe(self._retry(operation, server))
+    def describe(self, server: int) -> Any:
+        """Return what ``server`` holds: the message ``ServerDescription`` of features.proto."""
+        retry = self._retry(self._operation("Describe"), server)
+        return self._attempt(wire.DESCRIBE, features_pb2.DescribeRequest(), retry)
 
-    def describe_graph(self, server: int = 0) -> GraphDescription:
-        """Return what ``server`` says of the whole graph; errors as of :meth:`describe`."""
-        operation = self._operation("DescribeGraph")
-        request = features_pb2.DescribeGraphRequest()
-        reply = self._attempt(wire.DESCRIBE_GRAPH, request, self._retry(operation, server))
-        ids = {(table.kind, table.type): table.count for table in reply.ids}
-        return GraphDescription(reply.graph, reply.partition, ids)
+    def describe_graph(self, server: int = 0) -> Any:
+        """Return what ``server`` says of the whole graph: the message ``GraphDescription``."""
+        retry = self._retry(self._operation("DescribeGraph"), server)
+        return self._attempt(wire.DESCRIBE_GRAPH, features_pb2.DescribeGraphRequest(), retry)
 
     def read_ids(
         self, kind: str, type: str, first: int, count: int, server: int = 0
@@ -295,19 +269,6 @@ class FeatureClient:
 
         return [partial(ask, call) for call in calls if call.size]
 
-    def _describe(self, retry: RetryPolicy) -> ServerDescription:
-        reply = self._attempt(wire.DESCRIBE, features_pb2.DescribeRequest(), retry)
-        names = [field.name for field in fields(TableDescription)]
-        tables = [TableDescription(**{n: getattr(t, n) for n in names}) for t in reply.tables]
-        return ServerDescription(
-            reply.server,
-            reply.servers,
-            tuple(tables),
-            dict(reply.versions),
-            reply.ids_per_request,
-            reply.division,
-        )
-
     def _attempt(self, method: str, request: Any, retry: RetryPolicy) -> Any:
         """Call a method with a single reply, as many times as ``retry`` allows."""
         while True:
@@ -347,7 +308,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def find_misfit(description: Any, server: int, servers: int, division: str) -> str:
-    """Say how a server differs from the expected one; "" = it does not."""
+    """Say how a server's description differs from the expected one; "" = it does not."""
     if (description.server, description.servers) != (server, servers):
         return (
             f"it is server {description.server} of {description.servers}, expected {server} of "

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.array_module import Array
-from hopper.features.source import RemoteRowReader, RowKind
+from hopper.features.source import RemoteSource, RowKind
 
 
 class RowCacheLike(Protocol):
@@ -114,7 +114,7 @@ class CachedRows(CountedLookups):
     types without a cache, and all labels, are always fetched.
     """
 
-    def __init__(self, remote: RemoteRowReader, caches: Mapping[str, RowCacheLike]) -> None:
+    def __init__(self, remote: RemoteSource, caches: Mapping[str, RowCacheLike]) -> None:
         super().__init__(caches)
         self._remote = remote
 

@@ -44,7 +44,8 @@ def download_graph(
         description = client.describe_graph()
         (folder / GRAPH_FILE).write_text(description.graph, encoding="utf-8")
         (folder / PARTITION_FILE).write_text(description.partition, encoding="utf-8")
-        for (kind, name), count in description.ids.items():
+        for array in description.ids:
+            kind, name, count = array.kind, array.type, array.count
             if kind == "edge_ids":
                 continue
             # The server chooses the names, and may not choose where files are written.

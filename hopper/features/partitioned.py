@@ -20,7 +20,8 @@ from hopper.errors import GraphError
 from hopper.features.cached import CachedRows, Lookups, RowCacheLike
 from hopper.features.local import LocalRows
 from hopper.features.on_device import DeviceRows
-from hopper.features.source import RemoteRowReader, RemoteSource, RowFiller, RowKind
+from hopper.features.remote import RemoteRows
+from hopper.features.source import RemoteSource, RowFiller, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 from hopper.traffic import Traffic
@@ -76,14 +77,14 @@ class PartitionedRows:
         self,
         graph: PartitionedGraph,
         server: int,
-        remote: RemoteSource | None,
+        remote: RemoteRows | None,
         traffic: Traffic | None = None,
     ) -> None:
         self.graph = graph
         self.server = server
         self.local = LocalRows(graph, server)
         self._servers = remote
-        self.remote: RemoteRowReader | None = remote
+        self.remote: RemoteSource | None = remote
         self.rows = RowCounts()
         self.traffic = traffic or Traffic()
         self.on_device: DeviceRows | None = None

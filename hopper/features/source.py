@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.ops import StoredRows
-from hopper.traffic import Traffic
 
 RowKind = Literal["features", "labels"]
 
@@ -70,21 +68,5 @@ class InputRows(FeatureSource, Protocol):
         ...
 
 
-class RemoteRowReader(FeatureSource, RowFiller, Protocol):
-    """Reads rows of other servers, from a cache or by request."""
-
-
-class RemoteSource(RemoteRowReader, Protocol):
-    """Asks other servers for rows. Only one thread may use it at a time."""
-
-    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """Read the columns that one server stores of features divided by dimension."""
-        ...
-
-    def count_into(self, traffic: Traffic) -> None:
-        """Count transferred bytes in ``traffic`` from now on."""
-        ...
-
-    def one_operation(self) -> AbstractContextManager[None]:
-        """Let all reads in the block share one deadline; outside it each has its own."""
-        ...
+class RemoteSource(FeatureSource, RowFiller, Protocol):
+    """Reads rows of other servers, from caches or by request. One thread may use it at a time."""

@@ -85,7 +85,7 @@ def test_servers_describe_their_tables_and_are_healthy(client, partitioned):
     for server in range(3):
         description = client.describe(server)
         assert (description.server, description.servers) == (server, 3)
-        assert {"python", "numpy", "grpcio"} == description.versions.keys()
+        assert {"python", "numpy", "grpcio"} == set(description.versions)
         assert [
             (t.kind, t.type, t.first_id, t.count, t.dim, t.dtype) for t in description.tables
         ] == [
