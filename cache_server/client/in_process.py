@@ -8,8 +8,7 @@ from typing import Any
 
 from cache_server.client.connection import Connection, Replicas
 from cache_server.client.feature_client import FeatureClient
-from cache_server.errors import BadRequest
-from cache_server.service.flow import FlowControl
+from cache_server.service.flow import FlowControl, Reply
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import NO_SOURCES, SourceRequest
 from cache_server.store.shard import Shard
@@ -43,10 +42,11 @@ class _Connection(Connection):
     """A connection that calls the methods of a servicer directly."""
 
     def __init__(self, servicer: FeatureServicer) -> None:
-        self._streams = servicer.streams
+        self._servicer = servicer
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
-        return _Messages(self._streams[method](iter([request]), _Context()))
+        reply = Reply("this process", lambda: None)
+        return _Messages(self._servicer.answers[method](request, reply))
 
     def close(self) -> None:
         """Do nothing: there is no channel."""
@@ -63,24 +63,3 @@ class _Messages:
 
     def cancel(self) -> None:
         """Do nothing: messages are made when they are read."""
-
-
-class _Context:
-    """The part of a gRPC call's context that a servicer uses."""
-
-    def peer(self) -> str:
-        return "this process"
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return no metadata: the client opened the servicer itself, so it needs no check."""
-        return ()
-
-    def set_trailing_metadata(self, metadata: object) -> None:
-        """Ignore the hint when to try again."""
-
-    def set_code(self, code: object) -> None:
-        """Ignore the status; :meth:`set_details` follows with the reason."""
-
-    def set_details(self, text: str) -> None:
-        """Raise a refusal as BadRequest."""
-        raise BadRequest(text)

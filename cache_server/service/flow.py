@@ -72,11 +72,10 @@ class CountedPool(futures.ThreadPoolExecutor):
 
 
 class Reply:
-    """One running reply."""
+    """One running reply to a connection, ``peer``, which ``cancel`` ends."""
 
-    def __init__(self, context: Any) -> None:
-        self.context = context
-        peer = context.peer()
+    def __init__(self, peer: str, cancel: Callable[[], object]) -> None:
+        self.cancel = cancel
         # "ipv4:10.0.0.1:4242" and "ipv4:10.0.0.1"
         self.names = (peer, peer.rpartition(":")[0] or peer, _ALL)
         self.held = 0
@@ -224,7 +223,7 @@ class FlowControl:
         what = "its chunks to be read" if reply.nbytes else "its request"
         text = f"a call is given up {why}: it waited {seconds:.1f} s for {what}"
         events.note("slow reader", text, peer=reply.names[0], bytes=reply.nbytes)
-        reply.context.cancel()
+        reply.cancel()
         self.on_given_up(reply)
 
     def _no_memory(self, client: str, limit: int) -> NoRoom:

@@ -67,28 +67,27 @@ class FeatureServicer:
         self._flow = flow
         self.metrics = ServerMetrics(shard.server, shard.servers, flow)
         self._own_name = wire.name_part(shard.server, shard.division)
-        answers: dict[str, _Answer] = {
+        self.answers: dict[str, _Answer] = {
             wire.FETCH_ROWS: self._fetch_rows,
             wire.SAMPLE_NEIGHBORS: self._sample_neighbors,
             wire.READ_IDS: self._read_ids,
         }
-        self.streams = {
-            method: partial(self._stream, method.rpartition("/")[2], answer)
-            for method, answer in answers.items()
-        }
+        """by a method's full name, what yields the serialised messages of a reply"""
 
     def handlers(self, quick: futures.ThreadPoolExecutor) -> list[grpc.GenericRpcHandler]:
         """Return the handlers of all methods, which take and return serialised messages."""
+        # A request is a stream of one message to gRPC. So the handler counts the call before it
+        # reads the message, and gives it up if no message comes.
         handlers = {
-            method: grpc.stream_stream_rpc_method_handler(handler)
-            for method, handler in self.streams.items()
+            method: grpc.stream_stream_rpc_method_handler(partial(self._stream, method))
+            for method in self.answers
         }
-        for method, answer in (
+        for method, describe in (
             (wire.DESCRIBE, self._describe),
             (wire.DESCRIBE_GRAPH, self._describe_graph),
             (wire.CHECK, self._check),
         ):
-            handler: Any = partial(self._answer, method.rpartition("/")[2], answer)
+            handler: Any = partial(self._answer, method.rpartition("/")[2], describe)
             handler.experimental_thread_pool = quick
             handlers[method] = grpc.unary_unary_rpc_method_handler(handler)
         by_service: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
@@ -150,14 +149,11 @@ class FeatureServicer:
         return reply
 
     def _stream(
-        self,
-        method: str,
-        answer: _Answer,
-        requests: Iterator[bytes],
-        context: grpc.ServicerContext,
+        self, path: str, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         """Yield and count a reply's messages; a refusal ends the call with a status and text."""
-        status, reply = grpc.StatusCode.UNKNOWN, Reply(context)
+        method = path.rpartition("/")[2]
+        status, reply = grpc.StatusCode.UNKNOWN, Reply(context.peer(), context.cancel)
         try:
             self._check_addressee(context)
             with self._flow.admit(reply):
@@ -166,7 +162,7 @@ class FeatureServicer:
                 if request is None:
                     raise BadRequest("expected one request, found none")
                 self._flow.hold(reply, COPIES_OF_REQUEST * len(request))
-                for message in answer(request, reply):
+                for message in self.answers[path](request, reply):
                     # gRPC goes on with this generator when the client has room for more.
                     with reply.wait_for_client():
                         yield message

@@ -99,27 +99,23 @@ def test_a_hint_is_read_with_care() -> None:
     assert flow.retry_hint() == ((RETRY_AFTER, "2000"),)
 
 
-class _Context:
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-
-    def peer(self) -> str:
-        return self._peer
+def reply_to(peer: str) -> Reply:
+    return Reply(peer, lambda: None)
 
 
 def test_one_address_or_connection_cannot_take_all_memory() -> None:
     flow = FlowControl(16, 1.0, 100, 0)
-    replies = {name: Reply(_Context(name)) for name in ("a:1", "a:2", "a:3", "b:1")}
+    replies = {name: reply_to(name) for name in ("a:1", "a:2", "a:3", "b:1")}
     flow.hold(replies["a:1"], 25)
     with pytest.raises(NoRoom, match="replies to a:1 may hold 25 bytes"):
-        flow.hold(Reply(_Context("a:1")), 1)
+        flow.hold(reply_to("a:1"), 1)
     flow.hold(replies["a:2"], 25)
     flow.hold(replies["a:3"], 25)
     with pytest.raises(NoRoom, match="replies to a may hold 75 bytes"):
-        flow.hold(Reply(_Context("a:4")), 1)
+        flow.hold(reply_to("a:4"), 1)
     flow.hold(replies["b:1"], 25)
     with pytest.raises(NoRoom, match="replies to all"):
-        flow.hold(Reply(_Context("c:1")), 1)
+        flow.hold(reply_to("c:1"), 1)
     for reply in replies.values():
         flow.hold(reply, 0)
     assert flow.nbytes == 0
@@ -137,12 +133,12 @@ def test_one_address_or_connection_cannot_take_all_threads(
     flow = FlowControl(threads, 1.0, 1 << 20, 0)
     with ExitStack() as stack:
         for port in range(an_address):
-            stack.enter_context(flow.admit(Reply(_Context(f"a:{port // a_connection}"))))
+            stack.enter_context(flow.admit(reply_to(f"a:{port // a_connection}")))
             if port == a_connection - 1:
                 with pytest.raises(NoRoom, match="replies to a:0 are under way"):
-                    stack.enter_context(flow.admit(Reply(_Context("a:0"))))
+                    stack.enter_context(flow.admit(reply_to("a:0")))
         with pytest.raises(NoRoom, match="replies to a are under way"):
-            stack.enter_context(flow.admit(Reply(_Context("a:99"))))
-        stack.enter_context(flow.admit(Reply(_Context("b:1"))))
+            stack.enter_context(flow.admit(reply_to("a:99")))
+        stack.enter_context(flow.admit(reply_to("b:1")))
         assert flow.running == an_address + 1
     assert (flow.running, flow.nbytes) == (0, 0)
