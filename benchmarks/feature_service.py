@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from benchmarks.rounds import Results, make_parser, positive, take_turns
 from cache_server.client import FeatureClient
-from cache_server.manifest import TableSpec, write_manifest
 from cache_server.security import Security
+from cache_server.store.manifest import TableSpec, write_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 DIM = 600

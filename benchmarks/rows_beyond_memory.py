@@ -4,11 +4,12 @@ usage: python -m benchmarks.rows_beyond_memory --out DIR [--rows 1000000] [--mem
 
 A table of float32 [rows, 600] lies in a file. A process in a cgroup that holds it, and the page
 cache, to ``--memory`` reads 10,000 rows at a time, anywhere, for some seconds: mapped as it comes;
-each alone (:func:`cache_server.mapped_tables.read_rows_alone`); and alone and asked for ahead
-(:func:`cache_server.read_ahead.read_ahead`), as features are read, and rows that feature servers
-send, where memory does not hold them. Beside them, what the disk itself does: blocks of 4 KiB of
-the same file, anywhere, past the page cache, by 64 threads (a row lies on 1.6 blocks on average).
-All take turns, in a new process each. A line has the microseconds of a row, or of a block.
+each alone (:func:`cache_server.store.mapped_rows.read_rows_alone`); and alone and asked for ahead
+(:func:`cache_server.store.read_ahead.read_ahead`), as features are read, and rows that feature
+servers send, where memory does not hold them. Beside them, what the disk itself does: blocks of
+4 KiB of the same file, anywhere, past the page cache, by 64 threads (a row lies on 1.6 blocks on
+average). All take turns, in a new process each. A line has the microseconds of a row, or of a
+block.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ import numpy as np
 
 from benchmarks.processes import bounded_group, in_group
 from benchmarks.rounds import Results, make_parser, positive, take_turns
-from cache_server.mapped_tables import read_rows_alone
-from cache_server.read_ahead import read_ahead
+from cache_server.store.mapped_rows import read_rows_alone
+from cache_server.store.read_ahead import read_ahead
 from hopper.config.bounds import parse_size
 
 WIDTH, AT_ONCE = 600, 10_000

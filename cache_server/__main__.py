@@ -6,17 +6,17 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cache_server.defaults import (
+from cache_server.errors import CacheServerError
+from cache_server.events import events
+from cache_server.limits import (
     DEFAULT_DRAIN_SECONDS,
     DEFAULT_SEND_SECONDS,
     DEFAULT_THREADS,
     IDS_PER_REQUEST,
+    parse_size,
 )
-from cache_server.errors import CacheServerError
-from cache_server.events import events
-from cache_server.size import parse_size
 
 SECURITY_OPTIONS: Final = {
     "tls-ca": "PEM certificates of the authorities that must have signed clients' certificates",
@@ -24,79 +24,38 @@ SECURITY_OPTIONS: Final = {
     "tls-key": "PEM key of that certificate",
     "token-file": "file with the token that every request must carry",
 }
-"""Options that name files. A file that changes is read again."""
+"""options that name files"""
 
 
 def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
-    """Build the parser of the command's options.
-
-    Parameters
-    ----------
-    add_help: whether to add ``-h``; False for a parser that is a parent of another one.
-    """
+    """Build the parser of the command's options; without ``-h`` as a parent of another parser."""
     parser = argparse.ArgumentParser(
         prog="cache_server",
         description="Serve one server's rows of a partitioned graph.",
         add_help=add_help,
     )
     parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
+
+    def add(name: str, kind: Any, metavar: str | None, default: Any, text: str) -> None:
+        parser.add_argument(f"--{name}", type=kind, metavar=metavar, default=default, help=text)
+
     parser.add_argument("--server", type=int, required=True, metavar="I", help="index, from 0")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
-    _add_process(parser)
-    _add_limits(parser)
-    _add_sources(parser)
-    _add_messages(parser)
-    _add_security(parser)
-    return parser
-
-
-def _add_process(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a process that another one starts and stops."""
-    parser.add_argument("--port-file", type=Path, help="JSON with the bound address, once serving")
-    parser.add_argument(
-        "--die-with-parent",
-        type=_positive,
-        metavar="PID",
-        help="stop when process PID ends, which must have started this one",
+    add("port-file", Path, None, None, "JSON with the bound address, once serving")
+    text = "stop when process PID ends, which must have started this one"
+    add("die-with-parent", _positive, "PID", None, text)
+    add("threads", _positive, None, DEFAULT_THREADS, "requests answered at once")
+    text = "how long running requests may take after SIGTERM"
+    add("drain", _seconds, "SECONDS", DEFAULT_DRAIN_SECONDS, text)
+    text = "how long a client may leave a chunk of about 1 MiB unread before its reply is ended"
+    add("send-timeout", _seconds, "SECONDS", DEFAULT_SEND_SECONDS, text)
+    text = "most ids that one request may ask for"
+    add("ids-per-request", _positive, None, IDS_PER_REQUEST, text)
+    text = (
+        "memory for running replies; calls beyond it are refused and may be repeated (default 1G, "
+        "or a quarter of the available memory if that is less)"
     )
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add the options that bound requests and replies."""
-    parser.add_argument(
-        "--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once"
-    )
-    parser.add_argument(
-        "--drain",
-        type=_seconds,
-        default=DEFAULT_DRAIN_SECONDS,
-        metavar="SECONDS",
-        help="how long running requests may take after SIGTERM",
-    )
-    parser.add_argument(
-        "--send-timeout",
-        type=_seconds,
-        default=DEFAULT_SEND_SECONDS,
-        metavar="SECONDS",
-        help="how long a client may leave a chunk of about 1 MiB unread before its reply is ended",
-    )
-    parser.add_argument(
-        "--ids-per-request",
-        type=_positive,
-        default=IDS_PER_REQUEST,
-        help="most ids that one request may ask for",
-    )
-    parser.add_argument(
-        "--memory-in-flight",
-        type=_size,
-        metavar="SIZE",
-        help="memory for running replies and waiting requests; calls beyond it are refused and may "
-        "be repeated (default 1G, or a quarter of the available memory if that is less)",
-    )
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add the options of classes that provide features."""
+    add("memory-in-flight", _size, "SIZE", None, text)
     parser.add_argument(
         "--features",
         action="append",
@@ -111,33 +70,18 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE={JSON}",
         help="keywords for the constructor of that class",
     )
-
-
-def _add_messages(parser: argparse.ArgumentParser) -> None:
-    """Add the options of messages and metrics."""
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
         help="form of messages on stderr: text for warnings, json for all events, one a line",
     )
-    parser.add_argument(
-        "--metrics",
-        default="",
-        metavar="HOST:PORT",
-        help="where Prometheus reads metrics; port 0: any free one",
-    )
-
-
-def _add_security(parser: argparse.ArgumentParser) -> None:
-    """Add the options of TLS and of the token."""
+    add("metrics", str, "HOST:PORT", "", "where Prometheus reads metrics; port 0: any free one")
     for key, text in SECURITY_OPTIONS.items():
-        parser.add_argument(f"--{key}", metavar="FILE", default="", help=text)
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="listen beyond this machine's loopback without TLS",
-    )
+        add(key, str, "FILE", "", text)
+    text = "listen beyond this machine's loopback without TLS"
+    parser.add_argument("--insecure", action="store_true", help=text)
+    return parser
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,11 +97,12 @@ def main(argv: list[str] | None = None) -> int:
 def serve_with(options: argparse.Namespace) -> int:
     """Run a server with parsed options, and return the exit status as :func:`main` does."""
     # These take a second to import, and --help needs none of them.
-    from cache_server.row_source import parse_requests
     from cache_server.security import Security
-    from cache_server.server import serve
+    from cache_server.service.server import serve
+    from cache_server.store.row_source import parse_requests
 
     events.set_format(options.log_format, process="server", server=options.server)
+    files = {key.replace("-", "_") for key in SECURITY_OPTIONS}
     try:
         serve(
             options.partitioned,
@@ -171,11 +116,7 @@ def serve_with(options: argparse.Namespace) -> int:
             send_seconds=options.send_timeout,
             sources=parse_requests(options.features, options.features_options),
             security=Security(
-                options.tls_ca,
-                options.tls_certificate,
-                options.tls_key,
-                options.token_file,
-                options.insecure,
+                **{file: getattr(options, file) for file in files}, insecure=options.insecure
             ),
             metrics=options.metrics,
             memory=options.memory_in_flight,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _NO_CHECK_TIME: Final = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which ssl has no name."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which ssl has no name"""
 _TURNS: Final = 8
-"""Turns of each end of a handshake, which needs at most three."""
+"""turns of each end of a handshake, which needs at most three"""
 _DAY: Final = 86_400.0
 SOON_DAYS: Final = 30
-"""A certificate that expires within this many days causes a warning."""
+"""a certificate that expires within this many days causes a warning"""
 
 
 @dataclass(frozen=True)
@@ -37,37 +37,22 @@ class Validity:
         return self.begin <= time.time() <= self.end
 
     def __str__(self) -> str:
-        days = self.days
-        if days < 0:
-            return f"expired on {_day(self.end)}, {-days:.0f} days ago"
+        begin, end = (time.strftime("%Y-%m-%d", time.gmtime(s)) for s in (self.begin, self.end))
+        if self.days < 0:
+            return f"expired on {end}, {-self.days:.0f} days ago"
         if not self.is_now:
-            return f"not valid before {_day(self.begin)}; is this machine's clock right?"
-        return f"valid until {_day(self.end)}, {days:.0f} days from now"
-
-
-def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+            return f"not valid before {begin}; is this machine's clock right?"
+        return f"valid until {end}, {self.days:.0f} days from now"
 
 
 def validity_of(certificate: dict[str, Any]) -> Validity:
     """Return the validity of a certificate that ``ssl.SSLSocket.getpeercert`` returned."""
-    begin, end = (
-        ssl.cert_time_to_seconds(str(certificate[key])) for key in ("notBefore", "notAfter")
-    )
-    return Validity(begin, end)
+    ends = (str(certificate[key]) for key in ("notBefore", "notAfter"))
+    return Validity(*map(ssl.cert_time_to_seconds, ends))
 
 
 def find_fault(authorities: str, certificate: str, key: str) -> tuple[str, str] | None:
-    """Find the first reason for which the other end would refuse certificates.
-
-    Parameters
-    ----------
-    authorities, certificate, key: PEM files that can be loaded and belong together; "" = none.
-
-    Returns
-    -------
-    The file at fault and the reason; None = there is none.
-    """
+    """Find the first reason for which the other end would refuse certificates."""
     if authorities:
         validities = authorities_of(authorities)
         # An expired certificate does no harm beside a valid one.
@@ -98,34 +83,19 @@ def authorities_of(file: str) -> list[Validity]:
 
 
 def read_validity(certificate: str, key: str) -> Validity:
-    """Return the validity of the first certificate in a PEM file, expired or not.
-
-    Raises
-    ------
-    ssl.SSLError, OSError: the files cannot be used.
-    """
+    """Return the validity of the first certificate in a PEM file, expired or not."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(certificate)
     # The certificate is its own authority here, and may have expired.
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-    return validity_of(_shake_hands(client, _server_context(certificate, key), None))
+    return validity_of(_shake_hands(client, certificate, key, None))
 
 
 def check_issued(certificate: str, key: str, authorities: str, name: str | None) -> None:
-    """Verify a certificate as the other end of a connection would.
-
-    Parameters
-    ----------
-    authorities: PEM file with the certificates of those who may issue it.
-    name: the host that it must name; None = any.
-
-    Raises
-    ------
-    ssl.SSLCertVerificationError: the certificate is refused; says why.
-    """
+    """Verify a certificate as the other end of a connection would."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(authorities)
-    _shake_hands(client, _server_context(certificate, key), name)
+    _shake_hands(client, certificate, key, name)
 
 
 def client_context(authorities: str, certificate: str, key: str) -> ssl.SSLContext:
@@ -139,16 +109,12 @@ def client_context(authorities: str, certificate: str, key: str) -> ssl.SSLConte
     return context
 
 
-def _server_context(certificate: str, key: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key, password="")  # none
-    return context
-
-
 def _shake_hands(
-    client: ssl.SSLContext, server: ssl.SSLContext, name: str | None
+    client: ssl.SSLContext, certificate: str, key: str, name: str | None
 ) -> dict[str, Any]:
     """Connect two ends in memory; return the server's certificate as the client sees it."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key, password="")  # none
     client.check_hostname = name is not None
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
@@ -157,16 +123,12 @@ def _shake_hands(
     ]
     waiting = list(ends)
     for _ in range(_TURNS):
-        waiting = [end for end in waiting if not _advance(end)]
+        for end in tuple(waiting):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            waiting.remove(end)
     if waiting:
         raise ssl.SSLError("the two ends of a handshake within this process did not meet")
     return dict(ends[0].getpeercert() or {})
-
-
-def _advance(end: ssl.SSLObject) -> bool:
-    """Continue an end's handshake with the data that it has; return whether it is complete."""
-    try:
-        end.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    return True

@@ -15,12 +15,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 def file_checksum(path: Path) -> str:
-    """Return the 128-bit XXH3 of a file in hexadecimal; the file is read piece by piece.
-
-    Raises
-    ------
-    OSError: the file cannot be read.
-    """
+    """Return the 128-bit XXH3 of a file in hexadecimal; raise OSError if it cannot be read."""
     digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_PIECE_BYTES):

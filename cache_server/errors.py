@@ -1,25 +1,10 @@
-"""The errors that the feature service raises.
-
-CacheServerError
-├── ManifestError          shard.json or a table it names is unusable (file and field named)
-├── SourceError            a feature source cannot be made, or its rows are not as declared
-├── ListenError            the address to listen on is malformed or cannot be bound
-├── SecurityError          certificates, token and addresses do not fit each other
-├── BadRequest             a request cannot be answered; raised by the shard on the server, or by
-│                          the client before anything is sent
-└── CallError              a call to one server failed (server, address, operation, limit)
-    ├── InvalidRequest     the server refused the request; its own text is kept
-    ├── ServerUnavailable  the server cannot be reached, or went away, until the limit passed
-    ├── DeadlineExceeded   the server was reached and did not finish within the limit
-    ├── BadReply           the reply does not fit the question
-    └── ServerFault        any other failure that the server reported
-"""
+"""The errors that the feature service raises; their texts are meant for the user."""
 
 from __future__ import annotations
 
 
 class CacheServerError(Exception):
-    """Base of all errors of the feature service; its text is meant for the user."""
+    """Base of all errors of the feature service."""
 
 
 class ManifestError(CacheServerError):
@@ -27,8 +12,7 @@ class ManifestError(CacheServerError):
 
 
 class SourceError(CacheServerError):
-    """A class that provides feature rows cannot be imported or made, or its rows are not as it
-    declares; names the node type and the class."""
+    """A class that provides rows cannot be made, or its rows are not as it declares; names it."""
 
 
 class ListenError(CacheServerError):
@@ -36,12 +20,11 @@ class ListenError(CacheServerError):
 
 
 class SecurityError(CacheServerError):
-    """Certificates or a token cannot be used, or an address needs them and has none; names the
-    setting."""
+    """Certificates or a token cannot be used, or an address lacks them; names the setting."""
 
 
 class BadRequest(CacheServerError):
-    """A request cannot be answered; names what came and what exists."""
+    """A request cannot be answered, or not be sent; names what came and what exists."""
 
 
 class CallError(CacheServerError):

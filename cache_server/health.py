@@ -10,15 +10,12 @@ import argparse
 import sys
 from typing import Final
 
-import grpc
-
-from cache_server.connection import Connection
-from cache_server.errors import SecurityError
-from cache_server.generated import features_pb2
-from cache_server.security import Security, Token
-from cache_server.wire import CHECK, SERVICE
+from cache_server.client import FeatureClient
+from cache_server.errors import CacheServerError
+from cache_server.security import Security
 
 _SECONDS: Final = 5.0
+_FILES: Final = ("tls-ca", "tls-certificate", "tls-key", "token-file")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,29 +23,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="cache_server.health")
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--timeout", type=float, default=_SECONDS, metavar="SECONDS")
-    for key in ("tls-ca", "tls-certificate", "tls-key", "token-file"):
+    for key in _FILES:
         parser.add_argument(f"--{key}", metavar="FILE", default="")
     options = parser.parse_args(arguments)
-    security = Security(
-        options.tls_ca, options.tls_certificate, options.tls_key, options.token_file
-    )
+    files = {key: getattr(options, key) for key in (file.replace("-", "_") for file in _FILES)}
     try:
-        security.check_client([options.address])
-        token = Token(options.token_file) if options.token_file else None
-        connection = Connection(options.address, security, token)
-        request = features_pb2.HealthCheckRequest(service=SERVICE)
-        try:
-            reply = connection.call(CHECK, request, options.timeout)
-        finally:
-            connection.close()
-    except (SecurityError, grpc.RpcError) as error:
-        reason = error.details() if isinstance(error, grpc.RpcError) else error
+        with FeatureClient(
+            [options.address], deadline=options.timeout, security=Security(**files)
+        ) as client:
+            reason = "" if client.is_serving(0) else "does not serve"
+    except CacheServerError as error:
+        reason = str(error)
+    if reason:
         print(f"error: {options.address}: {reason}", file=sys.stderr)
-        return 1
-    if reply.status != features_pb2.HealthCheckResponse.SERVING:
-        print(f"error: {options.address}: does not serve", file=sys.stderr)
-        return 1
-    return 0
+    return int(bool(reason))
 
 
 if __name__ == "__main__":

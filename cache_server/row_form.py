@@ -20,17 +20,7 @@ _UPPER_HALF: Final = np.uint32(16)
 
 @dataclass(frozen=True)
 class RowForm:
-    """A form of stored rows.
-
-    Attributes
-    ----------
-    name: the form's name in schemas.
-    dtype: dtype of a stored table; bfloat16 is stored as uint16, since numpy has no such dtype.
-    more: number of columns after those of a row's numbers.
-    encode: converts float32 [n, dim] to stored rows [n, dim + more]. Numbers that the form cannot
-        hold become infinite.
-    decode: converts stored rows to float32 [n, dim].
-    """
+    """A form of stored rows."""
 
     name: RowFormName
     dtype: np.dtype[Any]
@@ -93,12 +83,7 @@ FEATURE_DTYPES: Final[tuple[RowFormName, ...]] = get_args(RowFormName)
 
 
 def find_form(name: str) -> RowForm:
-    """Find a form to round rows to, by its name.
-
-    Raises
-    ------
-    BadRequest: there is no such form.
-    """
+    """Find a form to round rows to, by its name."""
     names = [form for form in ROW_FORMS if form != "float32"]
     for form in names:
         if form == name:

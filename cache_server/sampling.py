@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.ask import Question
 from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import Drawn, HopDraw
+from cache_server.pending_call import PendingCall
 from cache_server.wire import check_name, encode_ids, read_neighbours
 
 
@@ -83,7 +83,7 @@ class NeighbourDraw:
         return [np.concatenate(part).astype(np.int64) for part in parts]
 
 
-class DrawQuestion(Question):
+class DrawQuestion(PendingCall):
     """Several draws that one server is asked to make at once.
 
     Raises
@@ -135,7 +135,7 @@ class DrawQuestion(Question):
         return features_pb2.SampleNeighborsRequest(draws=requests).SerializeToString()
 
     def take(self, message: bytes, seed: int) -> None:
-        """Add the neighbours of a ``NeighborChunk``; errors as :meth:`Question.take`."""
+        """Add the neighbours of a ``NeighborChunk``; errors as :meth:`PendingCall.take`."""
         # The first draw that lacks the answer for any node; draws without nodes lack none.
         draw, stop = next(
             (draw, stop)

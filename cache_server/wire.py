@@ -8,7 +8,6 @@ read them. Specified in docs/inside/feature-service.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +21,12 @@ SERVICE: Final = "hopper.features.v1.FeatureService"
 FETCH_ROWS: Final = f"/{SERVICE}/FetchRows"
 SAMPLE_NEIGHBORS: Final = f"/{SERVICE}/SampleNeighbors"
 DESCRIBE: Final = f"/{SERVICE}/Describe"
+READ_IDS: Final = f"/{SERVICE}/ReadIds"
+DESCRIBE_GRAPH: Final = f"/{SERVICE}/DescribeGraph"
 CHECK: Final = "/grpc.health.v1.Health/Check"
+STREAMS: Final = (FETCH_ROWS, SAMPLE_NEIGHBORS, READ_IDS)
+"""methods whose requests and replies are bytes, and whose replies are streams"""
+METHODS: Final = (*STREAMS, DESCRIBE, DESCRIBE_GRAPH, CHECK)
 
 CHUNK_BYTES: Final = 1 << 20
 ID_BYTES: Final = 8
@@ -33,6 +37,10 @@ DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uin
 PART_HEADER: Final = "hopper-part"
 """header of requests for rows and neighbours that names the server they are meant for. It costs
 almost nothing, since HTTP/2 sends a repeated header as a number."""
+
+RETRY_AFTER: Final = "retry-after-ms"
+"""trailing metadata of a refusal: after how many milliseconds to try again"""
+LONGEST_HINT_MS: Final = 2000
 
 _LARGEST: Final = 0xFFFF_FFFF
 EDGES_PER_CHUNK: Final = CHUNK_BYTES // 8
@@ -45,11 +53,7 @@ _CHECKSUM: Final = struct.Struct("<BQ")
 
 
 def largest_request(ids_per_request: int) -> int:
-    """Return the largest size in bytes of a request that is received.
-
-    It has room for four arrays of ids, and for some ids above the limit, so that a refusal can say
-    how many came.
-    """
+    """Return the most bytes of a request: four arrays of ids, and room for a refusal's count."""
     return 4 * ID_BYTES * ids_per_request + (1 << 20)
 
 
@@ -66,17 +70,7 @@ def encode_ids(ids: NDArray[np.int64]) -> bytes:
 
 
 def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
-    """Decode 8 n little-endian bytes to [n] int64.
-
-    Parameters
-    ----------
-    limit: the most ids that are allowed.
-    field: name of the field, for errors.
-
-    Raises
-    ------
-    BadRequest: the length is not a multiple of 8, or there are more than ``limit`` ids.
-    """
+    """Decode 8 n little-endian bytes to [n] int64."""
     if len(raw) % ID_BYTES:
         raise BadRequest(f"{field}: {len(raw)} bytes are not a multiple of {ID_BYTES} (int64)")
     count = len(raw) // ID_BYTES
@@ -100,11 +94,7 @@ class AlteredChunk(ValueError):
 
 
 class ChunkSeeds:
-    """The seeds of the checksums of one reply's chunks.
-
-    They depend on the request and on the chunk's place in the stream, so a chunk of another request
-    or place has a wrong checksum.
-    """
+    """The seeds of the checksums of one reply's chunks: of the request and the chunk's place."""
 
     def __init__(self, request: bytes) -> None:
         self._next = xxhash.xxh3_64_intdigest(request)
@@ -116,89 +106,32 @@ class ChunkSeeds:
         return seed
 
 
-class ChunkWriter:
-    """Builds the ``RowChunk`` messages of one reply in a single buffer.
-
-    Parameters
-    ----------
-    rows: number of rows in the reply.
-    row_bytes: bytes in a row.
-    request: the serialised request that is answered.
-
-    Attributes
-    ----------
-    parts: slices of the reply's rows, one for each message.
-    chunk_rows, chunk_bytes: number and size of the rows in the largest message.
-    """
-
-    def __init__(self, rows: int, row_bytes: int, request: bytes) -> None:
-        self._row_bytes = row_bytes
-        self._seeds = ChunkSeeds(request)
-        self._message = bytearray()
-        self._body: NDArray[np.uint8] = np.empty((0, row_bytes), np.uint8)
-        step = max(1, min(rows, rows_per_chunk(row_bytes)))
-        self.parts = [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
-        self.chunk_rows = min(step, rows)
-        self.chunk_bytes = self.chunk_rows * row_bytes
-
-    def write(self, rows: int, fill: Callable[[NDArray[np.uint8]], None]) -> bytes:
-        """Build the next message; ``fill`` writes its rows to a [rows, row_bytes] uint8 array."""
-        if rows != len(self._body):
-            self._allocate(rows)
-        fill(self._body)
-        checksum = xxhash.xxh3_64_intdigest(self._body.data, self._seeds.take())
-        offset = len(self._message) - _CHECKSUM.size
-        _CHECKSUM.pack_into(self._message, offset, _CHECKSUM_TAG, checksum)
-        return bytes(self._message)
-
-    def _allocate(self, rows: int) -> None:
-        header = bytes([_DATA_TAG]) + _varint(rows * self._row_bytes)
-        self._message = bytearray(len(header) + rows * self._row_bytes + _CHECKSUM.size)
-        self._message[: len(header)] = header
-        body = np.frombuffer(
-            self._message, np.uint8, count=rows * self._row_bytes, offset=len(header)
-        )
-        self._body = body.reshape(rows, self._row_bytes)
+def write_chunk(data: NDArray[Any], seed: int) -> bytes:
+    """Serialise data, C-contiguous, as a ``RowChunk`` or ``NeighborChunk``, copying them once."""
+    header = bytes([_DATA_TAG]) + _varint(data.nbytes)
+    checksum = xxhash.xxh3_64_intdigest(data.data, seed)
+    return b"".join((header, data.data, _CHECKSUM.pack(_CHECKSUM_TAG, checksum)))
 
 
 def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> bytes:
-    """Serialise the neighbours of some nodes as a ``NeighborChunk``.
-
-    Parameters
-    ----------
-    in_degrees: [n] int64 for draws in time; empty for others.
-
-    Raises
-    ------
-    BadRequest: an id, a position or a degree needs more than 32 bits.
-    """
+    """Serialise the neighbours of some nodes as a ``NeighborChunk``."""
     offsets, sources, positions = drawn
     if any(array.size and array.max() > _LARGEST for array in (sources, positions, in_degrees)):
         raise BadRequest(f"relation: ids, positions or degrees above {_LARGEST} cannot be told")
     counts = np.diff(offsets)
     body = np.concatenate(([counts.size], counts, in_degrees, sources, positions)).astype("<u4")
-    checksum = xxhash.xxh3_64_intdigest(body.data, seed)
-    header = bytes([_DATA_TAG]) + _varint(body.nbytes)
-    return b"".join((header, body.data, _CHECKSUM.pack(_CHECKSUM_TAG, checksum)))
+    return write_chunk(body, seed)
 
 
 def read_neighbours(
     message: bytes, seed: int, *, in_time: bool = False
 ) -> tuple[NDArray[np.uint32], ...]:
-    """Read a serialised ``NeighborChunk`` without copying.
-
-    Parameters
-    ----------
-    in_time: whether the draw is in time; if not, there are no in-degrees.
+    """Read a ``NeighborChunk``; raise AlteredChunk, or ValueError if its size is wrong.
 
     Returns
     -------
-    [n] counts, [n] or [0] in-degrees, [edges] source ids and [edges] positions, all uint32.
-
-    Raises
-    ------
-    AlteredChunk: as :func:`read_chunk`.
-    ValueError: the chunk's size does not fit its counts.
+    [n] counts, [n] or (without times) [0] in-degrees, [edges] source ids and [edges] positions, all
+    uint32, without copying.
     """
     data = read_chunk(message, seed)
     words = np.frombuffer(data.data, "<u4", count=data.size // 4)
@@ -212,12 +145,7 @@ def read_neighbours(
 
 
 def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
-    """Return the ``data`` field of a serialised chunk as [bytes] uint8, without copying.
-
-    Raises
-    ------
-    AlteredChunk: the message has other fields than a chunk's two, or its checksum is wrong.
-    """
+    """Return the ``data`` field of a serialised chunk as [bytes] uint8, without copying."""
     if message[:1] == bytes([_DATA_TAG]):
         length, start = _read_varint(message, 1)
         if start + length + _CHECKSUM.size == len(message):
@@ -229,12 +157,7 @@ def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
 
 
 def check_name(field: str, name: str) -> None:
-    """Check that a name can be the kind or type of a table.
-
-    Raises
-    ------
-    BadRequest: it is too long, or is no valid text; names the field.
-    """
+    """Raise BadRequest if a name is too long for one of a table, or is no valid text."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:

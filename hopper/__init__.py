@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from cache_server.row_source import RowSource
+    from cache_server.store.row_source import RowSource
     from hopper import config, graph, ops
     from hopper.config import Config, load_config, make_config
     from hopper.engines import Request
@@ -152,7 +152,7 @@ _HOMES = {
     "Predictions": "hopper.predict.parts",
     "Relation": "hopper.graph",
     "Request": "hopper.engines",
-    "RowSource": "cache_server.row_source",
+    "RowSource": "cache_server.store.row_source",
     "RunResult": "hopper.train.run_result",
     "Running": "hopper.train.callbacks",
     "Subgraph": "hopper.micrograph.subgraph",

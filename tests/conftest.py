@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 import torch
 
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
+from cache_server.service.server import FeatureServer
+from cache_server.store.shard import Shard
 from hopper.bench import train_process
 from hopper.cli import main
 from hopper.graph.directory import GraphDirectory

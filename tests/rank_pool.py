@@ -23,8 +23,8 @@ from typing import IO, Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
+from cache_server.service.server import FeatureServer
+from cache_server.store.shard import Shard
 from hopper.config import Config
 from hopper.scratch import scratch_folder
 from hopper.train import launch

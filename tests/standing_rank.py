@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cache_server.parent import end_with_parent
+from cache_server.process import end_with_parent
 from hopper.quick_imports import quick_imports
 
 with quick_imports():

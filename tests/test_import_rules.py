@@ -90,8 +90,8 @@ HOMES = {
     # Its messages refuse every protobuf that is older than their compiler.
     "grpc_health": (),
     "prometheus_client": (
-        "cache_server.metrics",
-        "cache_server.metrics_port",
+        "cache_server.service.metrics",
+        "cache_server.service.metrics_port",
         "hopper.train.run_metrics",
     ),
 }

@@ -19,8 +19,8 @@ from benchmarks.faults.outcomes import WRONG, Outcome
 from benchmarks.faults.watched import serving
 from benchmarks.rounds import Results
 from cache_server.generated import features_pb2
-from cache_server.shard import Shard
-from cache_server.table import Table
+from cache_server.store.shard import Shard
+from cache_server.store.table import Table
 from cache_server.wire import FETCH_ROWS
 
 PROCESSES: Final = 4

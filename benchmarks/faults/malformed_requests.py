@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from benchmarks.faults.load import features_of, rows_of, rows_request
 from cache_server.generated import features_pb2
-from cache_server.shard import Shard
+from cache_server.store.shard import Shard
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
 
 UNKNOWN: Final = "/hopper.features.v1.FeatureService/Unknown"

@@ -28,6 +28,14 @@ class FeatureServiceStub:
                 '/hopper.features.v1.FeatureService/Describe',
                 request_serializer=cache__server_dot_generated_dot_features__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=cache__server_dot_generated_dot_features__pb2.ServerDescription.FromString)
+        self.DescribeGraph = channel.unary_unary(
+                '/hopper.features.v1.FeatureService/DescribeGraph',
+                request_serializer=cache__server_dot_generated_dot_features__pb2.DescribeGraphRequest.SerializeToString,
+                response_deserializer=cache__server_dot_generated_dot_features__pb2.GraphDescription.FromString)
+        self.ReadIds = channel.unary_stream(
+                '/hopper.features.v1.FeatureService/ReadIds',
+                request_serializer=cache__server_dot_generated_dot_features__pb2.ReadIdsRequest.SerializeToString,
+                response_deserializer=cache__server_dot_generated_dot_features__pb2.RowChunk.FromString)
 
 
 class FeatureServiceServicer:
@@ -55,6 +63,20 @@ class FeatureServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeGraph(self, request, context):
+        """What the partitioned directory says of the whole graph, for processes that do not have it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadIds(self, request, context):
+        """A range of an array of ids that DescribeGraph lists, as chunks of int64.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FeatureServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -72,6 +94,16 @@ def add_FeatureServiceServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=cache__server_dot_generated_dot_features__pb2.DescribeRequest.FromString,
                     response_serializer=cache__server_dot_generated_dot_features__pb2.ServerDescription.SerializeToString,
+            ),
+            'DescribeGraph': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGraph,
+                    request_deserializer=cache__server_dot_generated_dot_features__pb2.DescribeGraphRequest.FromString,
+                    response_serializer=cache__server_dot_generated_dot_features__pb2.GraphDescription.SerializeToString,
+            ),
+            'ReadIds': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadIds,
+                    request_deserializer=cache__server_dot_generated_dot_features__pb2.ReadIdsRequest.FromString,
+                    response_serializer=cache__server_dot_generated_dot_features__pb2.RowChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -152,6 +184,58 @@ class FeatureService:
             '/hopper.features.v1.FeatureService/Describe',
             cache__server_dot_generated_dot_features__pb2.DescribeRequest.SerializeToString,
             cache__server_dot_generated_dot_features__pb2.ServerDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def DescribeGraph(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hopper.features.v1.FeatureService/DescribeGraph',
+            cache__server_dot_generated_dot_features__pb2.DescribeGraphRequest.SerializeToString,
+            cache__server_dot_generated_dot_features__pb2.GraphDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def ReadIds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hopper.features.v1.FeatureService/ReadIds',
+            cache__server_dot_generated_dot_features__pb2.ReadIdsRequest.SerializeToString,
+            cache__server_dot_generated_dot_features__pb2.RowChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cache_server import size
+from cache_server import limits
 from hopper.errors import RequestError
 
 COUNTS: Final = 2**31
@@ -29,7 +29,7 @@ def parse_size(text: str, name: str = "size") -> int:
     ------
     RequestError: the text is not a size.
     """
-    nbytes = size.parse_size(text)
+    nbytes = limits.parse_size(text)
     if nbytes is None:
         raise RequestError(f"{name}: expected a number and a unit (K, M, G, T), given {text!r}")
     return nbytes

@@ -21,7 +21,7 @@ from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.train.security import FILES, security_of
 
 _LOOPBACK: Final = "127.0.0.1"
-_RENEW: Final = "have it issued anew (docs/howto/secure.md); files are read again when they change"
+_RENEW: Final = "have it issued anew (docs/howto/secure.md), and start servers and ranks again"
 
 
 def check_certificates(case: Case) -> Iterator[Finding]:

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from cache_server.certificates import SOON_DAYS, client_context, validity_of
-from cache_server.client import FeatureClient, ServerDescription, find_misfit
-from cache_server.defaults import IDS_PER_REQUEST
+from cache_server.client import FeatureClient, find_misfit
+from cache_server.client.retry import Deadline
 from cache_server.errors import CallError, SecurityError
-from cache_server.retry import Deadline
+from cache_server.limits import IDS_PER_REQUEST
 from cache_server.security import Security
-from cache_server.table import FEATURES, TableDescription
+from cache_server.store.table import FEATURES, TableDescription
 from cache_server.wire import DTYPES, little_endian
 from hopper.doctor.finding import Finding, warning, wrong
 from hopper.doctor.versions import numbers
@@ -62,13 +62,13 @@ class Answer:
     refusal: why ranks could not use it; None = they can.
     warnings: findings that deserve a warning.
     text: the facts that are fine, as a text.
-    description: the server's description of its tables.
+    description: the server's ``ServerDescription``; None = it gave none.
     """
 
     refusal: Finding | None
     warnings: tuple[Finding, ...] = ()
     text: str = ""
-    description: ServerDescription | None = None
+    description: Any = None
 
 
 class _Refused(Exception):
@@ -99,7 +99,7 @@ def ask_server(expected: Expected, limit: float) -> Answer:
     return Answer(None, tuple(warnings), "; ".join(texts), description)
 
 
-def measure_rate(expected: Expected, description: ServerDescription, seconds: float) -> str:
+def measure_rate(expected: Expected, description: Any, seconds: float) -> str:
     """Fetch some MiB of the server's rows twice, and describe the rate of the second time.
 
     Raises
@@ -186,7 +186,7 @@ def _check_certificate(
     yield f"certificate {validity}"
 
 
-def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription, float]:
+def _describe(expected: Expected, deadline: Deadline) -> tuple[Any, float]:
     """Return the server's description of itself, and the median seconds of a round trip."""
     try:
         with FeatureClient(
@@ -214,7 +214,7 @@ def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription
     return description, median(seconds[1:])
 
 
-def _compare_versions(description: ServerDescription) -> Iterator[Finding]:
+def _compare_versions(description: Any) -> Iterator[Finding]:
     client_versions = {"python": platform.python_version()} | {
         package: version(package) for package in ("numpy", "grpcio")
     }
@@ -228,7 +228,7 @@ def _compare_versions(description: ServerDescription) -> Iterator[Finding]:
         yield warning("", ", ".join(differ), "what is sent is the same; install equal versions")
 
 
-def _widest(description: ServerDescription) -> TableDescription | None:
+def _widest(description: Any) -> TableDescription | None:
     """Return the table with the widest rows. Tables of features come before all others."""
     usable = [
         table

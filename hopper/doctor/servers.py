@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from cache_server.client.retry import Deadline
 from cache_server.errors import CacheServerError
-from cache_server.retry import Deadline
 from hopper.doctor.case import Case
 from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.doctor.probe import Answer, Expected, ask_server, measure_rate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cache_server.npy_errors import NPY_ERRORS
+from cache_server.store.npy import NPY_ERRORS
 from hopper.config import Config
 from hopper.engines.request import Request
 from hopper.errors import RequestError

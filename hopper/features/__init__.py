@@ -1,6 +1,7 @@
 """Sources of feature and label rows: local files, other servers, caches and devices."""
 
-from hopper.features.cached import CachedRows, HeldRows, Lookups
+from hopper.features.cached import CachedRows, Lookups, RowCacheLike
+from hopper.features.download import download_graph
 from hopper.features.local import LocalRows
 from hopper.features.on_device import DeviceRows
 from hopper.features.opening import open_graph, own_server
@@ -13,7 +14,6 @@ __all__ = [
     "CachedRows",
     "DeviceRows",
     "FeatureSource",
-    "HeldRows",
     "InputRows",
     "LocalRows",
     "Lookups",
@@ -21,8 +21,10 @@ __all__ = [
     "PregatheredRows",
     "RemoteRows",
     "RemoteSource",
+    "RowCacheLike",
     "RowCounts",
     "RowKind",
+    "download_graph",
     "open_graph",
     "own_server",
 ]

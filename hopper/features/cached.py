@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -12,10 +11,9 @@ from numpy.typing import NDArray
 
 from hopper.array_module import Array
 from hopper.features.source import RemoteSource, RowKind
-from hopper.traffic import Traffic
 
 
-class HeldRows(Protocol):
+class RowCacheLike(Protocol):
     """A cache of some rows of one node type, such as :class:`hopper.hetero.row_cache.RowCache`."""
 
     @property
@@ -54,18 +52,16 @@ class Lookups(NamedTuple):
 
 
 def look_up(
-    cache: HeldRows,
+    cache: RowCacheLike,
     ids: NDArray[np.int64],
     out: NDArray[Any],
     places: NDArray[np.int64],
     fetch: Callable[[NDArray[np.int64], NDArray[Any], NDArray[np.int64]], None],
 ) -> Lookups:
-    """Write the rows of ``ids`` to ``out[places]``: cached rows are copied, others fetched.
+    """Write the rows of [n] int64 ids to ``out[places]``: cached rows are copied, others fetched.
 
     Parameters
     ----------
-    ids: [n] int64 global ids.
-    places: [n] int64, distinct rows of ``out``.
     fetch: called as (ids, out, places) with the ids that are not cached.
     """
     slots = cache.find(ids)
@@ -86,15 +82,9 @@ class Counts:
 
 
 class CountedLookups:
-    """Caches of several node types, whose hits and misses are counted.
+    """Caches by node type, whose hits and misses are counted in ``counts``."""
 
-    Parameters
-    ----------
-    caches: by node type.
-    counts: where hits and misses are counted; None = in a new object.
-    """
-
-    def __init__(self, caches: Mapping[str, HeldRows], counts: Counts | None = None) -> None:
+    def __init__(self, caches: Mapping[str, RowCacheLike], counts: Counts | None = None) -> None:
         self._caches = dict(caches)
         self._counts = counts or Counts()
 
@@ -120,45 +110,23 @@ class CountedLookups:
 class CachedRows(CountedLookups):
     """A source of remote rows that serves cached rows itself and fetches the others.
 
-    A cached row equals the stored one, so a cache changes the traffic and nothing else.
-
-    Parameters
-    ----------
-    remote: the source of rows that are not cached.
-    caches: by node type. Features of other types, and all labels, are always fetched.
+    A cached row equals the stored one, so a cache changes the traffic and nothing else. Features of
+    types without a cache, and all labels, are always fetched.
     """
 
-    def __init__(self, remote: RemoteSource, caches: Mapping[str, HeldRows]) -> None:
+    def __init__(self, remote: RemoteSource, caches: Mapping[str, RowCacheLike]) -> None:
         super().__init__(caches)
         self._remote = remote
 
-    def add_level(self, caches: Mapping[str, HeldRows]) -> CachedRows:
-        """Ask further caches for the rows that these lack, before asking the source.
-
-        Returns
-        -------
-        The new level, which counts its own hits and misses.
-        """
-        level = CachedRows(self._remote, caches)
-        self._remote = level
+    def add_level(self, caches: Mapping[str, RowCacheLike]) -> CachedRows:
+        """Ask further caches, which count for themselves, for the rows that these lack."""
+        self._remote = level = CachedRows(self._remote, caches)
         return level
 
-    def without_permanent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def uncached(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of [n] int64 ids that no cache holds permanently."""
         cache = self._caches.get(node_type)
         return ids if cache is None or cache.evicts else ids[cache.find(ids) < 0]
-
-    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """Fetch columns from their server; columns are never cached."""
-        return self._remote.columns(node_type, ids, server)
-
-    def count_into(self, traffic: Traffic) -> None:
-        """Count the bytes of fetched rows in ``traffic`` from now on."""
-        self._remote.count_into(traffic)
-
-    def one_operation(self) -> AbstractContextManager[None]:
-        """Let all fetches in the block share one deadline."""
-        return self._remote.one_operation()
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """Read rows, cached ones from the cache; see :meth:`FeatureSource.gather`."""
@@ -178,7 +146,8 @@ class CachedRows(CountedLookups):
         places: NDArray[np.int64],
     ) -> None:
         """Read rows into a table, cached ones from the cache; see :meth:`RowFiller.fill`."""
+        fetch = partial(self._remote.fill, kind, node_type)
         if kind != "features" or node_type not in self._caches:
-            self._remote.fill(kind, node_type, ids, out, places)
-            return
-        self.look_up(node_type, ids, out, places, partial(self._remote.fill, kind, node_type))
+            fetch(ids, out, places)
+        else:
+            self.look_up(node_type, ids, out, places, fetch)

@@ -35,13 +35,7 @@ def copy_rows(
 
 
 def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
-    """Read the pages of some rows of a mapped table into memory while other threads run.
-
-    Parameters
-    ----------
-    table: [n, dim], C-contiguous.
-    rows: [k] int64, in range.
-    """
+    """Read the pages of [k] int64 rows of a mapped [n, dim] table while other threads run."""
     if table.size:
         _touch(read_only(np.asarray(table).view(np.uint8)), read_only(rows), mmap.PAGESIZE)
 

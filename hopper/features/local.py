@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.errors import SourceError
-from cache_server.mapped_tables import feature_bytes, read_rows_alone
-from cache_server.read_ahead import read_ahead
+from cache_server.store.mapped_rows import feature_bytes, read_rows_alone
+from cache_server.store.read_ahead import read_ahead
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows, read_pages
 from hopper.features.source import RowKind
@@ -36,12 +36,7 @@ class LocalRows:
         """major page faults of this process when rows were last located"""
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Read rows of this server; see :meth:`FeatureSource.gather`.
-
-        Raises
-        ------
-        GraphError: another server stores one of the ids, or the source cannot read it.
-        """
+        """Read rows of this server; see :meth:`FeatureSource.gather`."""
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             return self._read(node_type, ids)
@@ -55,7 +50,7 @@ class LocalRows:
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """Read rows of this server into a table; errors as :meth:`gather`."""
+        """Read rows of this server into a table."""
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             out[places] = self._read(node_type, ids)
@@ -65,12 +60,7 @@ class LocalRows:
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
     ) -> RowPart:
-        """Describe where the features of some of this server's nodes are stored, without copying.
-
-        Parameters
-        ----------
-        places: [n] int64, ascending: the rows of the whole matrix that this part fills; None = all.
-        """
+        """Describe where the features of some of this server's nodes are stored."""
         rows = self._rows("features", node_type, ids)
         whole_rows = None if places is None else torch.from_numpy(places)
         if self._is_sourced("features", node_type):

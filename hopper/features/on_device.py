@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hopper.array_module import Array, array_module, on_host
 from hopper.device_copies import to_device
-from hopper.features.cached import CountedLookups, Counts, HeldRows
+from hopper.features.cached import CountedLookups, Counts, RowCacheLike
 from hopper.features.source import FeatureSource
 
 
@@ -25,23 +25,13 @@ class _CountsOfThread(Counts, local):
 
 
 class DeviceRows(CountedLookups):
-    """Feature rows, of which some are cached in the memory of a device.
+    """Feature rows, in the dtype in which they are stored, of which some are cached on a device.
 
-    Each thread counts its own hits and misses. Rows have the dtype in which they are stored.
-
-    Parameters
-    ----------
-    caches: by node type, in arrays of the device. Rows of other types are always copied.
-    one_reader: the lock of the source of missing rows. Both share one lock, so that threads that
-        take them in different orders cannot wait for each other.
-
-    Attributes
-    ----------
-    evicts: whether any of the caches replaces rows by newer ones.
+    Each thread counts its own hits and misses.
     """
 
     def __init__(
-        self, device: torch.device, caches: Mapping[str, HeldRows], one_reader: RLock
+        self, device: torch.device, caches: Mapping[str, RowCacheLike], one_reader: RLock
     ) -> None:
         super().__init__(caches, _CountsOfThread())
         self._one_reader = one_reader
@@ -50,12 +40,7 @@ class DeviceRows(CountedLookups):
         self._np = array_module(device.type)
 
     def read(self, source: FeatureSource, node_type: str, ids: NDArray[np.int64]) -> Tensor:
-        """Return the features of [n] int64 global ids on the device: [n, dim], in their order.
-
-        Parameters
-        ----------
-        source: where rows are read that are not cached.
-        """
+        """Return the features of [n] int64 ids on the device, missing ones from ``source``."""
         cache = self._caches.get(node_type)
         if cache is None:
             return to_device(source.gather("features", node_type, ids), self._device)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from cache_server.errors import SourceError
-from cache_server.row_source import CheckedSource, RowSource
+from cache_server.store.row_source import CheckedSource, RowSource
 from hopper.config import Config
 from hopper.errors import ConfigError
 from hopper.partition import PartitionedGraph

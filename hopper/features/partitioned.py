@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import RLock
@@ -16,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.features.cached import CachedRows, HeldRows, Lookups
+from hopper.features.cached import CachedRows, Lookups, RowCacheLike
 from hopper.features.local import LocalRows
 from hopper.features.on_device import DeviceRows
+from hopper.features.remote import RemoteRows
 from hopper.features.source import RemoteSource, RowFiller, RowKind
 from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
@@ -66,8 +68,8 @@ class PartitionedRows:
 
     Attributes
     ----------
-    on_device: the rows cached on the device that trains, if any. Whoever needs rows on the device
-        asks it first.
+    remote: that source, behind the caches that are attached.
+    on_device: the rows cached on the device that trains, if any, which readers ask first.
     one_reader: the lock of the thread that reads from other servers.
     """
 
@@ -75,33 +77,24 @@ class PartitionedRows:
         self,
         graph: PartitionedGraph,
         server: int,
-        remote: RemoteSource | None,
+        remote: RemoteRows | None,
         traffic: Traffic | None = None,
     ) -> None:
         self.graph = graph
         self.server = server
         self.local = LocalRows(graph, server)
-        self.remote = remote
+        self._servers = remote
+        self.remote: RemoteSource | None = remote
         self.rows = RowCounts()
         self.traffic = traffic or Traffic()
         self.on_device: DeviceRows | None = None
         self._cache: CachedRows | None = None
         self._ahead: CachedRows | None = None
         self.one_reader = RLock()
-        # Two: the reader of other servers, and the reader of pre-gathered rows, may run at once.
-        # numba keeps its number of threads per thread, so each must be told.
-        self._fetchers = ThreadPoolExecutor(
-            2,
-            thread_name_prefix="remote-rows",
-            initializer=numba.set_num_threads,
-            initargs=(numba.get_num_threads(),),
-        )
+        self._fetchers = _Fetchers()
 
     def with_own_counts(self) -> PartitionedRows:
-        """Return a view of the same rows that counts rows and bytes for itself.
-
-        :meth:`take_over` adds its counts to another object's.
-        """
+        """Return a view of the same rows that counts for itself, until :meth:`take_over`."""
         view = copy.copy(self)
         view.rows, view.traffic = RowCounts(), self.traffic.apart()
         return view
@@ -120,26 +113,27 @@ class PartitionedRows:
         """Return whether this server's features of a type are in a file that can be mapped."""
         return node_type not in self.graph.feature_sources
 
-    def without_permanent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def uncached(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of [n] int64 ids of other servers that no cache holds permanently."""
         if self.on_device is not None and not self.on_device.evicts:
             ids = self.on_device.absent(node_type, ids)
-        return ids if self._cache is None else self._cache.without_permanent(node_type, ids)
+        return ids if self._cache is None else self._cache.uncached(node_type, ids)
 
     @contextmanager
     def one_operation(self) -> Iterator[None]:
         """Let all reads of remote rows in the block share one deadline."""
-        if self.remote is None:
+        if self._servers is None:
             yield
             return
-        with self.one_reader, self.remote.one_operation():
+        with self.one_reader, self._servers.one_operation():
             yield
 
     @contextmanager
-    def _reading(self, remote: RemoteSource) -> Iterator[None]:
+    def _reading(self) -> Iterator[None]:
         """Hold the lock for reading from other servers, and count rows and bytes of the block."""
         with self.one_reader:
-            remote.count_into(self.traffic)
+            if self._servers is not None:
+                self._servers.count_into(self.traffic)
             try:
                 yield
             finally:
@@ -155,7 +149,7 @@ class PartitionedRows:
         local = self.is_local(node_type, ids)
         if self.remote is None or local.all():
             return self.gather_with(kind, node_type, ids, local, None)
-        with self._reading(self.remote):
+        with self._reading():
             out = self.gather_with(kind, node_type, ids, local, self.remote)
         if kind == "features":
             self.rows.remote_unique += int(ids.size - local.sum())
@@ -173,13 +167,7 @@ class PartitionedRows:
         local: NDArray[np.bool_],
         remote: Callable[[str, NDArray[np.int64], NDArray[np.int64]], RowPart],
     ) -> StoredRows:
-        """Do what :meth:`stored` does with remote rows from a function.
-
-        Parameters
-        ----------
-        local: [n] bool, which ids are of this server.
-        remote: called as (node type, ids of other servers, their rows in the result).
-        """
+        """Do what :meth:`stored` does with remote rows from a function."""
         local_places, remote_places = np.flatnonzero(local), np.flatnonzero(~local)
         self.rows.local += int(local_places.size)
         self.rows.remote += int(remote_places.size)
@@ -197,18 +185,14 @@ class PartitionedRows:
         return RowPart(torch.from_numpy(self.fetch(node_type, ids)), None, torch.from_numpy(places))
 
     def whole(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """Return features with all of their columns: [n, dim].
-
-        Differs from :meth:`stored` only where features are divided by dimension: the columns of
-        other servers are then fetched too.
-        """
-        if self.remote is None or self.graph.layout.has_whole_rows(node_type):
+        """Do what :meth:`stored` does, with other servers' columns of features by dimension."""
+        if self._servers is None or self.graph.layout.has_whole_rows(node_type):
             return self.stored(node_type, ids)
-        with self._reading(self.remote):
+        with self._reading():
             parts = [
                 self.local.gather("features", node_type, ids)
                 if server == self.server
-                else self.remote.columns(node_type, ids, server)
+                else self._servers.columns(node_type, ids, server)
                 for server in range(self.graph.book.servers)
             ]
         rows = torch.from_numpy(np.concatenate(parts, 1))
@@ -217,11 +201,9 @@ class PartitionedRows:
     def stored_local(
         self, node_type: str, ids: NDArray[np.int64], mine: NDArray[np.bool_]
     ) -> StoredRows:
-        """Return features of distinct nodes, [n, dim], with zeros for all but some local nodes.
+        """Return features of distinct nodes, [n, dim], with zeros where [n] bool ``mine`` is not.
 
-        Parameters
-        ----------
-        mine: [n] bool, which rows to read; this server stores them.
+        This server stores the nodes that it reads.
         """
         places = np.flatnonzero(mine)
         self.rows.local += int(places.size)
@@ -231,14 +213,10 @@ class PartitionedRows:
         """Fetch features of distinct nodes of other servers: [n, dim].
 
         The rows are counted as fetched, not as read; whoever reads them counts that.
-
-        Raises
-        ------
-        As :meth:`gather`.
         """
         if self.remote is None:
             raise _not_stored("features", node_type, ids[0])
-        with self._reading(self.remote):
+        with self._reading():
             rows = self.remote.gather("features", node_type, ids)
         self.rows.remote_unique += int(ids.size)
         return rows
@@ -253,11 +231,7 @@ class PartitionedRows:
     ) -> NDArray[Any]:
         """Do what :meth:`gather` does with remote rows from ``remote``.
 
-        Local rows are copied while remote ones are fetched.
-
-        Parameters
-        ----------
-        local: [n] bool, which ids are of this server.
+        Local rows, [n] bool ``local``, are copied while remote ones are fetched.
         """
         remote_places = np.flatnonzero(~local)
         if kind == "features":
@@ -281,25 +255,16 @@ class PartitionedRows:
         fetching.result()
         return out
 
-    def keep(self, caches: Mapping[str, HeldRows]) -> None:
-        """Look remote rows up in caches first from now on.
-
-        Parameters
-        ----------
-        caches: by node type.
-        """
+    def attach_cache(self, caches: Mapping[str, RowCacheLike]) -> None:
+        """Look remote rows up in caches, by node type, first from now on."""
         assert self.remote is not None
         assert self._cache is None
         self.remote = self._cache = CachedRows(self.remote, caches)
 
-    def keep_for_later(self, caches: Mapping[str, HeldRows]) -> None:
-        """Keep fetched rows that coming iterations read too, from now on.
+    def attach_prefetch(self, caches: Mapping[str, RowCacheLike]) -> None:
+        """Keep fetched rows that coming iterations read too, by node type, from now on.
 
-        Rows are looked up there after the caches of :meth:`keep`, and before they are fetched.
-
-        Parameters
-        ----------
-        caches: by node type.
+        Rows are looked up there after those of :meth:`attach_cache`, before they are fetched.
         """
         assert self.remote is not None
         if self._cache is None:
@@ -322,6 +287,30 @@ class PartitionedRows:
         """Count the lookups that this thread has made on the device since the last call."""
         if self.on_device is not None:
             self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
+
+
+class _Fetchers:
+    """The threads that read remote rows: two of each process, also of a forked one.
+
+    The reader of other servers, and the reader of pre-gathered rows, may run at once.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    def submit(self, task: Callable[..., None], *arguments: Any) -> Future[None]:
+        """Run a task in one of the threads."""
+        if self._pool is None or self._process != os.getpid():
+            self._process = os.getpid()
+            # numba keeps its number of threads per thread, so each must be told.
+            self._pool = ThreadPoolExecutor(
+                2,
+                thread_name_prefix="remote-rows",
+                initializer=numba.set_num_threads,
+                initargs=(numba.get_num_threads(),),
+            )
+        return self._pool.submit(task, *arguments)
 
 
 def _not_stored(kind: RowKind, node_type: str, node: int) -> GraphError:

@@ -18,16 +18,7 @@ from hopper.ops import RowPart, StoredRows
 
 
 class PregatheredRows:
-    """A source of features that fetches all remote rows when it is made.
-
-    It removes duplicates over all groups and layers, so a row crosses the network at most once an
-    iteration.
-
-    Parameters
-    ----------
-    base: the source that local rows are read from and remote ones fetched with.
-    requests: by node type, a list of [n] int64 global ids for each group: what it will read.
-    """
+    """A source of features that fetches all remote rows when it is made, each once."""
 
     def __init__(
         self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
@@ -41,15 +32,9 @@ class PregatheredRows:
     def with_more(
         self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
     ) -> PregatheredRows:
-        """Fetch the rows of further requests that were not fetched before.
+        """Return a source of these and further rows, which ``base`` reads and counts from now on.
 
-        Parameters
-        ----------
-        base, requests: as of the class. ``base`` reads and counts all rows from then on.
-
-        Returns
-        -------
-        A source of the old and the new rows; this one stays as it is.
+        Rows that were not fetched before are fetched. This source stays as it is.
         """
         extended = copy.copy(self)
         extended._base = base
@@ -62,19 +47,14 @@ class PregatheredRows:
         return extended
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Read rows without fetching any; see :meth:`FeatureSource.gather`.
-
-        Raises
-        ------
-        GraphError: a remote row was not requested beforehand.
-        """
+        """Read rows; raise GraphError for a remote one that was not requested beforehand."""
         if kind != "features" or node_type not in self._fetched:
             return self._base.gather(kind, node_type, ids)
         local = self._base.is_local(node_type, ids)
         return self._base.gather_with(kind, node_type, ids, local, self._fetched[node_type])
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """Leave all rows where they are; see :meth:`InputRows.stored`, errors as :meth:`gather`."""
+        """Leave all rows where they are; see :meth:`InputRows.stored`."""
         if node_type not in self._fetched:
             return self._base.stored(node_type, ids)
         local = self._base.is_local(node_type, ids)

@@ -27,6 +27,8 @@ from hopper.traffic import Traffic
 class RemoteRows:
     """Reads rows from the feature servers that store them, from all servers at once.
 
+    It connects when it is first used, and once more in a process that was forked since.
+
     Parameters
     ----------
     addresses: "host:port" of every server, in order of server index.
@@ -81,13 +83,8 @@ class RemoteRows:
         self._traffic.count("feature", sent + received)
 
     def wait_until_serving(self, limit: float) -> None:
-        """Wait until every server answers, for at most ``limit`` seconds.
-
-        Raises
-        ------
-        ServerLost, DeadlineExceeded: a server did not answer; names it and the limit.
-        """
-        with _map_errors():
+        """Wait until every server answers; raise ServerLost or DeadlineExceeded after ``limit``."""
+        with map_errors():
             self._client.wait_until_serving(limit)
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
@@ -109,25 +106,16 @@ class RemoteRows:
         """Ask other servers to draw neighbours of their nodes, without waiting for the answers.
 
         Several threads may call this at once.
-
-        Parameters
-        ----------
-        draws: by server. Each draw holds its result once the returned function has returned.
-        traffic: where requests and the servers' replies are counted.
-
-        Returns
-        -------
-        A function that waits until all servers have answered. It raises as :meth:`gather`.
         """
 
         def count(_server: int, sent: int, received: int) -> None:
             traffic.count("topology", sent + received)
 
-        with _map_errors():
+        with map_errors():
             finish = self._client.begin_sampling(draws, count)
 
         def wait() -> None:
-            with _map_errors():
+            with map_errors():
                 finish()
 
         return wait
@@ -150,11 +138,10 @@ class RemoteRows:
         """Fetch rows into a table; see :meth:`RowFiller.fill`."""
         homes = self._graph.book.home(node_type, ids)
         order = np.argsort(homes, kind="stable")
-        parts = [(server, order[part]) for server, part in self._slice_by_server(homes[order])]
-        ids_by_server = {server: ids[part] for server, part in parts}
-        self._fetch(
-            kind, node_type, ids_by_server, out, {server: places[part] for server, part in parts}
-        )
+        slices = self._slice_by_server(homes[order])
+        ids_by_server = {server: ids[order[part]] for server, part in slices}
+        places_by_server = {server: places[order[part]] for server, part in slices}
+        self._fetch(kind, node_type, ids_by_server, out, places_by_server)
 
     def _slice_by_server(self, homes: NDArray[np.int64]) -> list[tuple[int, slice]]:
         """Return the servers that occur in ascending ``homes``, each with its slice of them."""
@@ -175,7 +162,7 @@ class RemoteRows:
     ) -> None:
         begun = time.monotonic()
         try:
-            with _map_errors():
+            with map_errors():
                 limit = self._deadline - (self._spent or 0.0)
                 # Rows that are stored in fewer bits travel as they are.
                 is_rounded = kind == "features" and out.dtype == np.float32
@@ -201,12 +188,7 @@ class RemoteRows:
     def _empty(
         self, kind: RowKind, node_type: str, rows: int, width: int | None = None
     ) -> NDArray[Any]:
-        """Return an uninitialised table for ``rows`` rows in the form in which they are stored.
-
-        Parameters
-        ----------
-        width: feature dimensions of a row; None = all.
-        """
+        """Return a table for ``rows`` stored rows with ``width`` feature dimensions; None = all."""
         if kind == "features":
             stored = stored_features(self._graph.schema.table(node_type), width)
             if stored is None:
@@ -219,7 +201,7 @@ class RemoteRows:
 
 
 @contextmanager
-def _map_errors() -> Iterator[None]:
+def map_errors() -> Iterator[None]:
     """Raise the feature service's errors as Hopper's own, with the same texts."""
     try:
         yield

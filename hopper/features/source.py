@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.ops import StoredRows
-from hopper.traffic import Traffic
 
 RowKind = Literal["features", "labels"]
 
@@ -25,7 +23,7 @@ class RowFiller(Protocol):
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """Read rows directly into a table.
+        """Read rows directly into a table; errors as of :meth:`FeatureSource.gather`.
 
         Parameters
         ----------
@@ -33,10 +31,6 @@ class RowFiller(Protocol):
         out: [rows, dim], C-contiguous, of the stored dtype. Its content is undefined after an
             error.
         places: [n] int64, distinct rows of ``out``.
-
-        Raises
-        ------
-        As :meth:`FeatureSource.gather`.
         """
         ...
 
@@ -70,30 +64,9 @@ class InputRows(FeatureSource, Protocol):
         """Return the features of distinct nodes in the order asked for: [n, dim].
 
         Rows of other servers are fetched now. Local ones are read when they are multiplied.
-
-        Raises
-        ------
-        As :meth:`FeatureSource.gather`.
         """
         ...
 
 
 class RemoteSource(FeatureSource, RowFiller, Protocol):
-    """Reads rows of other servers. Only one thread may use it at a time."""
-
-    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """Read the columns that one server stores of features divided by dimension: [n, columns].
-
-        Raises
-        ------
-        As :meth:`FeatureSource.gather`.
-        """
-        ...
-
-    def count_into(self, traffic: Traffic) -> None:
-        """Count transferred bytes in ``traffic`` from now on."""
-        ...
-
-    def one_operation(self) -> AbstractContextManager[None]:
-        """Let all reads in the block share one deadline; outside it each has its own."""
-        ...
+    """Reads rows of other servers, from caches or by request. One thread may use it at a time."""

@@ -21,22 +21,9 @@ SAMPLED_ROWS: Final = 1 << 16
 def measure_wire_error(
     rows: PartitionedRows, cluster: Cluster, wire: str
 ) -> dict[str, RoundingError]:
-    """Round rows of every server as they are on the wire. Every rank must call this.
+    """Round rows of every server as ``cluster.feature_wire`` has it. Every rank must call this.
 
     Each rank reads rows of its server, evenly spaced and at most 65,536 of a table.
-
-    Parameters
-    ----------
-    wire: value of ``cluster.feature_wire``.
-
-    Returns
-    -------
-    By table of float32 features (a node type, or ``src/rel/dst``), the largest errors of any
-    server; empty if rows are sent as stored.
-
-    Raises
-    ------
-    RequestError: the form cannot hold a number of the rows; raised on every rank.
     """
     if wire == "stored":
         return {}

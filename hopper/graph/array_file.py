@@ -15,8 +15,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
-from cache_server.mapped_tables import map_of
-from cache_server.npy_errors import NPY_ERRORS
+from cache_server.store.npy import NPY_ERRORS, map_of
 from hopper.errors import GraphError
 from hopper.graph.piece_size import piece_size
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.npy_errors import NPY_ERRORS
+from cache_server.store.npy import NPY_ERRORS
 from hopper.errors import GraphError
 from hopper.hetero.cache_plan import Profile, TypeProfile
 

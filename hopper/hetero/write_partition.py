@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from cache_server.available_memory import available_memory
-from cache_server.manifest import TableSpec, write_manifest
+from cache_server.store.manifest import TableSpec, write_manifest
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.piece_size import limit_pieces

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cache_server.manifest import TableSpec
+from cache_server.store.manifest import TableSpec
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes
 from hopper.graph.directory import GraphDirectory

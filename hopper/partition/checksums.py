@@ -20,8 +20,8 @@ from typing import Any, Final, Literal
 import xxhash
 
 from cache_server.checksum import file_checksum
-from cache_server.manifest import MANIFEST, set_division
-from cache_server.mapped_tables import exceed_memory
+from cache_server.store.manifest import MANIFEST, set_division
+from cache_server.store.mapped_rows import exceed_memory
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
 from hopper.partition.file_names import DESCRIPTION_FILE, server_folder

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import key_of
-from cache_server.parent import end_with_parent
+from cache_server.process import end_with_parent
 from hopper.partition.symmetrise import Adjacency
 from hopper.quick_imports import quick_imports
 

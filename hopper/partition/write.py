@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.manifest import TableSpec, write_manifest
+from cache_server.store.manifest import TableSpec, write_manifest
 from hopper.graph import layout
 from hopper.graph.array_file import (
     array_bytes,

@@ -72,7 +72,7 @@ class KnownUses:
 class KeptRows:
     """A cache of one node type's rows that coming iterations read again.
 
-    It is a :class:`hopper.features.cached.HeldRows`.
+    It is a :class:`hopper.features.cached.RowCacheLike`.
 
     Parameters
     ----------

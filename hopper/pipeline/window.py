@@ -57,7 +57,7 @@ class Window(Generic[_About]):
         if self._ahead is None:
             rows, nbytes = self._state.rows, self._state.config.pipeline.lookahead_nbytes
             self._ahead = Lookahead.make(rows.graph, reads, nbytes)
-            rows.keep_for_later(self._ahead.kept)
+            rows.attach_prefetch(self._ahead.kept)
         for plan_reads in reads:
             self._ahead.foresee(plan_reads)
 
@@ -65,6 +65,6 @@ class Window(Generic[_About]):
         """Return, by feature table, the remote rows of a plan that no cache holds permanently."""
         rows, tables = self._state.rows, self._state.request.reads.feature_tables
         return {
-            table: rows.without_permanent(table, nodes[~rows.is_local(table, nodes)])
+            table: rows.uncached(table, nodes[~rows.is_local(table, nodes)])
             for table, nodes in distinct_by_table(plan.reads, tables).items()
         }

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from cache_server.client import FeatureClient
-from cache_server.in_process import InProcessClient, open_servicers
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
+from cache_server.client.in_process import InProcessClient, open_servicers
+from cache_server.service.server import FeatureServer
+from cache_server.store.shard import Shard
 from hopper.engines import Request
 from hopper.partition.file_names import server_folder
 from hopper.rehearsal.link import MessageCost

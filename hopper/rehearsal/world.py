@@ -12,10 +12,10 @@ import numba
 import torch
 from numpy.typing import NDArray
 
-from cache_server.in_process import InProcessClient, open_servicers
-from cache_server.row_source import SourceRequest
+from cache_server.client.in_process import InProcessClient, open_servicers
 from cache_server.sampling import NeighbourDraw
-from cache_server.servicer import FeatureServicer
+from cache_server.service.servicer import FeatureServicer
+from cache_server.store.row_source import SourceRequest
 from hopper.cluster import Cluster
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows

@@ -178,7 +178,7 @@ class RemoteFeatures(Features):
 
     def fill(self, plan: CachePlan) -> None:
         """Cache the rows in host memory."""
-        self._rows.keep(self._make_caches(plan, np))
+        self._rows.attach_cache(self._make_caches(plan, np))
 
     def _count_cacheable(self, node_type: str) -> int:
         stored = self._rows.graph.stored(node_type, self._rows.server)

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from cache_server.parent import end_with_parent
+from cache_server.process import end_with_parent
 
 DIE_WITH_PARENT: Final = "HOPPER_DIE_WITH_PARENT"
 """The environment variable with the id of the process that a rank must end with."""

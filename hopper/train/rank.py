@@ -11,7 +11,7 @@ from pathlib import Path
 import numba
 import torch
 
-from cache_server.allocation import keep_freed_memory
+from cache_server.process import keep_freed_memory
 from hopper.array_module import array_module
 from hopper.cluster import Cluster
 from hopper.config import Config

@@ -17,9 +17,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from cache_server.errors import CacheServerError
-from cache_server.listen import check_free, parse_address
-from cache_server.metrics_port import MetricsPort
 from cache_server.security import Security
+from cache_server.service.listen import check_free, parse_address
+from cache_server.service.metrics_port import MetricsPort
 from hopper.config import Config
 from hopper.engines.engine import TrainState
 from hopper.errors import ConfigError
@@ -124,8 +124,6 @@ class RankRegistry:
             self._port = MetricsPort(self._registry, address, _security_of(config), "metrics")
 
     def __enter__(self) -> RankRegistry:
-        if self._port is not None:
-            self._port.start()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cache_server.client import FeatureClient
-from cache_server.manifest import TableSpec, write_manifest
+from cache_server.store.manifest import TableSpec, write_manifest
 from tests.server_processes import RunningServer, Servers
 
 OFFSETS = {"paper": [0, 40, 90, 150], "author": [0, 30, 30, 55]}
@@ -46,25 +46,35 @@ def partitioned(tmp_path_factory: pytest.TempPathFactory) -> Partitioned:
         rows["features", type] = rng.standard_normal((OFFSETS[type][-1], dim)).astype(dtype)
     rows["labels", "paper"] = rng.integers(-1, 9, OFFSETS["paper"][-1])
     for server in range(3):
-        folder = path / f"server-{server}"
-        specs = []
+        folder, specs = path / f"server-{server}", []
         for (kind, type), table in rows.items():
             first, last = OFFSETS[type][server : server + 2]
-            (folder / kind).mkdir(parents=True, exist_ok=True)
-            np.save(folder / kind / f"{type}.npy", table[first:last])
+            file = folder / kind / f"{type}.npy"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, table[first:last])
             specs.append(
                 TableSpec(
-                    kind=kind,
-                    type=type,
-                    file=f"{kind}/{type}.npy",
-                    first_id=first,
-                    count=last - first,
-                    dim=table.shape[1] if table.ndim == 2 else 1,
-                    dtype=table.dtype.name,
+                    kind=kind, type=type, file=f"{kind}/{type}.npy",
+                    first_id=first, count=last - first,
+                    dim=table[:1].size, dtype=table.dtype.name,
                 )
-            )
+            )  # fmt: skip
         write_manifest(folder, server, 3, specs)
     return Partitioned(path, rows)
+
+
+def write_shard(path: Path, name: str, rows: NDArray) -> Path:
+    """Write a partitioned directory of one server with one table of features."""
+    folder = path / "server-0"
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / f"{name}.npy", rows)
+    count, dim = rows.shape
+    spec = TableSpec(
+        kind="features", type=name, file=f"{name}.npy",
+        first_id=0, count=count, dim=dim, dtype=rows.dtype.name,
+    )  # fmt: skip
+    write_manifest(folder, 0, 1, [spec])
+    return path
 
 
 Start = Callable[..., RunningServer]
@@ -79,13 +89,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def addresses(
+def running(
     partitioned: Partitioned, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[str]]:
-    """The addresses of all three servers, shared by the tests that leave them as they are."""
+) -> Iterator[list[RunningServer]]:
+    """All three servers, shared by the tests that leave them as they are."""
     servers = Servers(tmp_path_factory.mktemp("ports"))
-    yield [servers.start(partitioned.path, server).address for server in range(3)]
+    yield [servers.start(partitioned.path, server) for server in range(3)]
     servers.stop()
+
+
+@pytest.fixture(scope="session")
+def addresses(running: list[RunningServer]) -> list[str]:
+    return [server.address for server in running]
 
 
 @pytest.fixture
@@ -95,20 +110,15 @@ def client(addresses: list[str]) -> Iterator[FeatureClient]:
         yield client
 
 
-@pytest.fixture
-def wait_for_end() -> Callable[[int, float], bool]:
-    """A function that tells whether a process (not a child of this one) ends within a limit."""
-
-    def wait(pid: int, limit: float) -> bool:
-        end = time.monotonic() + limit
-        while time.monotonic() < end:
-            try:
-                # An orphan that nobody has reaped yet has ended too.
-                if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                    return True
-            except psutil.NoSuchProcess:
+def ends_within(pid: int, limit: float) -> bool:
+    """Tell whether a process (not a child of this one) ends within a limit."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        try:
+            # An orphan that nobody has reaped yet has ended too.
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True
-            time.sleep(0.02)
-        return False
-
-    return wait
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False

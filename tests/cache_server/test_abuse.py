@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from cache_server.client import FeatureClient
-from cache_server.errors import BadReply, BadRequest, DeadlineExceeded, InvalidRequest
+from cache_server.errors import BadReply, DeadlineExceeded, InvalidRequest
 from cache_server.generated import features_pb2
-from cache_server.manifest import TableSpec, write_manifest
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS
+from tests.cache_server.conftest import Servers, write_shard
 from tests.tcp_proxy import TcpProxy
 
 ALL = slice(None)
@@ -26,17 +26,15 @@ LIMIT = 30.0
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """A server's folder with rows of 64 KiB each, a few of which fill every buffer on the way."""
-    path = tmp_path_factory.mktemp("wide")
-    folder = path / "server-0"
-    (folder / "features").mkdir(parents=True)
     rows = np.arange(256, dtype=np.float32)[:, None].repeat(16384, axis=1)
-    np.save(folder / "features" / "paper.npy", rows)
-    spec = TableSpec(
-        kind="features", type="paper", file="features/paper.npy",
-        first_id=0, count=256, dim=16384, dtype="float32",
-    )  # fmt: skip
-    write_manifest(folder, 0, 1, [spec])
-    return path
+    return write_shard(tmp_path_factory.mktemp("wide"), "paper", rows)
+
+
+@pytest.fixture(scope="module")
+def wide_server(wide, tmp_path_factory):
+    servers = Servers(tmp_path_factory.mktemp("ports"))
+    yield servers.start(wide, 0)
+    servers.stop()
 
 
 def request_for(ids, **changes):
@@ -54,8 +52,8 @@ def fetch(client, ids):
 
 
 @pytest.mark.parametrize("method", [FETCH_ROWS, DESCRIBE, CHECK])
-def test_undecodable_requests_are_refused_and_leave_no_memory_behind(partitioned, start, method):
-    server = start(partitioned.path, 0)
+def test_undecodable_requests_are_refused_and_leave_no_memory_behind(running, method):
+    server = running[0]
     process = psutil.Process(server.process.pid)
     with grpc.insecure_channel(server.address) as channel:
         make = channel.unary_stream if method == FETCH_ROWS else channel.unary_unary
@@ -80,11 +78,14 @@ def test_undecodable_requests_are_refused_and_leave_no_memory_behind(partitioned
         ({"type": "t" * 500_000}, "type: expected at most 256 bytes, found 500000"),
         ({"dtype": "d" * 300}, "dtype: expected at most 256 bytes, found 300"),
         ({"dim": 2**63}, "dim: rows of"),
+        (
+            {"type": "author", "dtype": "float16", "dim": 3, "form": "int8"},
+            "only float32 is rounded, to int8 as to any form",
+        ),
     ],
 )
-def test_absurd_fields_are_refused_with_a_short_text(partitioned, start, changes, text):
-    server = start(partitioned.path, 0)
-    with grpc.insecure_channel(server.address) as channel:
+def test_absurd_fields_are_refused_with_a_short_text(addresses, changes, text):
+    with grpc.insecure_channel(addresses[0]) as channel:
         call = channel.unary_stream(FETCH_ROWS)
         with pytest.raises(grpc.RpcError) as caught:
             list(call(request_for([1], **{"dim": 5} | changes), timeout=LIMIT))
@@ -93,24 +94,13 @@ def test_absurd_fields_are_refused_with_a_short_text(partitioned, start, changes
     assert len(caught.value.details()) < 1100
 
 
-def test_a_client_asks_for_no_absurd_name():
-    with FeatureClient(["127.0.0.1:1"], deadline=1) as client:
-        out = np.zeros((1, 1), np.float32)
-        for name, text in {"n" * 257: "at most 256 bytes", "\udc80": "expected text"}.items():
-            for kind, type in ((name, "paper"), ("features", name)):
-                with pytest.raises(BadRequest, match=text):
-                    client.fetch_rows(kind, type, {0: np.array([1])}, out, {0: ALL})
-
-
 def test_a_request_above_the_limit_of_bytes_is_not_tried_again(partitioned, start):
     """The client does not know the server's limit, since it did not call ``wait_until_serving``."""
     server = start(partitioned.path, 0, "--ids-per-request", "1")
     with FeatureClient([server.address], deadline=LIMIT) as client:
         out = np.zeros((200_000, 5), np.float32)
-        before = time.monotonic()
         with pytest.raises(InvalidRequest, match="larger than max"):
             client.fetch_rows("features", "paper", {0: np.zeros(200_000, np.int64)}, out, {0: ALL})
-        assert time.monotonic() - before < LIMIT / 2
 
 
 @contextmanager
@@ -132,18 +122,6 @@ def unread_streams(address, connections, streams):
             call.cancel()
         for channel in channels:
             channel.close()
-
-
-def test_replies_that_nobody_reads_stop_no_one_else(wide, start):
-    server = start(wide, 0)
-    with (
-        unread_streams(server.address, connections=2, streams=40),
-        FeatureClient([server.address], deadline=LIMIT) as client,
-    ):
-        before = time.monotonic()
-        client.wait_until_serving(LIMIT)
-        assert fetch(client, [3, 200]).tolist() == [3, 200]
-        assert time.monotonic() - before < 10
 
 
 def test_a_reply_that_nobody_reads_is_given_up(wide, start):
@@ -189,23 +167,6 @@ def test_calls_that_let_the_server_wait_make_room_for_others(wide, start, kind):
         assert fetch(client, [3, 200]).tolist() == [3, 200]
 
 
-def test_a_request_that_never_comes_is_given_up(wide, start):
-    """More calls begin than there are threads, and send nothing."""
-    server = start(wide, 0, "--threads", "2", "--send-timeout", "1")
-    silence = threading.Event()
-    with (
-        grpc.insecure_channel(server.address) as channel,
-        FeatureClient([server.address], deadline=LIMIT) as client,
-    ):
-        requests = (iter(silence.wait, True) for _ in range(4))
-        calls = [channel.stream_stream(FETCH_ROWS)(request) for request in requests]
-        time.sleep(0.5)
-        assert fetch(client, [9]).tolist() == [9]
-        silence.set()
-        for call in calls:
-            call.cancel()
-
-
 def test_health_is_answered_while_all_threads_are_busy(wide, start):
     server = start(wide, 0, "--threads", "1", "--send-timeout", "60")
     with (
@@ -215,8 +176,8 @@ def test_health_is_answered_while_all_threads_are_busy(wide, start):
         assert channel.unary_unary(CHECK)(b"", timeout=LIMIT) == b"\x08\x01"
 
 
-def test_garbage_instead_of_http_ends_no_server(partitioned, start):
-    server = start(partitioned.path, 0)
+def test_garbage_instead_of_http_ends_no_server(running):
+    server = running[0]
     host, _, port = server.address.rpartition(":")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     generator = np.random.default_rng(5)
@@ -244,17 +205,14 @@ class FlipOnce:
         return data
 
 
-def test_a_bit_that_flips_on_the_way_changes_no_row(wide, start):
-    server = start(wide, 0)
-    flip = FlipOnce(300_000, 1)
+def test_a_bit_that_flips_on_the_way_changes_no_row(wide_server):
+    server, flip = wide_server, FlipOnce(300_000, 1)
     with TcpProxy(server.address, flip) as proxy, FeatureClient([proxy.address]) as client:
         assert fetch(client, [5, 6, 7, 8, 9, 10, 11, 12]).tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
     assert not flip.left
 
 
-def test_bits_that_flip_again_and_again_are_told(wide, start):
-    server = start(wide, 0)
-
+def test_bits_that_flip_again_and_again_are_told(wide_server):
     def flip_always(data, place):
         # In the middle of what only rows are long enough to be.
         if len(data) < 30_000:
@@ -262,22 +220,18 @@ def test_bits_that_flip_again_and_again_are_told(wide, start):
         return data[:15_000] + bytes([data[15_000] ^ 1]) + data[15_001:]
 
     with (
-        TcpProxy(server.address, flip_always) as proxy,
+        TcpProxy(wide_server.address, flip_always) as proxy,
         FeatureClient([proxy.address], deadline=LIMIT) as client,
         pytest.raises(BadReply, match=r"feature server 0 at .* altered on the way 4 times"),
     ):
         fetch(client, list(range(64)))
 
 
-@pytest.mark.parametrize("deadline", [2.0])
-def test_rows_that_trickle_in_end_with_the_deadline(wide, start, deadline):
+def test_rows_that_trickle_in_end_with_the_deadline(wide_server):
     """At 60 kB/s no attempt fails, and no gap between bytes is long."""
-    server = start(wide, 0)
     with (
-        TcpProxy(server.address, pause=0.1, piece=6000) as proxy,
-        FeatureClient([proxy.address], deadline=deadline) as client,
+        TcpProxy(wide_server.address, pause=0.1, piece=6000) as proxy,
+        FeatureClient([proxy.address], deadline=2.0) as client,
+        pytest.raises(DeadlineExceeded, match=r"FetchRows features/paper"),
     ):
-        before = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match=r"FetchRows features/paper"):
-            fetch(client, list(range(256)))
-        assert time.monotonic() - before < deadline + 1 + 4
+        fetch(client, list(range(256)))

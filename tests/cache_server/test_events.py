@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,10 @@ from cache_server.client import FeatureClient
 from cache_server.errors import ServerFault, ServerUnavailable
 from cache_server.events import Events, events
 from cache_server.security import Security
+from cache_server.service.server import FeatureServer
+from cache_server.store.shard import Shard
 from cache_server.wire import FETCH_ROWS
 from tests.cache_server.test_security import OTHER, TOKEN
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def read_entries(text: str) -> list[dict[str, Any]]:
@@ -31,11 +29,11 @@ def read_entries(text: str) -> list[dict[str, Any]]:
 
 def test_lines_for_people_are_warnings_alone(capfd: pytest.CaptureFixture[str]) -> None:
     log = Events()
-    log.warn("certificates", "they stay", address="x")
+    log.warn("open secret", "it is open", address="x")
     log.note("retry", "once more")
     log.fail("error", "error: it ends")
     warning, error = capfd.readouterr().err.splitlines()
-    assert re.fullmatch(r"\d\d:\d\d:\d\d  warning: they stay", warning)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  warning: it is open", warning)
     assert error == "error: it ends"
 
 
@@ -51,66 +49,55 @@ def test_repeated_events_are_counted(
     now += 2
     log.note("retry", "at last", server=1)
     first, last = read_entries(capfd.readouterr().err)
-    assert (first["level"], first["text"], first["rank"], first["server"]) == (
-        "info", "once\nmore", 3, 1,
-    )  # fmt: skip
+    assert (first["level"], first["text"], first["rank"]) == ("info", "once\nmore", 3)
     assert (first["times"], last["times"]) == (1, 5)
 
 
-@pytest.mark.parametrize("log_format", ["json", "text"])
+@pytest.fixture
+def in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_format", "json")
+    monkeypatch.setattr(events, "_last_written", {})
+
+
 def test_a_server_tells_of_refusals_and_of_no_token(
-    partitioned: Any, tmp_path: Path, log_format: str
+    partitioned: Any, tmp_path: Path, in_json: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name, token in {"token": TOKEN, "other": OTHER}.items():
-        (tmp_path / name).write_text(token)
-    port_file, log_file = tmp_path / "port.json", tmp_path / "log"
-    command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
-    command += ["--listen", "127.0.0.1:0", "--port-file", str(port_file)]
-    command += ["--token-file", str(tmp_path / "token"), "--log-format", log_format]
-    with log_file.open("w") as stderr:
-        server = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=REPOSITORY
-        )
-    assert server.stdout is not None
-    server.stdout.readline()
-    address = json.loads(port_file.read_text())["address"]
-    for name in ("other", "token"):
-        security = Security(token_file=str(tmp_path / name))
-        with FeatureClient([address], deadline=20, security=security) as client:
-            if name == "other":
-                with pytest.raises(ServerFault, match="UNAUTHENTICATED"):
-                    client.describe(0)
-                continue
-            client.describe(0)
+    secured = []
+    for token in (TOKEN, OTHER):
+        (tmp_path / token).write_text(token)
+        (tmp_path / token).chmod(0o600)
+        secured.append(Security(token_file=str(tmp_path / token)))
+    server = FeatureServer(
+        Shard.open(partitioned.path / "server-0"), "127.0.0.1:0", security=secured[0]
+    )
+    server.start()
+    with (
+        FeatureClient([server.address], security=secured[1]) as client,
+        pytest.raises(ServerFault, match="UNAUTHENTICATED"),
+    ):
+        client.describe(0)
     header = (("authorization", f"Bearer {TOKEN}"),)
-    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError):
+    with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError):
         list(channel.unary_stream(FETCH_ROWS)(b"\x0a\x7f", metadata=header, timeout=20))
-    server.terminate()
-    assert server.wait(20) == 0
-    server.stdout.close()
-    text = log_file.read_text()
+    server.stop(5.0)
+    text = capfd.readouterr().err
     assert TOKEN not in text
     assert OTHER not in text
-    if log_format == "text":
-        # As it always was; what grpc itself tells is not of this project.
-        assert "refused" not in text
-        return
-    entries = {entry["event"]: entry for entry in read_entries(text) if entry["level"] == "info"}
+    entries = {entry["event"]: entry for entry in read_entries(text)}
     assert entries.keys() == {"refused token", "refused"}
     assert all(entry["peer"].startswith("ipv4:127.0.0.1:") for entry in entries.values())
     assert entries["refused"]["method"] == "FetchRows"
-    assert entries["refused"]["server"] == 0
 
 
+@pytest.mark.parametrize(
+    ("addresses", "event"), [("127.0.0.1:1", "retry"), ("127.0.0.1:1,127.0.0.1:2", "failover")]
+)
 def test_a_client_tells_of_retries_and_failovers(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    addresses: str, event: str, in_json: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(events, "_format", "json")
-    monkeypatch.setattr(events, "_last_written", {})
-    for addresses, event in (("127.0.0.1:1", "retry"), ("127.0.0.1:1,127.0.0.1:2", "failover")):
-        out = np.zeros((1, 1), np.float32)
-        with FeatureClient([addresses], deadline=0.3) as client, pytest.raises(ServerUnavailable):
-            client.fetch_rows("features", "a", {0: np.array([0])}, out, {0: slice(None)})
-        [first, *_] = read_entries(capfd.readouterr().err)
-        assert (first["event"], first["server"], first["address"]) == (event, 0, addresses)
-        assert "UNAVAILABLE" in first["text"]
+    out = np.zeros((1, 1), np.float32)
+    with FeatureClient([addresses], deadline=0.3) as client, pytest.raises(ServerUnavailable):
+        client.fetch_rows("features", "a", {0: np.array([0])}, out, {0: slice(None)})
+    [first, *_] = read_entries(capfd.readouterr().err)
+    assert (first["event"], first["server"], first["address"]) == (event, 0, addresses)
+    assert "UNAVAILABLE" in first["text"]

@@ -22,11 +22,10 @@ from cache_server.errors import (
     ServerUnavailable,
 )
 from cache_server.generated import features_pb2
-from cache_server.manifest import write_manifest
-from cache_server.row_source import CheckedSource
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
-from cache_server.table import SourceTable, TableDescription
+from cache_server.service.server import FeatureServer
+from cache_server.store.row_source import CheckedSource
+from cache_server.store.shard import Shard
+from cache_server.store.table import SourceTable, TableDescription
 from cache_server.wire import SERVICE, decode_ids
 from tests.tcp_proxy import TcpProxy
 
@@ -49,44 +48,30 @@ def unused_port():
 def test_a_server_that_never_started_is_named():
     address = f"127.0.0.1:{unused_port()}"
     with FeatureClient([address], deadline=0.6) as client:
-        before = time.monotonic()
         for call in (lambda: fetch(client, [1]), lambda: client.describe(0)):
             with pytest.raises(ServerUnavailable) as caught:
                 call()
             assert f"feature server 0 at {address}" in str(caught.value)
             assert "(limit 0.6 s)" in str(caught.value)
             assert "UNAVAILABLE" in str(caught.value)
-        assert 1.0 < time.monotonic() - before < 4.0
         with pytest.raises(ServerUnavailable, match=r"wait until serving: .*\(limit 0.3 s\)"):
             client.wait_until_serving(0.3)
 
 
-def test_a_slow_connection_is_no_failure(partitioned, start):
+def test_a_slow_connection_is_no_failure(partitioned, addresses):
     def wait_first(data, offset):
         if offset == 0:
             time.sleep(0.5)
         return data
 
     transfers = []
-    server = start(partitioned.path, 0)
     with (
-        TcpProxy(server.address, wait_first) as proxy,
+        TcpProxy(addresses[0], wait_first) as proxy,
         FeatureClient([proxy.address], on_transfer=lambda *sent: transfers.append(sent)) as client,
     ):
         assert np.array_equal(fetch(client, [3]), partitioned.rows["features", "paper"][[3]])
     # A request that is sent again counts again.
     assert len(transfers) == 1
-
-
-def test_one_server_missing_is_the_one_named(partitioned, start):
-    running = start(partitioned.path, 0).address
-    missing = f"127.0.0.1:{unused_port()}"
-    with FeatureClient([running, missing], deadline=5.0) as client:
-        out = np.zeros((2, 5), np.float32)
-        ids = {0: np.array([3]), 1: np.array([44])}
-        with pytest.raises(ServerUnavailable, match="feature server 1") as caught:
-            client.fetch_rows("features", "paper", ids, out, {0: slice(0, 1), 1: slice(1, 2)})
-        assert caught.value.address == missing
 
 
 def test_a_server_that_stalls_and_is_then_killed_is_named_both_times(partitioned, start):
@@ -127,15 +112,23 @@ def test_a_retry_finds_the_server_that_came_back(partitioned, start):
 
 
 class ScriptedServer:
-    """A server in this process that answers FetchRows as a test tells it to."""
+    """A server in this process that answers FetchRows, and describes itself, as a test tells it."""
 
-    def __init__(self, *answers):
+    def __init__(self, *answers, **described):
         self.requests = []
         self._answers = list(answers)
         self._server = grpc.server(ThreadPoolExecutor(2))
-        handler = grpc.unary_stream_rpc_method_handler(self._answer)
-        generic = grpc.method_handlers_generic_handler(SERVICE, {"FetchRows": handler})
-        self._server.add_generic_rpc_handlers((generic,))
+        description = features_pb2.ServerDescription(server=0, servers=1, **described)
+        serving = features_pb2.HealthCheckResponse(status=features_pb2.HealthCheckResponse.SERVING)
+        rows = {"FetchRows": grpc.unary_stream_rpc_method_handler(self._answer)}
+        for service, handlers, name, reply in (
+            (SERVICE, rows, "Describe", description),
+            ("grpc.health.v1.Health", {}, "Check", serving),
+        ):
+            raw = reply.SerializeToString()
+            handlers[name] = grpc.unary_unary_rpc_method_handler(lambda *_, raw=raw: raw)
+            generic = grpc.method_handlers_generic_handler(service, handlers)
+            self._server.add_generic_rpc_handlers((generic,))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
     def _answer(self, raw, context):
@@ -266,7 +259,6 @@ def test_the_first_failure_cancels_the_other_servers():
         FeatureClient([slow.address, refusing.address], deadline=30) as client,
     ):
         out = np.zeros((3, 5), np.float32)
-        before = time.monotonic()
         with pytest.raises(InvalidRequest, match=r"feature server 1 .*not these"):
             client.fetch_rows(
                 "features",
@@ -275,7 +267,6 @@ def test_the_first_failure_cancels_the_other_servers():
                 out,
                 {0: slice(0, 2), 1: slice(2, 3)},
             )
-        assert time.monotonic() - before < 5
         assert released.wait(5)
 
 
@@ -290,71 +281,18 @@ def test_closing_ends_a_fetch_between_attempts():
             waiting.result(5)
 
 
-def test_closing_ends_a_fetch_that_waits():
-    def hold(ids, context):
-        ended = threading.Event()
-        context.add_callback(ended.set)
-        entered.set()
-        ended.wait(10)
-        yield rows_of(ids)
-
-    entered = threading.Event()
-    with ScriptedServer(hold) as server, ThreadPoolExecutor(1) as pool:
-        client = FeatureClient([server.address], deadline=30)
-        waiting = pool.submit(fetch, client, [1])
-        assert entered.wait(10)
-        client.close()
-        with pytest.raises((ServerFault, BadRequest)):
-            waiting.result(5)
-
-
-class DescribedServer:
-    """A server in this process that says of itself what a test tells it to."""
-
-    def __init__(self, **described):
-        reply = features_pb2.ServerDescription(server=0, servers=1, **described)
-        serving = features_pb2.HealthCheckResponse(status=features_pb2.HealthCheckResponse.SERVING)
-        self._server = grpc.server(ThreadPoolExecutor(2))
-        for service, method, answer in (
-            (SERVICE, "Describe", reply),
-            ("grpc.health.v1.Health", "Check", serving),
-        ):
-            raw = answer.SerializeToString()
-            handler = grpc.unary_unary_rpc_method_handler(lambda request, context, raw=raw: raw)
-            generic = grpc.method_handlers_generic_handler(service, {method: handler})
-            self._server.add_generic_rpc_handlers((generic,))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-
-    def __enter__(self):
-        self._server.start()
-        return self
-
-    def __exit__(self, *exception):
-        self._server.stop(0).wait(5)
-
-
 @pytest.mark.parametrize(
     ("described", "text"),
     [
         ({"ids_per_request": 0}, "ids_per_request: expected at least 1, found 0"),
-        ({"ids_per_request": -5}, "ids_per_request: expected at least 1, found -5"),
         ({"ids_per_request": 9, "division": "0af1"}, "serves the division 0af1, expected beef"),
         ({"ids_per_request": 9}, "serves the division without a fingerprint, expected beef"),
     ],
 )
 def test_an_unusable_server_is_refused_before_any_request(described, text):
     with (
-        DescribedServer(**described) as server,
+        ScriptedServer(**described) as server,
         FeatureClient([server.address], division="beef") as client,
         pytest.raises(BadReply, match=text),
     ):
         client.wait_until_serving(20)
-
-
-def test_a_server_says_which_division_it_serves(tmp_path, start):
-    (tmp_path / "server-0").mkdir()
-    write_manifest(tmp_path / "server-0", 0, 1, [], "beef")
-    server = start(tmp_path, 0)
-    with FeatureClient([server.address], division="beef") as client:
-        client.wait_until_serving(20)
-        assert client.describe(0).division == "beef"

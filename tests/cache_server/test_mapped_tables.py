@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_server import mapped_tables
-from cache_server.manifest import TableSpec, write_manifest
-from cache_server.mapped_tables import read_rows_alone
-from cache_server.read_ahead import read_ahead
-from cache_server.shard import Shard
+from cache_server.store import mapped_rows
+from cache_server.store.manifest import TableSpec, write_manifest
+from cache_server.store.mapped_rows import read_rows_alone
+from cache_server.store.read_ahead import read_ahead
+from cache_server.store.shard import Shard
 
 
 def may_read_around(file: Path) -> bool:
@@ -35,7 +35,7 @@ def test_only_tables_that_do_not_fit_memory_are_read_without_neighbouring_pages(
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert not read_rows_alone(mapped)
     assert may_read_around(tmp_path / "rows.npy")
-    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 700_000)
+    monkeypatch.setattr(mapped_rows, "available_memory", lambda: 700_000)
     assert read_rows_alone(np.asarray(mapped)[:, :])
     assert not may_read_around(tmp_path / "rows.npy")
     assert mapped.sum() == 100_000
@@ -44,7 +44,7 @@ def test_only_tables_that_do_not_fit_memory_are_read_without_neighbouring_pages(
     assert mmap.MADV_RANDOM > 0
     # The kernel reads a small table at once, however little memory there is.
     np.save(tmp_path / "few.npy", np.ones((1000, 10), np.float32))
-    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 0)
+    monkeypatch.setattr(mapped_rows, "available_memory", lambda: 0)
     assert not read_rows_alone(np.load(tmp_path / "few.npy", mmap_mode="r"))
 
 
@@ -56,14 +56,10 @@ def test_tables_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         file.parent.mkdir(exist_ok=True)
         np.save(file, np.ones((1000, 100), np.float32))
         kind, type = name.split("/")
-        specs.append(
-            TableSpec(
-                kind=kind, type=type, file=f"{name}.npy",
-                first_id=0, count=1000, dim=100, dtype="float32",
-            )
-        )  # fmt: skip
+        rows = {"first_id": 0, "count": 1000, "dim": 100, "dtype": "float32"}
+        specs.append(TableSpec(kind=kind, type=type, file=f"{name}.npy", **rows))
     write_manifest(tmp_path, 0, 1, specs)
-    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(mapped_rows, "available_memory", lambda: 1_000_000)
     shard = Shard.open(tmp_path)
     assert [may_read_around(tmp_path / spec.file) for spec in specs] == [False] * 3
     out = np.empty((2, 400), np.uint8)
@@ -92,7 +88,7 @@ def test_rows_read_ahead_are_in_memory_and_others_are_not(
     file = tmp_path / "rows.npy"
     np.save(file, np.arange(count * width, dtype=np.float32).reshape(count, width))
     table = np.load(file, mmap_mode="r")
-    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 0)
+    monkeypatch.setattr(mapped_rows, "available_memory", lambda: 0)
     assert read_rows_alone(table)
     with file.open("rb") as stream:
         os.fsync(stream.fileno())

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from cache_server.client import FeatureClient
-from cache_server.manifest import TableSpec, write_manifest
-from cache_server.memory_in_flight import MemoryInFlight, NoRoom
-from cache_server.retry import RETRY_AFTER, read_hint, retry_hint
-from cache_server.wire import FETCH_ROWS
+from cache_server.client.retry import read_hint
+from cache_server.service.flow import FlowControl, NoRoom, Reply
+from cache_server.wire import FETCH_ROWS, RETRY_AFTER
+from tests.cache_server.conftest import write_shard
 from tests.cache_server.test_abuse import request_for
 from tests.cache_server.test_metrics import scrape
 
@@ -29,21 +29,9 @@ ROWS, DIM = 64, 1 << 19
 
 @pytest.fixture(scope="module")
 def huge_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A server's folder with rows of 2 MiB. It keeps 6 MiB for each reply that nobody reads."""
-    path = tmp_path_factory.mktemp("huge")
-    folder = path / "server-0"
-    (folder / "features").mkdir(parents=True)
-    table = np.lib.format.open_memmap(
-        folder / "features" / "paper.npy", "w+", np.float32, (ROWS, DIM)
-    )
-    table[:] = np.arange(ROWS)[:, None]
-    table.flush()
-    spec = TableSpec(
-        kind="features", type="paper", file="features/paper.npy",
-        first_id=0, count=ROWS, dim=DIM, dtype="float32",
-    )  # fmt: skip
-    write_manifest(folder, 0, 1, [spec])
-    return path
+    """A directory with rows of 2 MiB. A server keeps 6 MiB for each reply that nobody reads."""
+    rows = np.broadcast_to(np.arange(ROWS, dtype=np.float32)[:, None], (ROWS, DIM))
+    return write_shard(tmp_path_factory.mktemp("huge"), "paper", rows)
 
 
 def flood(stack: ExitStack, address: str) -> list[Any]:
@@ -105,28 +93,52 @@ def test_a_hint_is_read_with_care() -> None:
     for wrong in ("", "-5", "1e9", "9" * 400, "x", b"5"):
         assert read_hint(_Refusal(wrong)) == 0.0
     assert read_hint(grpc.RpcError()) == 0.0
-    assert retry_hint(0) == ((RETRY_AFTER, "50"),)
-    assert retry_hint(10**6) == ((RETRY_AFTER, "2000"),)
+    flow = FlowControl(4, 1.0, 1, 0)
+    assert flow.retry_hint() == ((RETRY_AFTER, "50"),)
+    flow.pool.waiting = 10**6
+    assert flow.retry_hint() == ((RETRY_AFTER, "2000"),)
+
+
+def reply_to(peer: str) -> Reply:
+    return Reply(peer, lambda: None)
 
 
 def test_one_address_or_connection_cannot_take_all_memory() -> None:
-    memory = MemoryInFlight(100)
-    memory.change(("a:1", "a"), 0, 25)
+    flow = FlowControl(16, 1.0, 100, 0)
+    replies = {name: reply_to(name) for name in ("a:1", "a:2", "a:3", "b:1")}
+    flow.hold(replies["a:1"], 25)
     with pytest.raises(NoRoom, match="replies to a:1 may hold 25 bytes"):
-        memory.change(("a:1", "a"), 0, 1)
-    for port in (2, 3):
-        memory.change((f"a:{port}", "a"), 0, 25)
+        flow.hold(reply_to("a:1"), 1)
+    flow.hold(replies["a:2"], 25)
+    flow.hold(replies["a:3"], 25)
     with pytest.raises(NoRoom, match="replies to a may hold 75 bytes"):
-        memory.change(("a:4", "a"), 0, 1)
-    memory.change(("b:1", "b"), 0, 25)
+        flow.hold(reply_to("a:4"), 1)
+    flow.hold(replies["b:1"], 25)
     with pytest.raises(NoRoom, match="replies to all"):
-        memory.change(("c:1", "c"), 0, 1)
-    with pytest.raises(NoRoom, match="replies to all"):
-        memory.check_waiting()
-    for names in (("a:1", "a"), ("a:2", "a"), ("a:3", "a"), ("b:1", "b")):
-        memory.change(names, 25, 0)
-    assert memory.nbytes == 0
+        flow.hold(reply_to("c:1"), 1)
+    for reply in replies.values():
+        flow.hold(reply, 0)
+    assert flow.nbytes == 0
     # One alone may be larger than the bound.
-    memory.change(("a:1", "a"), 0, 1000)
+    flow.hold(replies["a:1"], 1000)
     with pytest.raises(NoRoom):
-        memory.change(("b:1", "b"), 0, 1)
+        flow.hold(replies["b:1"], 1)
+
+
+@pytest.mark.parametrize(("threads", "a_connection", "an_address"), [(16, 4, 12), (4, 2, 3)])
+def test_one_address_or_connection_cannot_take_all_threads(
+    threads: int, a_connection: int, an_address: int
+) -> None:
+    """A connection may have two replies at least: a rank samples and fetches at once."""
+    flow = FlowControl(threads, 1.0, 1 << 20, 0)
+    with ExitStack() as stack:
+        for port in range(an_address):
+            stack.enter_context(flow.admit(reply_to(f"a:{port // a_connection}")))
+            if port == a_connection - 1:
+                with pytest.raises(NoRoom, match="replies to a:0 are under way"):
+                    stack.enter_context(flow.admit(reply_to("a:0")))
+        with pytest.raises(NoRoom, match="replies to a are under way"):
+            stack.enter_context(flow.admit(reply_to("a:99")))
+        stack.enter_context(flow.admit(reply_to("b:1")))
+        assert flow.running == an_address + 1
+    assert (flow.running, flow.nbytes) == (0, 0)

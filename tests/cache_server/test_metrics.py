@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,11 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cache_server.client import FeatureClient
 from cache_server.errors import InvalidRequest, ListenError, SecurityError
-from cache_server.flow import FlowControl
-from cache_server.memory_in_flight import MemoryInFlight
-from cache_server.metrics import ServerMetrics
-from cache_server.metrics_port import MetricsPort
 from cache_server.security import Security
+from cache_server.service.flow import FlowControl
+from cache_server.service.metrics import ServerMetrics
+from cache_server.service.metrics_port import MetricsPort
 from cache_server.wire import DESCRIBE
 from tests.cache_server.test_security import TOKEN, issue
 
@@ -66,7 +63,7 @@ def names_of(registry: CollectorRegistry, prefix: str) -> set[str]:
 
 
 def test_the_page_names_every_metric() -> None:
-    metrics = ServerMetrics(0, 1, FlowControl(4, 1.0, MemoryInFlight(1), 0))
+    metrics = ServerMetrics(0, 1, FlowControl(4, 1.0, 1, 0))
     assert named_in(PAGE, "hopper_server") == names_of(metrics.registry, "hopper_server")
 
 
@@ -101,32 +98,13 @@ def test_a_server_counts_what_it_answers(partitioned: Any, start: Any) -> None:
         socket.create_connection(metrics.split(":"), timeout=5)
 
 
-def test_a_port_in_use_is_named_in_one_line(partitioned: Any) -> None:
-    command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        done = subprocess.run(
-            [*command, "--listen", "127.0.0.1:0", "--metrics", address],
-            capture_output=True, text=True, timeout=60, cwd=REPOSITORY,
-        )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: metrics: cannot bind {address}: ")
-    assert done.stderr.count("\n") == 1
-
-
 def test_whoever_may_ask_for_rows_may_read_metrics(
     partitioned: Any, start: Any, tmp_path: Path
 ) -> None:
     """Both sides have a token and certificates, and refusals are counted."""
     issue(tmp_path, "own")
     (tmp_path / "token").write_text(TOKEN)
-    ca, pair = (
-        str(tmp_path / "own-ca.pem"),
-        (
-            str(tmp_path / "own-certificate.pem"),
-            str(tmp_path / "own-key.pem"),
-        ),
-    )
+    ca, *pair = (str(tmp_path / f"own-{name}.pem") for name in ("ca", "certificate", "key"))
     words = ["--tls-ca", ca, "--tls-certificate", pair[0], "--tls-key", pair[1]]
     words += ["--token-file", str(tmp_path / "token"), "--metrics", "127.0.0.1:0"]
     server = start(partitioned.path, 0, *words)

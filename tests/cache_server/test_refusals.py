@@ -12,38 +12,21 @@ from cache_server.wire import encode_ids
 ALL = slice(None)
 
 
+PAPERS, AUTHORS, LABELS = ("features", "paper"), ("features", "author"), ("labels", "author")
+
+
 @pytest.mark.parametrize(
     ("table", "ids", "out", "text"),
     [
-        (
-            ("features", "paper"),
-            [41, 90, 40],
-            (3, 5, "float32"),
-            "id 90 is outside [40, 90), the range of features/paper",
-        ),
-        (("features", "paper"), [-5], (1, 5, "float32"), "id -5 is outside [40, 90)"),
-        (("features", "paper"), [2**62], (1, 5, "float32"), f"id {2**62} is outside [40, 90)"),
-        (("features", "author"), [30], (1, 3, "float16"), "id 30 is outside [30, 30)"),
-        (
-            ("features", "venue"),
-            [40],
-            (1, 5, "float32"),
-            "no features of type 'venue'; it has author, paper",
-        ),
-        (
-            ("labels", "author"),
-            [40],
-            (1, 1, "int64"),
-            "has no labels of type 'author'; it has paper",
-        ),
-        (
-            ("weights", "paper"),
-            [40],
-            (1, 5, "float32"),
-            "has no 'weights'; it has features, labels",
-        ),
-        (("features", "paper"), [40], (1, 5, "float16"), "of server 1 is float32, not 'float16'"),
-        (("features", "paper"), [40], (1, 4, "float32"), "have 5 elements, not 4"),
+        (PAPERS, [41, 90, 40], (3, 5, "f4"), "id 90 is outside [40, 90), the range of features/pa"),
+        (PAPERS, [-5], (1, 5, "f4"), "id -5 is outside [40, 90)"),
+        (PAPERS, [2**62], (1, 5, "f4"), f"id {2**62} is outside [40, 90)"),
+        (AUTHORS, [30], (1, 3, "f2"), "id 30 is outside [30, 30)"),
+        (("features", "venue"), [4], (1, 5, "f4"), "no features/'venue'; it has features/author, "),
+        (LABELS, [40], (1, 1, "i8"), "has no labels/'author'; it has features/author"),
+        (("weights", "paper"), [4], (1, 5, "f4"), "has no weights/'paper'; it has features/author"),
+        (PAPERS, [40], (1, 5, "f2"), "of server 1 is float32, not 'float16'"),
+        (PAPERS, [40], (1, 4, "f4"), "have 5 elements, not 4"),
     ],
 )
 def test_a_refusal_names_what_was_asked(client, addresses, table, ids, out, text):
@@ -137,3 +120,13 @@ def test_a_closed_client_says_so():
     client.close()
     with pytest.raises(BadRequest, match="the client is closed"):
         client.describe(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("n" * 257, "at most 256 bytes"), ("\udc80", "expected text")]
+)
+def test_no_absurd_name_is_asked_for(name, text):
+    with FeatureClient(["127.0.0.1:1"]) as client:
+        for table in ((name, "paper"), ("features", name)):
+            with pytest.raises(BadRequest, match=text):
+                client.fetch_rows(*table, {0: np.array([1])}, np.zeros((1, 1), "f4"), {0: ALL})

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from cache_server.client import FeatureClient
-from cache_server.errors import BadReply, InvalidRequest, ServerUnavailable
-from cache_server.manifest import set_division
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
+from cache_server.errors import InvalidRequest, ServerUnavailable
+from cache_server.service.server import FeatureServer
+from cache_server.store.manifest import set_division
+from cache_server.store.shard import Shard
 from hopper.config import make_config
 from tests.cache_server.conftest import Partitioned, Start
 from tests.tcp_proxy import TcpProxy
@@ -65,17 +65,6 @@ def test_the_other_replica_is_asked_once_one_is_gone(
             fetch(client, partitioned)
 
 
-def test_clients_begin_with_any_replica(
-    partitioned: Partitioned, replicas: list[FeatureServer]
-) -> None:
-    indices = set()
-    for _ in range(40):
-        with client_of([server.address for server in replicas]) as client:
-            [part, *_] = client._connections
-            indices.add(part._connections.index(part.current))
-    assert indices == {0, 1}
-
-
 def test_calls_leave_a_replica_that_hangs(partitioned: Partitioned, start: Start) -> None:
     """Two calls that fail on the same replica must not turn back to it."""
     servers = [start(partitioned.path, 0) for _ in range(2)]
@@ -88,23 +77,6 @@ def test_calls_leave_a_replica_that_hangs(partitioned: Partitioned, start: Start
             for call in [pool.submit(fetch, client, partitioned) for _ in range(2)]:
                 call.result()
             server.process.send_signal(signal.SIGCONT)
-
-
-def test_a_server_of_another_division_is_not_asked(
-    partitioned: Partitioned, replicas: list[FeatureServer], tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(partitioned.path / "server-0", tmp_path / "server-0"))
-    set_division(folder, "abcd")
-    other_division = FeatureServer(Shard.open(folder), "127.0.0.1:0")
-    other_division.start()
-    try:
-        with (
-            client_of([other_division.address, other_division.address], division="ef01") as client,
-            pytest.raises(BadReply, match="it serves the division abcd, expected ef01"),
-        ):
-            fetch(client, partitioned)
-    finally:
-        other_division.stop(1.0)
 
 
 @pytest.mark.parametrize("part", [0, 1])

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from subprocess import run
 
 import grpc
 import numpy as np
@@ -17,15 +13,14 @@ import trustme
 
 from cache_server.client import FeatureClient
 from cache_server.errors import (
-    CacheServerError,
     ListenError,
     SecurityError,
     ServerFault,
     ServerUnavailable,
 )
 from cache_server.security import Security, Token
-from cache_server.server import FeatureServer
-from cache_server.shard import Shard
+from cache_server.service.server import FeatureServer
+from cache_server.store.shard import Shard
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
 from tests.cache_server.conftest import Partitioned
 
@@ -148,29 +143,6 @@ def test_without_a_certificate_nothing_is_told(
     fetch(partitioned, address, Security(tls_ca=ca(files), **tls(files)))
 
 
-def test_changed_certificates_and_tokens_are_read_again(
-    partitioned: Partitioned, files: Path, serve: Serve, tmp_path: Path
-) -> None:
-    for file in files.iterdir():
-        shutil.copy(file, tmp_path)
-    security = Security(tls_ca=ca(tmp_path), token_file=str(tmp_path / "token"), **tls(tmp_path))
-    address = serve(security)
-    with FeatureClient([address], deadline=10.0, security=security) as client:
-        assert client.describe(0).server == 0
-        # In the making: what was there before stays.
-        (tmp_path / "own-key.pem").write_text("")
-        (tmp_path / "token").write_text("")
-        assert client.describe(0).server == 0
-        for name in ("ca", "certificate", "key"):
-            shutil.copy(files / f"other-{name}.pem", tmp_path / f"own-{name}.pem")
-        (tmp_path / "token").write_text(OTHER)
-        assert client.describe(0).server == 0
-    fetch(partitioned, address, security)
-    before = Security(tls_ca=ca(files), token_file=security.token_file, **tls(files))
-    with pytest.raises(ServerUnavailable):
-        fetch(partitioned, address, before, limit=0.4)
-
-
 def test_listening_beyond_loopback_needs_certificates(files: Path, serve: Serve) -> None:
     for listen in ("0.0.0.0:0", "[::]:0"):
         with pytest.raises(SecurityError, match=r"^insecure: listening on .* anybody in between"):
@@ -257,40 +229,10 @@ def test_secrets_that_others_can_read_are_told(
     )
 
 
-def test_a_part_of_a_token_is_not_accepted() -> None:
+def test_a_part_of_a_token_is_not_accepted(files: Path) -> None:
     with_name = [("authorization", f"Bearer {TOKEN}"), ("user-agent", "x")]
 
-    class FixedToken(Token):
-        def __post_init__(self) -> None: ...
-
-        @property
-        def value(self) -> str:
-            return TOKEN
-
-    token = FixedToken("")
+    token = Token(str(files / "token"))
     assert token.is_shown_by(with_name)
     for wrong in (TOKEN, f"bearer {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer "):
         assert not token.is_shown_by([("authorization", wrong)])
-
-
-def test_the_command_serves_beyond_loopback_with_certificates_only(
-    partitioned: Partitioned, files: Path, start
-) -> None:
-    command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
-    refused = run([*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith(
-        "error: insecure: listening on 0.0.0.0:0, which is no loopback"
-    )
-    assert refused.stderr.count("\n") == 1
-    settings = tls(files, tls_ca=ca(files), token_file=str(files / "token"))
-    words = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
-    server = start(partitioned.path, 0, *words, listen="0.0.0.0:0")
-    port = server.address.rpartition(":")[2]
-    fetch(partitioned, f"127.0.0.1:{port}", Security(**settings))
-    # Bytes that are no TLS harm nobody.
-    with socket.create_connection(("127.0.0.1", int(port))) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-    fetch(partitioned, f"127.0.0.1:{port}", Security(**settings))
-    with pytest.raises(CacheServerError):
-        fetch(partitioned, f"127.0.0.1:{port}", Security(), limit=0.4)

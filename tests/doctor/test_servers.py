@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cache_server.table import TableDescription
+from cache_server.store.table import TableDescription
 from hopper.doctor import configuration, probe
 from hopper.graph import GraphDirectory
 from hopper.partition import partition_graph

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cache_server.shard import Shard
+from cache_server.store.shard import Shard
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request

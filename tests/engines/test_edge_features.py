@@ -14,7 +14,7 @@ import pytest
 import torch
 from pairwise import pairwise
 
-from cache_server.shard import Shard
+from cache_server.store.shard import Shard
 from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request

@@ -22,6 +22,7 @@ from hopper.features import (
     PregatheredRows,
     RemoteRows,
     RowKind,
+    download_graph,
     open_graph,
 )
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
@@ -151,6 +152,19 @@ def remote(tables: Tables) -> Iterator[RemoteRows]:
 
 
 @pytest.fixture(scope="module")
+def downloaded(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteRows]:
+    """Rows of all servers, of which only the addresses are known."""
+    graph = download_graph(tables.addresses, tmp_path_factory.mktemp("downloaded"))
+    for name, table in (("train", "paper"), ("train", "word")):
+        assert np.array_equal(graph.split(name), tables.graph.split(name))
+        for read in ("original_ids", "global_ids"):
+            assert np.array_equal(getattr(graph, read)(table), getattr(tables.graph, read)(table))
+    rows = RemoteRows(graph, tables.addresses, 20.0)
+    yield rows
+    rows.close()
+
+
+@pytest.fixture(scope="module")
 def own_source(
     tables: Tables,
     tmp_path_factory: pytest.TempPathFactory,
@@ -185,7 +199,7 @@ def own_source(
 @pytest.fixture(
     params=[
         *("local", "remote", "cached", "partitioned", "pregathered", "single server"),
-        *("own source", "own source, remote"),
+        *("own source", "own source, remote", "without the directory"),
     ]
 )
 def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
@@ -202,6 +216,8 @@ def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
         partitioned_rows = request.getfixturevalue("own_source")
         rows = partitioned_rows.remote if request.param.endswith("remote") else partitioned_rows
         return Source(rows, partitioned_rows.graph, all_ids)
+    if request.param == "without the directory":
+        return Source(request.getfixturevalue("downloaded"), tables.graph, all_ids)
     remote = request.getfixturevalue("remote")
     if request.param == "remote":
         return Source(remote, tables.graph, all_ids)

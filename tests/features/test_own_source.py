@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from cache_server.errors import SourceError
-from cache_server.row_source import CheckedSource, parse_requests
-from cache_server.shard import Shard
+from cache_server.store.row_source import parse_requests
+from cache_server.store.shard import Shard
 from hopper.config import make_config
 from hopper.errors import ConfigError, GraphError
 from hopper.features import LocalRows, open_graph
+from tests.cache_server.test_process import run_main
 
 
 class Squares:
@@ -109,33 +108,17 @@ def test_a_source_is_tried_before_anything_depends_on_it(
     assert message in str(server_error.value)
 
 
-def test_errors_of_later_reads_name_the_source() -> None:
-    source = CheckedSource("row_sources:Fails", "word", Fails())
-    with pytest.raises(
-        SourceError, match=r"^features of word: row_sources:Fails: rows cannot be r"
-    ):
-        source.read(np.arange(3))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--features", "paper"], "error: --features: expected TYPE=...; got 'paper'"),
-        (["--features", "paper=Squares"], "expected TYPE=package.module:Class; got paper=Squares"),
-        (["--features", "paper=a:B", "--features-options", "paper=[1]"], "expected TYPE={JSON}"),
-        (["--features-options", "paper={}"], "expected TYPE={JSON} of a type of --features"),
-        (["--features", "paper=nowhere:B"], "features of paper: nowhere:B cannot be made (ModuleN"),
-        (["--features", "page=nowhere:B"], "features of page: "),
-    ],
-)
-def test_a_server_says_what_is_wrong_with_its_options(
-    tables: Any, options: list[str], message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    command = [sys.executable, "-m", "cache_server", str(tables.graph.path), "--server", "1"]
-    run = subprocess.run(
-        [*command, "--listen", "127.0.0.1:0", *options],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert run.returncode == 2
-    assert message in run.stderr
-    assert "Traceback" not in run.stderr
+def test_a_server_says_what_is_wrong_with_its_options(tables: Any) -> None:
+    features, options = "--features", "--features-options"
+    messages = {
+        (features, "paper"): "error: --features: expected TYPE=...; got 'paper'",
+        (features, "paper=Sq"): "expected TYPE=package.module:Class; got paper=Sq",
+        (features, "paper=a:B", options, "paper=[1]"): "expected TYPE={JSON}",
+        (options, "paper={}"): "expected TYPE={JSON} of a type of --features",
+        (features, "paper=nowhere:B"): "features of paper: nowhere:B cannot be made (ModuleN",
+        (features, "page=nowhere:B"): "features of page: ",
+    }
+    usual = [str(tables.graph.path), "--server", "1", "--listen", "127.0.0.1:0"]
+    for (status, error), message in zip(run_main(usual, messages), messages.values(), strict=True):
+        assert status == 2
+        assert message in error

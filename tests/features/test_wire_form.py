@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cache_server.errors import BadRequest, InvalidRequest
+from cache_server.errors import BadRequest
 from cache_server.row_form import ROW_FORMS, RowFormName
 from hopper.errors import ClusterError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
@@ -138,20 +138,3 @@ def test_numbers_beyond_float16_are_named(
     local_rows = PartitionedRows(graph, 0, None)
     with pytest.raises(RequestError, match=r"cluster\.feature_wire: features of item have numbers"):
         measure_wire_error(local_rows, _Alone(), "float16")  # type: ignore[arg-type]
-
-
-def test_a_server_refuses_other_dtypes(tables: Any, remote: RemoteRows) -> None:
-    """The server checks the dtype too, in case a client does not."""
-    fetched = np.zeros((1, 3), np.float16)
-    from cache_server import fetch
-
-    request = fetch.Fetch("features", "author", fetched)
-    request.table["form"] = "int8"
-    part = fetch.Part(1, tables.local_ids("author")[:1], request, slice(None))
-    client = remote._client
-    operation = client._operation("FetchRows", 5.0)
-    from cache_server.wire import FETCH_ROWS
-
-    (ask,) = client._tasks(operation, [part], FETCH_ROWS, None)
-    with pytest.raises(InvalidRequest, match="only float32 is rounded, to int8 as to any form"):
-        ask()

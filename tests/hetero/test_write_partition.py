@@ -15,7 +15,7 @@ from typing import Final, get_args
 import numpy as np
 import pytest
 
-from cache_server.shard import Shard
+from cache_server.store.shard import Shard
 from hopper.cli import main
 from hopper.config import make_config
 from hopper.engines import Request

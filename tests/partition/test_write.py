@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from cache_server.shard import Shard
+from cache_server.store.shard import Shard
 from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from cache_server.manifest import set_division
+from cache_server.store.manifest import set_division
 from hopper.cli import main
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
@@ -194,7 +194,7 @@ def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
 def test_features_beyond_memory_are_checked_without_filling_the_page_cache(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cache_server.mapped_tables.available_memory", lambda: 0)
+    monkeypatch.setattr("cache_server.store.mapped_rows.available_memory", lambda: 0)
     file = next((copy / "server-0" / "features").rglob("*.npy"))
     table = np.load(file, mmap_mode="r")
     with file.open("rb") as stream:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cache_server.parent import end_with_parent
+from cache_server.process import end_with_parent
 from hopper.bench.emulate.network import find_program
 
 

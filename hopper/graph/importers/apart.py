@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Final
 
-from cache_server.parent import end_with_parent
+from cache_server.process import end_with_parent
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.importers.convert import ImportOptions
 from hopper.graph.importers.random_split import RandomSplit

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.npy_errors import NPY_ERRORS
+from cache_server.store.npy import NPY_ERRORS
 from hopper.errors import GraphError
 
 _ARCHIVE: Final = b"PK"

@@ -1,4 +1,4 @@
-"""Memory-mapped tables whose rows are read at random."""
+"""Memory-mapped tables whose rows are read at random, larger than memory or not."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from cache_server.available_memory import available_memory
+from cache_server.store.npy import map_of
 
 _SHARE_OF_MEMORY: Final = 0.5
 _SMALL_TABLE_BYTES: Final = 128 << 10
-"""A table no longer than the kernel's usual read-ahead is read at once, and evicts next to nothing.
-"""
+"""the kernel's usual read-ahead, which reads such a table at once and evicts next to nothing"""
 
 
 def exceed_memory(nbytes: int) -> bool:
@@ -29,16 +29,7 @@ def feature_bytes(folder: Path) -> int:
 def read_rows_alone(table: NDArray[Any], together: int = 0) -> bool:
     """Switch the kernel's read-ahead off for a mapped table that does not fit memory.
 
-    By default the kernel reads up to megabytes around each missing row, which evict other rows. For
-    tables that fit memory that is faster, since all of them are kept.
-
-    Parameters
-    ----------
-    together: bytes of all tables that are read beside this one, if they are more than its own.
-
-    Returns
-    -------
-    Whether read-ahead was switched off.
+    By default the kernel reads up to megabytes around each missing row, which evict other rows.
     """
     # Finding out how much memory is available costs a millisecond of reading files.
     if table.nbytes <= _SMALL_TABLE_BYTES or not exceed_memory(max(table.nbytes, together)):
@@ -48,11 +39,3 @@ def read_rows_alone(table: NDArray[Any], together: int = 0) -> bool:
         return False
     mapped.madvise(mmap.MADV_RANDOM)
     return True
-
-
-def map_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """Return the memory map that an array is a view of; None = it is no such view."""
-    owner: Any = array
-    while owner is not None and not isinstance(owner, mmap.mmap):
-        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
-    return owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,25 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cache_server.errors import BadRequest, ManifestError
-from cache_server.manifest import map_table, read_manifest
-from cache_server.mapped_tables import feature_bytes
-from cache_server.row_source import NO_SOURCES, SourceRequest, open_source, read_nodes
-from cache_server.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
+from cache_server.store.graph_files import PARTITION_FILE, GraphFiles
+from cache_server.store.manifest import map_table, read_manifest
+from cache_server.store.mapped_rows import feature_bytes
+from cache_server.store.row_source import NO_SOURCES, SourceRequest, open_source, read_nodes
+from cache_server.store.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
 
 if TYPE_CHECKING:
     from cache_server.in_edges import InEdges
 
 
 class Shard:
-    """All tables of one server.
-
-    Attributes
-    ----------
-    server, servers: index of this server, and the number of servers.
-    tables: by (kind, type).
-    division: fingerprint of the partitioned directory that this is a part of; "" = none.
-    in_edges: in-edges of the server's nodes by relation (src/rel/dst), if topology is partitioned.
-    """
+    """All tables of one server."""
 
     def __init__(
         self,
@@ -38,30 +32,21 @@ class Shard:
         tables: dict[tuple[str, str], Table],
         division: str = "",
         in_edges: Mapping[str, InEdges] = MappingProxyType({}),
+        graph: GraphFiles | None = None,
     ) -> None:
         self.server = server
         self.servers = servers
         self.tables = tables
         self.division = division
         self.in_edges = in_edges
+        self.graph = graph or GraphFiles(Path(os.devnull), server)
 
     @classmethod
     def open(
         cls, directory: str | Path, sources: Mapping[str, SourceRequest] = NO_SOURCES
     ) -> Shard:
-        """Open ``directory``/shard.json and map its tables.
-
-        Parameters
-        ----------
-        sources: by node type, the class that provides its features instead of a table.
-
-        Raises
-        ------
-        ManifestError: the manifest or a table is missing or malformed.
-        SourceError: a source cannot be made, or its rows are not as it declares.
-        """
+        """Open ``directory``/shard.json and map its tables."""
         directory = Path(directory)
-        partitioned = directory.parent
         server, servers, division, specs = read_manifest(directory)
         together = feature_bytes(directory)
         tables: dict[tuple[str, str], Table] = {
@@ -70,17 +55,13 @@ class Shard:
             if not (spec.kind == FEATURES and spec.type in sources)
         }
         for node_type, request in sources.items():
-            tables[FEATURES, node_type] = _open_source(partitioned, node_type, server, request)
-        in_edges = _open_in_edges(partitioned, server)
-        return cls(server, servers, tables, division, in_edges)
+            tables[FEATURES, node_type] = _open_source(directory.parent, node_type, server, request)
+        in_edges = _open_in_edges(directory.parent, server)
+        graph = GraphFiles(directory.parent, server)
+        return cls(server, servers, tables, division, in_edges, graph)
 
     def edges_into(self, relation: str) -> InEdges:
-        """Return the in-edges of a relation.
-
-        Raises
-        ------
-        BadRequest: there are none; names the relations that exist.
-        """
+        """Return a relation's in-edges; raise BadRequest naming those that exist if not there."""
         in_edges = self.in_edges.get(relation)
         if in_edges is None:
             raise BadRequest(
@@ -90,30 +71,17 @@ class Shard:
         return in_edges
 
     def table(self, kind: str, type: str) -> Table:
-        """Return the table of a kind and node type.
-
-        Raises
-        ------
-        BadRequest: there is none; names the tables that exist.
-        """
+        """Return the table of a kind and node type."""
         table = self.tables.get((kind, type))
         if table is not None:
             return table
-        kinds = sorted({k for k, _ in self.tables})
-        if kind not in kinds:
-            raise BadRequest(
-                f"kind: server {self.server} has no {kind!r}; "
-                f"it has {', '.join(kinds) or 'nothing'}"
-            )
-        types = sorted(node_type for k, node_type in self.tables if k == kind)
-        raise BadRequest(
-            f"type: server {self.server} has no {kind} of type {type!r}; it has {', '.join(types)}"
-        )
+        names = ", ".join(sorted("/".join(name) for name in self.tables)) or "nothing"
+        raise BadRequest(f"server {self.server} has no {kind}/{type!r:.100}; it has {names:.500}")
 
 
 def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
     """Open the in-edges of a server's nodes by relation; empty unless topology is partitioned."""
-    file = partitioned / "partition.json"
+    file = partitioned / PARTITION_FILE
     if not file.exists():
         return {}
     try:
@@ -133,14 +101,14 @@ def _open_source(
     partitioned: Path, node_type: str, server: int, request: SourceRequest
 ) -> SourceTable:
     """Open a source as the feature table of a server's nodes."""
-    nodes = read_nodes(partitioned, node_type, server)
-    source = open_source(request, node_type, server, nodes.original_ids)
-    original_ids = nodes.original_ids[nodes.first : nodes.stop]
+    first, stop, originals = read_nodes(partitioned, node_type, server)
+    source = open_source(request, node_type, server, originals)
+    original_ids = originals[first:stop]
     source.check(np.asarray(original_ids))
     spec = TableDescription(
         kind=FEATURES,
         type=node_type,
-        first_id=nodes.first,
+        first_id=first,
         count=original_ids.size,
         dim=source.dim,
         dtype=source.dtype.name,

@@ -22,11 +22,6 @@ def read_ahead(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
 
     Page faults would read one page after another. Here the kernel is told of many pages first, and
     reads them concurrently.
-
-    Parameters
-    ----------
-    table: [n, ...], C-contiguous, memory-mapped.
-    rows: [k] int64, in range.
     """
     if table.size:
         stored = np.asarray(table).reshape(len(table), -1).view(np.uint8)

@@ -15,23 +15,8 @@ _LAST_PORT: Final = 65535
 
 
 def bind(server: Any, listen: str, security: Security = PLAIN) -> str:
-    """Bind a grpc server to ``listen``, "host:port", and return the address with its real port.
-
-    grpc binds any one of the addresses that a name stands for. On ``localhost`` it would bind ::1
-    even if another process had the port on 127.0.0.1, and clients would reach that process. So all
-    addresses are checked first.
-
-    Parameters
-    ----------
-    security: certificates of a TLS port, if any.
-
-    Raises
-    ------
-    SecurityError: the certificates cannot be used, or the address needs some and has none.
-    ListenError: the address is malformed, unknown or taken; names it.
-    """
-    host, port = parse_address(listen)
-    check_free(host, port, listen)
+    """Bind a grpc server to ``listen``, "host:port", and return the address with its real port."""
+    check_free(*parse_address(listen), listen)
     security.check_server(listen)
     security.warn_of_open_secrets()
     credentials = security.server_credentials()
@@ -46,16 +31,7 @@ def bind(server: Any, listen: str, security: Security = PLAIN) -> str:
 
 
 def parse_address(listen: str, name: str = "listen") -> tuple[str, int]:
-    """Split "host:port"; brackets around an IPv6 address are removed.
-
-    Parameters
-    ----------
-    name: name of the setting, for errors.
-
-    Raises
-    ------
-    ListenError: the address is malformed.
-    """
+    """Split the "host:port" of a setting; brackets around an IPv6 address are removed."""
     host, separator, port = listen.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > _LAST_PORT:
         raise ListenError(f"{name}: expected HOST:PORT, found {listen!r}")
@@ -65,14 +41,8 @@ def parse_address(listen: str, name: str = "listen") -> tuple[str, int]:
 def check_free(host: str, port: int, listen: str, name: str = "listen") -> None:
     """Check that the port is free on all addresses of a host.
 
-    Parameters
-    ----------
-    listen: "host:port" as it was given, for errors.
-    name: name of the setting, for errors.
-
-    Raises
-    ------
-    ListenError: an address cannot be bound; names it.
+    grpc binds any one of the addresses that a name stands for. On ``localhost`` it would bind ::1
+    even if another process had the port on 127.0.0.1, and clients would reach that process.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

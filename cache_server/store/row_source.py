@@ -10,14 +10,15 @@ import importlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.errors import SourceError
+from cache_server.errors import ManifestError, SourceError
+from cache_server.store.npy import map_npy
 
 RowDtype = Literal["float32", "float16"]
 _ROWS_CHECKED: Final = 3
@@ -53,33 +54,17 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """The class of a source, and the keywords for its constructor.
-
-    Attributes
-    ----------
-    name: the class as "package.module:Class".
-    options: keywords.
-    """
+    """The class of a source as "package.module:Class", and keywords for its constructor."""
 
     name: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 NO_SOURCES: Final[Mapping[str, SourceRequest]] = {}
 
 
 class CheckedSource:
-    """A source whose rows are checked against the width and dtype that it declares.
-
-    Parameters
-    ----------
-    name: name of the class, for errors.
-    node_type: the node type of the rows.
-
-    Raises
-    ------
-    SourceError: the source declares no usable width or dtype.
-    """
+    """A source whose rows are checked against the width and dtype that it declares."""
 
     def __init__(self, name: str, node_type: str, source: RowSource) -> None:
         self._name = f"features of {node_type}: {name}"
@@ -98,12 +83,7 @@ class CheckedSource:
         self.dtype = np.dtype(dtype)
 
     def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the rows of [n] original ids: [n, dim].
-
-        Raises
-        ------
-        SourceError: the source raised an error, or returned an array of another shape or dtype.
-        """
+        """Return the rows of [n] original ids: [n, dim]."""
         try:
             with self._lock:
                 rows = self._source.read(ids)
@@ -112,31 +92,19 @@ class CheckedSource:
             raise SourceError(
                 f"{self._name}: rows cannot be read ({type(error).__name__}: {error})"
             ) from error
-        if not isinstance(rows, np.ndarray) or (rows.shape, rows.dtype) != (
-            (ids.size, self.dim),
-            self.dtype,
-        ):
-            description = (
-                f"{list(rows.shape)} of {rows.dtype}" if isinstance(rows, np.ndarray) else rows
-            )
+        expected = (ids.size, self.dim), self.dtype
+        if not isinstance(rows, np.ndarray) or (rows.shape, rows.dtype) != expected:
+            is_array = isinstance(rows, np.ndarray)
+            found = f"{list(rows.shape)} of {rows.dtype}" if is_array else rows
             raise SourceError(
                 f"{self._name}: expected rows [{ids.size}, {self.dim}] of {self.dtype}; got "
-                f"{description!s:.200}"
+                f"{found!s:.200}"
             )
         # A view is copied, since callers may write to the array.
         return rows if rows.flags.owndata and rows.flags.c_contiguous else rows.copy()
 
     def check(self, ids: NDArray[np.int64]) -> None:
-        """Read no rows, and then the first few twice, to find errors before they are needed.
-
-        Parameters
-        ----------
-        ids: [n] int64 original ids that will be asked for.
-
-        Raises
-        ------
-        SourceError: as :meth:`read`, or an id got different rows.
-        """
+        """Read no rows, and then the first of [n] original ids twice, to find errors early."""
         first = ids[:_ROWS_CHECKED]
         self.read(ids[:0])
         rows, reversed_rows = self.read(first), self.read(first[::-1].copy())
@@ -149,16 +117,7 @@ class CheckedSource:
 def open_source(
     request: SourceRequest, node_type: str, server: int, ids: NDArray[np.int64]
 ) -> CheckedSource:
-    """Import a source's class and make a source for one server.
-
-    Parameters
-    ----------
-    ids: [count] int64, original ids of all nodes of the type.
-
-    Raises
-    ------
-    SourceError: the class cannot be imported or made, or declares no usable width or dtype.
-    """
+    """Import a source's class and make a source for one server."""
     module, _, name = request.name.partition(":")
     try:
         # Ends as the class, after the attributes on the way to it.
@@ -176,38 +135,26 @@ def open_source(
 
 
 def parse_requests(features: Sequence[str], options: Sequence[str]) -> dict[str, SourceRequest]:
-    """Parse the sources that the command line names, by node type.
-
-    Parameters
-    ----------
-    features: values of ``--features``, "TYPE=package.module:Class".
-    options: values of ``--features-options``, "TYPE={JSON}".
-
-    Raises
-    ------
-    SourceError: a value is malformed.
-    """
+    """Parse the values of ``--features`` and ``--features-options``, by node type."""
     names = dict(_split("--features", value) for value in features)
-    keywords: dict[str, Any] = {}
-    for node_type, text in (_split("--features-options", value) for value in options):
-        try:
-            keywords[node_type] = json.loads(text)
-        except ValueError:
-            keywords[node_type] = None
-        if not isinstance(keywords[node_type], dict) or node_type not in names:
-            raise SourceError(
-                f"--features-options: expected TYPE={{JSON}} of a type of --features; got "
-                f"{node_type}={text:.100}"
-            )
     for node_type, name in names.items():
         if not all(name.partition(":")):
             raise SourceError(
                 f"--features: expected TYPE=package.module:Class; got {node_type}={name:.100}"
             )
-    return {
-        node_type: SourceRequest(name, keywords.get(node_type, {}))
-        for node_type, name in names.items()
-    }
+    requests = {node_type: SourceRequest(name) for node_type, name in names.items()}
+    for node_type, text in (_split("--features-options", value) for value in options):
+        try:
+            keywords = json.loads(text)
+        except ValueError:
+            keywords = None
+        if not isinstance(keywords, dict) or node_type not in names:
+            raise SourceError(
+                f"--features-options: expected TYPE={{JSON}} of a type of --features; got "
+                f"{node_type}={text:.100}"
+            )
+        requests[node_type] = SourceRequest(names[node_type], keywords)
+    return requests
 
 
 def _split(option: str, text: str) -> tuple[str, str]:
@@ -217,41 +164,17 @@ def _split(option: str, text: str) -> tuple[str, str]:
     return node_type, value
 
 
-@dataclass(frozen=True)
-class ServedNodes:
-    """The nodes of one type that a server serves.
-
-    Attributes
-    ----------
-    first, stop: the range of their global ids.
-    original_ids: [count] int64, original ids of all nodes of the type by global id.
-    """
-
-    first: int
-    stop: int
-    original_ids: NDArray[np.int64]
-
-
-def read_nodes(partitioned: Path, node_type: str, server: int) -> ServedNodes:
-    """Find a server's nodes in a partitioned directory (docs/reference/partition-directory.md).
-
-    Raises
-    ------
-    SourceError: the directory has no readable description of the type.
-    """
+def read_nodes(
+    partitioned: Path, node_type: str, server: int
+) -> tuple[int, int, NDArray[np.int64]]:
+    """Find a server's nodes in a partitioned directory (docs/reference/partition-directory.md)."""
     try:
         offsets = json.loads((partitioned / "partition.json").read_bytes())["offsets"][node_type]
         file = partitioned / "maps" / node_type / "original_ids.npy"
-        # An empty array cannot be mapped.
-        ids = np.load(file, mmap_mode="r" if offsets[-1] else None, allow_pickle=False)
-        nodes = ServedNodes(int(offsets[server]), int(offsets[server + 1]), ids)
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        ids = map_npy(file, np.int64, (offsets[-1],))
+        return int(offsets[server]), int(offsets[server + 1]), ids
+    except (OSError, ValueError, KeyError, IndexError, TypeError, ManifestError) as error:
         raise SourceError(
             f"features of {node_type}: {partitioned} does not tell of such nodes "
             f"({type(error).__name__}: {error})"
         ) from error
-    if ids.shape != (offsets[-1],) or ids.dtype != np.int64:
-        raise SourceError(
-            f"{file}: expected [{offsets[-1]}] int64; got {list(ids.shape)} of {ids.dtype}"
-        )
-    return nodes

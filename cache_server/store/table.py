@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest, SourceError
-from cache_server.mapped_tables import read_rows_alone
-from cache_server.row_source import CheckedSource
+from cache_server.row_form import find_form
+from cache_server.store.mapped_rows import read_rows_alone
+from cache_server.store.row_source import CheckedSource
 from cache_server.wire import little_endian
 
 FEATURES: Final = "features"
@@ -46,15 +47,7 @@ class TableDescription:
 
 
 class Table(ABC):
-    """A table of rows that are found by global id.
-
-    Attributes
-    ----------
-    spec: name, range and format of the rows.
-    name: the table's name in errors.
-    row_bytes: size of a row.
-    scratch_bytes: memory that reading a row needs besides the row itself.
-    """
+    """A table of rows that are found by global id."""
 
     scratch_bytes = 0
 
@@ -71,12 +64,7 @@ class Table(ABC):
             raise BadRequest(f"dim: rows of {self.name} have {self.spec.dim} elements, not {dim}")
 
     def local_rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert [n] int64 global ids to rows of this table.
-
-        Raises
-        ------
-        BadRequest: an id is outside the table's range; names the first such id and the range.
-        """
+        """Convert [n] int64 global ids to rows; raise BadRequest for one outside the range."""
         rows = ids - self.spec.first_id
         if rows.size and (rows.min() < 0 or rows.max() >= self.spec.count):
             bad = ids[(rows < 0) | (rows >= self.spec.count)][0]
@@ -92,19 +80,10 @@ class Table(ABC):
 
 
 class MappedTable(Table):
-    """A table whose rows are read from a memory-mapped file.
-
-    Attributes
-    ----------
-    array: [count, dim], read-only, little-endian.
-
-    Parameters
-    ----------
-    together: bytes of all tables of the server.
-    """
+    """A table whose rows are read from a memory-mapped file."""
 
     def __init__(
-        self, spec: TableDescription, array: NDArray[Any], server: int, together: int
+        self, spec: TableDescription, array: NDArray[Any], server: int, together: int = 0
     ) -> None:
         super().__init__(spec, server)
         self.array = array
@@ -112,12 +91,12 @@ class MappedTable(Table):
         self._read_ahead: Callable[[NDArray[Any], NDArray[np.int64]], None] | None = None
         if read_rows_alone(array, together):
             # Imported here only, since importing compiled kernels dominates a server's start.
-            from cache_server.read_ahead import read_ahead
+            from cache_server.store.read_ahead import read_ahead
 
             self._read_ahead = read_ahead
 
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Copy rows from the map into ``out``; see :meth:`Table.gather`."""
+        """Copy rows from the map into ``out``."""
         if self._read_ahead is not None:
             self._read_ahead(self._bytes, rows)
         # With mode="raise" numpy would gather into a temporary buffer first.
@@ -125,12 +104,7 @@ class MappedTable(Table):
 
 
 class SourceTable(Table):
-    """A table whose features are read by a user's class.
-
-    Parameters
-    ----------
-    original_ids: [count] int64, the original id of every row.
-    """
+    """A table whose features are read by a user's class, by [count] int64 original ids."""
 
     def __init__(
         self,
@@ -151,3 +125,33 @@ class SourceTable(Table):
             raise BadRequest(str(error)) from error
         dtype = little_endian(self.spec.dtype)
         out[:] = features.astype(dtype, copy=False).view(np.uint8).reshape(out.shape)
+
+
+class RoundedTable(Table):
+    """A float32 table whose rows are rounded to float16, bfloat16 or int8 as they are read."""
+
+    def __init__(self, table: Table, form: str, server: int) -> None:
+        super().__init__(table.spec, server)
+        self._form, self._table = find_form(form), table
+        if table.spec.dtype != "float32":
+            raise BadRequest(
+                f"form: rows of {table.name} are {table.spec.dtype}; only float32 is rounded, to "
+                f"{form} as to any form"
+            )
+        self.row_bytes = self._form.row_bytes(table.spec.dim)
+        # The stored row, and intermediate results.
+        self.scratch_bytes = 3 * table.row_bytes
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Write rounded rows to ``out``; raise BadRequest if the form cannot hold a number."""
+        stored = np.empty((rows.size, self._table.row_bytes), np.uint8)
+        self._table.gather(rows, stored)
+        floats = stored.view(little_endian("float32"))
+        rounded = self._form.encode(floats)
+        lost = np.isinf(rounded) & np.isfinite(floats) if self._form.name == "float16" else None
+        if lost is not None and lost.any():
+            raise BadRequest(
+                f"form: rows of {self._table.name} have numbers beyond what float16 can hold, "
+                f"such as {floats[lost][0]:g}; expected bfloat16 or int8"
+            )
+        out[:] = rounded.view(np.uint8).reshape(out.shape)

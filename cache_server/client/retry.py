@@ -13,7 +13,7 @@ from typing import Final
 
 import grpc
 
-from cache_server.connection import Replicas
+from cache_server.client.connection import Replicas
 from cache_server.errors import (
     BadReply,
     CallError,
@@ -23,20 +23,16 @@ from cache_server.errors import (
     ServerUnavailable,
 )
 from cache_server.events import events
+from cache_server.wire import LONGEST_HINT_MS, RETRY_AFTER
 
-FIRST_WAIT_SECONDS: Final = 0.05
-LONGEST_WAIT_SECONDS: Final = 1.0
-# A shorter attempt could not achieve anything.
+_FIRST_WAIT_SECONDS: Final = 0.05
+_LONGEST_WAIT_SECONDS: Final = 1.0
 _SHORTEST_ATTEMPT_SECONDS: Final = 0.002
-
+"""a shorter attempt could not achieve anything"""
 _LAST_TURN_SECONDS: Final = 0.05
 """with less time left than this, no other server is asked after a time-out"""
 _ALTERED_REPLIES: Final = 3
 """how many replies of one operation may arrive altered before it fails"""
-
-RETRY_AFTER: Final = "retry-after-ms"
-"""trailing metadata of a refusal: after how many milliseconds to try again"""
-_FIRST_HINT_MS, _LONGEST_HINT_MS = 50, 2000
 _LONGEST_HINT: Final = 6
 """most digits of a hint; longer ones are ignored"""
 
@@ -49,15 +45,9 @@ _CANCELLED_BY_SERVER: Final = (
     "the server gave the call up: rows were left unread for its --send-timeout, or for a tenth of "
     "it while other calls found no room, or it is ending"
 )
-
-# grpc reports a message above its size limit as RESOURCE_EXHAUSTED. A retry would fail as well.
 _TOO_LARGE: Final = "larger than max"
+"""how grpc reports a message above its size limit, as RESOURCE_EXHAUSTED; a retry would fail too"""
 _REFUSALS: Final = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
-
-
-def retry_hint(waiting: int) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a refusal: the more requests wait, the later to try again."""
-    return ((RETRY_AFTER, str(min(_LONGEST_HINT_MS, _FIRST_HINT_MS + waiting))),)
 
 
 def read_hint(error: grpc.RpcError) -> float:
@@ -65,17 +55,11 @@ def read_hint(error: grpc.RpcError) -> float:
     metadata = getattr(error, "trailing_metadata", lambda: None)() or ()
     value = next((value for key, value in metadata if key == RETRY_AFTER), "")
     is_number = isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_HINT
-    return min(int(value), _LONGEST_HINT_MS) / 1000 if is_number else 0.0
+    return min(int(value), LONGEST_HINT_MS) / 1000 if is_number else 0.0
 
 
 class Deadline:
-    """The time at which an operation must have ended.
-
-    Parameters
-    ----------
-    limit_seconds: the operation's limit, from now on.
-    left: seconds that are left of a larger operation, if that is less; None = no other limit.
-    """
+    """The time at which an operation must have ended."""
 
     def __init__(self, limit_seconds: float, left: float | None = None) -> None:
         self.limit_seconds = limit_seconds
@@ -86,20 +70,8 @@ class Deadline:
         return self._end - time.monotonic()
 
 
-class Patience:
-    """Decides after each failed attempt of an operation on one server whether to try again.
-
-    Parameters
-    ----------
-    server, address, operation: what every error names.
-    deadline: shared by all attempts.
-    stop: set when the operation is no longer wanted; ends a wait at once.
-    replicas: the servers of the same rows, of which the next attempt asks another one.
-
-    Attributes
-    ----------
-    connection: the connection that the next attempt uses.
-    """
+class RetryPolicy:
+    """Decides after each failed attempt of an operation on one server whether to try again."""
 
     def __init__(
         self,
@@ -113,11 +85,10 @@ class Patience:
         self._names_for_errors = (server, address, operation, deadline.limit_seconds)
         self._deadline = deadline
         self._stop = stop
-        self._replicas = replicas
+        self.replicas = replicas
         self.connection = replicas.current
-        self._failures = 0
-        self._altered = 0
-        self._wait = FIRST_WAIT_SECONDS
+        self._failures = self._altered = 0
+        self._wait = _FIRST_WAIT_SECONDS
         self._last = ""
 
     def attempt_seconds(self) -> float:
@@ -125,76 +96,50 @@ class Patience:
 
         This is the time left until the deadline, or half of it if another server can be asked
         afterwards.
-
-        Raises
-        ------
-        ServerUnavailable, DeadlineExceeded: no time is left.
         """
         remaining = self._deadline.remaining()
         if remaining < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()
-        return remaining / 2 if self._replicas.are_several else remaining
+        return remaining / 2 if self.replicas.are_several else remaining
 
     def reset_wait(self) -> None:
         """Begin with short waits again, since the server has answered something."""
-        self._wait = FIRST_WAIT_SECONDS
+        self._wait = _FIRST_WAIT_SECONDS
 
     def retry_after_error(self, error: grpc.RpcError) -> None:
-        """Wait before the next attempt if the error may be temporary.
-
-        Raises
-        ------
-        CallError: it is not, or no time is left.
-        """
-        code = error.code()
+        """Wait before the next attempt if the error may be temporary."""
+        code, details = error.code(), error.details() or ""
         is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        can_turn = self._replicas.are_several
-        if is_late and not (can_turn and self._deadline.remaining() >= _LAST_TURN_SECONDS):
+        can_fail_over = self.replicas.are_several
+        if is_late and not (can_fail_over and self._deadline.remaining() >= _LAST_TURN_SECONDS):
             raise self._expired() from error
         self._check_wanted()
-        if (not is_late and code not in _TRANSIENT) or _TOO_LARGE in (error.details() or ""):
+        if (not is_late and code not in _TRANSIENT) or _TOO_LARGE in details:
             error_class = InvalidRequest if code in _REFUSALS else ServerFault
             prefix = "" if error_class is InvalidRequest else f"{code.name}: "
-            raise error_class(*self._names_for_errors, f"{prefix}{error.details()}") from error
+            raise error_class(*self._names_for_errors, f"{prefix}{details}") from error
+        if code is grpc.StatusCode.CANCELLED:
+            details = _CANCELLED_BY_SERVER
         # The hint is this server's; the next attempt may ask another one.
-        hint = 0.0 if can_turn else read_hint(error)
-        cancelled = code is grpc.StatusCode.CANCELLED
-        details = _CANCELLED_BY_SERVER if cancelled else error.details()
-        self.wait_to_retry(f"{code.name}: {details}", hint)
+        self.wait_to_retry(f"{code.name}: {details}", 0.0 if can_fail_over else read_hint(error))
 
     def retry_after_altered(self, reason: str) -> None:
-        """Wait before the next attempt after a reply that was altered on its way.
-
-        Raises
-        ------
-        BadReply: too many replies were altered.
-        """
+        """Wait before the next attempt after a reply that was altered on its way."""
         self._altered += 1
         if self._altered > _ALTERED_REPLIES:
             raise self.bad_reply(f"altered on the way {self._altered} times, the last: {reason}")
         self.wait_to_retry(f"altered on the way: {reason}")
 
     def wait_to_retry(self, reason: str, hint: float = 0.0) -> None:
-        """Wait before the next attempt, and switch to another server if there is one.
-
-        Parameters
-        ----------
-        reason: why the last attempt failed, for events and errors.
-        hint: seconds that the server asks to wait at least; the deadline may shorten them.
-
-        Raises
-        ------
-        ServerUnavailable, DeadlineExceeded: no time is left.
-        ServerFault: the operation is no longer wanted.
-        """
+        """Wait before the next attempt, and switch to another server if there is one."""
         self._failures += 1
         self._last = reason
         server, address, operation, _ = self._names_for_errors
         fields = {"server": server, "address": address, "operation": operation}
-        if self._replicas.are_several:
+        if self.replicas.are_several:
             events.note("failover", f"another server of part {server}: {reason}", **fields)
-            self._replicas.leave(self.connection)
-            self.connection = self._replicas.current
+            self.replicas.fail_over(self.connection)
+            self.connection = self.replicas.current
         else:
             events.note("retry", f"feature server {server} is asked again: {reason}", **fields)
         remaining = self._deadline.remaining()
@@ -204,10 +149,10 @@ class Patience:
         # The jitter need not be unpredictable.
         self._stop.wait(min(hint + random.uniform(0.0, self._wait), remaining / 2))  # noqa: S311
         self._check_wanted()
-        self._wait = min(2.0 * self._wait, LONGEST_WAIT_SECONDS)
+        self._wait = min(2.0 * self._wait, _LONGEST_WAIT_SECONDS)
 
     def bad_reply(self, detail: str) -> BadReply:
-        """Make the error for a reply that does not fit the question."""
+        """Make the error for a reply that does not fit what was asked."""
         return BadReply(*self._names_for_errors, detail)
 
     def _check_wanted(self) -> None:

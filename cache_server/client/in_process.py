@@ -1,0 +1,65 @@
+"""Feature servers in the client's own process: the same messages without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cache_server.client.connection import Connection, Replicas
+from cache_server.client.feature_client import FeatureClient
+from cache_server.service.flow import FlowControl, Reply
+from cache_server.service.servicer import FeatureServicer
+from cache_server.store.row_source import NO_SOURCES, SourceRequest
+from cache_server.store.shard import Shard
+
+_UNLIMITED = 1 << 62
+
+
+def open_servicers(
+    folders: Sequence[Path], sources: Mapping[str, SourceRequest] = NO_SOURCES
+) -> list[FeatureServicer]:
+    """Open a servicer for the folder of every server, in order; parameters as of Shard.open."""
+    flow = FlowControl(_UNLIMITED, _UNLIMITED, _UNLIMITED, 0)
+    return [FeatureServicer(Shard.open(folder, sources), flow) for folder in folders]
+
+
+class InProcessClient(FeatureClient):
+    """A client of servicers in this process. It counts the bytes that a network would carry."""
+
+    def __init__(
+        self, servicers: Sequence[FeatureServicer], addresses: Sequence[str], **options: Any
+    ) -> None:
+        super().__init__([], **options)
+        self.addresses = tuple(addresses)
+        self._servicers = servicers
+
+    def _connect(self, server: int) -> Replicas:
+        return Replicas([_Connection(self._servicers[server])])
+
+
+class _Connection(Connection):
+    """A connection that calls the methods of a servicer directly."""
+
+    def __init__(self, servicer: FeatureServicer) -> None:
+        self._servicer = servicer
+
+    def call(self, method: str, request: Any, timeout: float) -> Any:
+        reply = Reply("this process", lambda: None)
+        return _Messages(self._servicer.answers[method](request, reply))
+
+    def close(self) -> None:
+        """Do nothing: there is no channel."""
+
+
+class _Messages:
+    """A reply's messages with the interface of a gRPC call."""
+
+    def __init__(self, messages: Iterator[bytes]) -> None:
+        self._messages = messages
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._messages
+
+    def cancel(self) -> None:
+        """Do nothing: messages are made when they are read."""

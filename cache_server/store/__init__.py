@@ -1,0 +1,1 @@
+"""What one server stores: its manifest, its tables of rows, and the files of the whole graph."""
