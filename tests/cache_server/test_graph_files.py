@@ -17,7 +17,8 @@ from cache_server.errors import InvalidRequest
 from cache_server.generated import features_pb2, features_pb2_grpc
 from cache_server.store.manifest import write_manifest
 from cache_server.wire import DESCRIBE_GRAPH, READ_IDS
-from tests.cache_server.conftest import REPOSITORY, Partitioned, Start
+from tests.cache_server.conftest import Partitioned, Start
+from tests.server_processes import REPOSITORY
 
 IDS = {
     ("splits", "train"): "splits/train.npy",

@@ -17,7 +17,8 @@ from cache_server.errors import ListenError
 from cache_server.generated import features_pb2, features_pb2_grpc
 from cache_server.service.listen import bind
 from cache_server.wire import SERVICE, encode_ids
-from tests.cache_server.conftest import REPOSITORY, ends_within
+from tests.cache_server.conftest import ends_within
+from tests.server_processes import REPOSITORY
 
 
 def test_a_server_prints_one_line_and_reports_its_health(partitioned, start):
