@@ -14,7 +14,7 @@ from hopper.paired_ratio import Ratio
         (Ratio(1.8, 1.6, 2.03, 5), "hop is 1.80x (1.60 to 2.03) faster than p3"),
         (Ratio(0.5, 0.4, 0.6, 5), "hop takes 2.00x (1.67 to 2.50) as long as p3"),
         (Ratio(1.01, 1.0004, 1.02, 5), "hop is 1.01x (1.0004 to 1.02) faster than p3"),
-        (Ratio(1.8, 1.797, 1.9, 5), "hop is 1.80x (1.80 to 1.90) faster than p3"),
+        (Ratio(9.9, 9.897, 12.3, 5), "hop is 9.90x (9.90 to 12.3) faster than p3"),
         (Ratio(1.8, 0.99, 3.3, 2),
          "no difference shown in time between hop and p3 (1.80x, 0.99 to 3.30)"),
         (Ratio(1.8, None, None, 1),
