@@ -120,7 +120,7 @@ def test_arrays_of_several_types(tmp_path: Path) -> None:
         ({"edges": {("a", "b"): [[0], [0]]}}, r"expected \(source, relation, destination\)"),
         (
             {"edges": {("a", "b", "c"): [[0], [0]]}},
-            "target: expected the node type or",
+            "target: expected splits or labels",
         ),
         ({"edges": [[0], [1]], "features": [1, 2]}, r"features of node: expected shape \[n, d\]"),
         ({"edges": [[0], [5]], "features": [[1], [2]]}, r"dst of edge 0: expected an id of node"),

@@ -13,7 +13,7 @@ import torch
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import ImportOptions, import_graph, import_here
+from hopper.graph.importers import import_graph
 from hopper.graph.importers.dgl import read_dgl
 
 os.environ.setdefault("DGLBACKEND", "pytorch")
@@ -25,18 +25,11 @@ def dgl() -> Any:
     return pytest.importorskip("dgl", reason="DGL is not installed")
 
 
-def import_saved(
-    dgl: Any, graphs: Any, folder: Path, *, apart: bool = False
-) -> tuple[GraphDirectory, list[str]]:
-    """Save with DGL, import, open with all checks; in a process of its own, or in this one, which
-    has imported DGL already."""
+def import_saved(dgl: Any, graphs: Any, folder: Path) -> tuple[GraphDirectory, list[str]]:
+    """Save with DGL, import, open with all checks."""
     source = str(folder / "saved.bin")
     dgl.save_graphs(source, graphs)
-    if apart:
-        notes = import_graph("dgl", source, folder / "out")
-    else:
-        options = ImportOptions()
-        notes = import_here("dgl", source, folder / "out", options, name=None, root="dataset")
+    notes = import_graph("dgl", source, folder / "out")
     return GraphDirectory.open(folder / "out"), notes
 
 
@@ -53,7 +46,7 @@ def homogeneous(dgl: Any) -> Any:
 
 
 def test_homogeneous(dgl: Any, tmp_path: Path) -> None:
-    graph, notes = import_saved(dgl, [homogeneous(dgl)], tmp_path, apart=True)
+    graph, notes = import_saved(dgl, [homogeneous(dgl)], tmp_path)
     relation = Relation("_N", "_E", "_N")
     assert graph.topology(relation).indices.tolist() == [1, 3, 3, 0]
     assert graph.topology(relation).edge_ids.tolist() == [3, 0, 2, 1]
@@ -100,7 +93,6 @@ def test_edge_masks_make_the_relation_the_target(dgl: Any, tmp_path: Path) -> No
 def test_refused_files(dgl: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"nowhere\.bin: saved graphs: missing file"):
         read_dgl(tmp_path / "nowhere.bin")
-    # A process of its own that reads the file reports the same errors.
     (tmp_path / "junk.bin").write_bytes(b"junk" * 100)
     with pytest.raises(GraphError, match=r"junk\.bin: DGL cannot read it as saved graphs"):
         import_graph("dgl", str(tmp_path / "junk.bin"), tmp_path / "out")
@@ -111,7 +103,7 @@ def test_refused_files(dgl: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="test_mask of _N: expected a mask of 0 and 1"):
         import_saved(dgl, [graph], tmp_path)
     two_types = dgl.heterograph({("a", "to", "b"): ([0], [0])})
-    with pytest.raises(GraphError, match=r"target: expected masks or labels on one .*, given a, b"):
+    with pytest.raises(GraphError, match=r"target: expected splits or labels of .*, given a, b"):
         import_saved(dgl, [two_types], tmp_path)
 
 

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -252,47 +254,18 @@ def test_flipped_bits_end_in_one_error_line_or_in_a_graph(
         (source / name).write_bytes(file_bytes)
 
 
-def test_damaged_dgl_files_end_in_one_error_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The process that runs DGL may die of them."""
+def test_damaged_dgl_files_leave_nothing(tmp_path: Path) -> None:
+    """The library may refuse them, or die of them, and the process with it."""
     dgl = pytest.importorskip("dgl", exc_type=ImportError)
     import torch
 
     graph = dgl.graph((torch.arange(50) % 7, torch.arange(50) % 5), num_nodes=10)
     graph.ndata["feat"] = torch.ones(10, 3)
-    graph.ndata["train_mask"] = torch.arange(10) < 4
     graph.ndata["label"] = torch.arange(10) % 2
-    file = tmp_path / "saved.bin"
+    file, out = tmp_path / "saved.bin", tmp_path / "out"
     dgl.save_graphs(str(file), [graph])
-    file_bytes = file.read_bytes()
-    draw = random.Random(4)
-    # What DGL says when it is imported.
-    capsys.readouterr()
-    for number in range(2):
-        damaged = bytearray(file_bytes)
-        for _ in range(8):
-            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
-        file.write_bytes(damaged if number else file_bytes[: len(file_bytes) // 2])
-        out = tmp_path / f"out-{number}"
-        code = main(["dataset", "import", "dgl", str(file), "--out", str(out)])
-        error = capsys.readouterr().err
-        assert code in (0, 1)
-        assert error.count("\n") == code, error
-        assert not list(tmp_path.glob(".out-*"))
-
-
-def test_a_process_that_dies_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As DGL's loader makes it: a module of that name that ends its process."""
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path" / "dgl.py").write_text("import os, signal; os.kill(os.getpid(), 11)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
-    file = tmp_path / "saved.bin"
-    file.write_bytes(b"anything")
-    assert main(["dataset", "import", "dgl", str(file), "--out", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == (
-        f"error: {file}: the process that read it was ended by SIGSEGV; the file is damaged, or "
-        "memory ran out\n"
-    )
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    command = [sys.executable, "-m", "hopper.cli", "dataset", "import", "dgl", str(file)]
+    ended = subprocess.run([*command, "--out", str(out)], capture_output=True, check=False)
+    assert ended.returncode < 0 or ended.stderr.count(b"error: ") == ended.returncode == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["saved.bin"]

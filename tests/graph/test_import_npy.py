@@ -155,7 +155,7 @@ def test_damaged_arrays(folder: Path) -> None:
     edges = folder / "edges__robot__helps__person.npy"
     np.save(edges, np.array([[0.0], [0.0]]))
     check_refused(
-        folder, r"helps__person\.npy: edges of .* integers of shape \[2, edges\], given float"
+        folder, r"helps__person\.npy: edges of .* shape \[2, edges\], sources first, given float"
     )
     np.save(edges, np.array([[5], [0]]))
     check_refused(folder, r"edges of robot/helps/person: src of edge 0: .* \[0, 2\), given 5")

@@ -16,12 +16,7 @@ _ARCHIVE: Final = b"PK"
 
 
 def require_file(file: Path, what: str) -> Path:
-    """Check that a file is there and regular: reading a pipe or a device might never end.
-
-    Raises
-    ------
-    GraphError: it is missing, or not a regular file.
-    """
+    """Check that a file is there and regular: reading a pipe or a device might never end."""
     try:
         mode = file.stat().st_mode
     except FileNotFoundError:
@@ -34,12 +29,7 @@ def require_file(file: Path, what: str) -> Path:
 
 
 def find_inside(folder: Path, name: str, where: str) -> Path:
-    """Find a file that a source names, which must lie in the source's folder.
-
-    Raises
-    ------
-    GraphError: the name leads out of the folder, by ``..``, as an absolute path, or by a link.
-    """
+    """Find a file that a source names, which must lie in the source's folder."""
     try:
         file = folder / name
         leads_out = not file.resolve().is_relative_to(folder.resolve())
@@ -53,12 +43,7 @@ def find_inside(folder: Path, name: str, where: str) -> Path:
 
 
 def load_npy(file: Path, what: str, mmap_mode: Literal["r"] | None = None) -> NDArray[Any]:
-    """Read or map a .npy file.
-
-    Raises
-    ------
-    GraphError: the file is missing, or is not one array in numpy's format.
-    """
+    """Read or map a .npy file."""
     require_file(file, what)
     try:
         with file.open("rb") as stream:
@@ -79,14 +64,6 @@ def load_csr(file: Path, what: str) -> Any:
     """Read a SciPy CSR matrix from a .npz file, and check its indices.
 
     SciPy's own loader does not, and would read beyond the end of its arrays.
-
-    Returns
-    -------
-    A ``scipy.sparse.csr_matrix``.
-
-    Raises
-    ------
-    GraphError: the file is missing, holds something else, or its arrays contradict each other.
     """
     from scipy import sparse
 
