@@ -15,7 +15,7 @@ from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
 from hopper.graph.importers import GraphTables, ImportOptions, RandomSplit, write_tables
 from hopper.graph.importers.splits import draw_split
-from hopper.graph.importers.tables import ArrayFeatures, Table
+from hopper.graph.importers.tables import Table, array_features
 from hopper.graph.importers.transforms import (
     add_reverse_relations,
     find_one_way,
@@ -29,7 +29,7 @@ OWNS = Relation("person", "owns", "robot")
 
 def edges(src: list[int], dst: list[int], **columns: Any) -> Table:
     """A relation whose edges have their position as feature."""
-    features = ArrayFeatures(np.arange(len(src), dtype=np.float32)[:, None])
+    features = array_features(np.arange(len(src), dtype=np.float32)[:, None])
     return Table(len(src), np.array(src), np.array(dst), features=features, **columns)
 
 
@@ -37,7 +37,7 @@ def make_tables(knows: Table, target: str | Relation = "person") -> GraphTables:
     """Persons 1, 3, 4 and robot 1 may belong together; robot 0 is alone."""
     person = Table(
         5,
-        features=ArrayFeatures(np.arange(5, dtype=np.float32)[:, None]),
+        features=array_features(np.arange(5, dtype=np.float32)[:, None]),
         labels=(Labels("class", 5), np.arange(5)),
         times=np.arange(5) * 10,
         splits={"train": np.array([1, 2])},

@@ -21,9 +21,9 @@ from hopper.graph.importers.read_arrays import (
     read_weights,
 )
 from hopper.graph.importers.tables import (
-    ArrayFeatures,
     GraphTables,
     Table,
+    array_features,
     choose_target,
     count_nodes,
 )
@@ -60,7 +60,7 @@ def tables_from_arrays(
         array = as_array(rows, field)
         if array.ndim != 2:
             raise GraphError(f"{field}: expected shape [n, d], given {list(array.shape)}")
-        _table(tables, key).features = ArrayFeatures(array)
+        _table(tables, key).features = array_features(array)
     for key, rows in _by_key(edge_features, _EDGES).items():
         field = f"{_WHERE}: edge features of {_relation(key)}"
         _table(tables, key).features = read_features(as_array(rows, field), field)

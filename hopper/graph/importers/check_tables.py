@@ -12,7 +12,7 @@ from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import check_weights, is_labelled
 from hopper.graph.importers.problems import Problems
-from hopper.graph.importers.tables import FeatureTable, GraphTables, Table
+from hopper.graph.importers.tables import Features, GraphTables, Table
 from hopper.graph.schema import Labelled, Relation
 
 _MOST_NODES: Final = 2**48
@@ -48,7 +48,7 @@ def check_tables(tables: GraphTables) -> None:
         attempt(owner, where, _check_dtype, features, where, tables.notes)
 
 
-def iter_features(tables: GraphTables) -> Iterator[tuple[Labelled, str, FeatureTable]]:
+def iter_features(tables: GraphTables) -> Iterator[tuple[Labelled, str, Features]]:
     """Iterate over features of nodes and edges: of what they are, in words too, and the table."""
     for owner, table in tables.all.items():
         if table.features is not None:
@@ -172,7 +172,7 @@ def _check_length(owner: Labelled, table: Table, values: NDArray[Any], column: s
         )
 
 
-def _check_dtype(table: FeatureTable, where: str, notes: list[str]) -> None:
+def _check_dtype(table: Features, where: str, notes: list[str]) -> None:
     dtype = table.dtype
     if np.issubdtype(dtype, np.complexfloating) or dtype.kind not in "fiub":
         raise GraphError(f"{where}: expected numbers, given {dtype}: turn them into numbers first")

@@ -23,7 +23,7 @@ from hopper.graph.importers.encode import Measure, encode
 from hopper.graph.importers.encode_like import LikeGraph
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.splits import RandomSplit, draw_splits
-from hopper.graph.importers.tables import FeatureTable, GraphTables, Table
+from hopper.graph.importers.tables import Features, GraphTables, Table
 from hopper.graph.importers.transforms import (
     add_reverse_relations,
     align_classes,
@@ -200,10 +200,10 @@ def _encode(
     tables: GraphTables,
     owner: Labelled,
     where: str,
-    features: FeatureTable,
+    features: Features,
     options: ImportOptions,
     like: LikeGraph | None,
-) -> tuple[FeatureTable, list[FeatureColumn]]:
+) -> tuple[Features, list[FeatureColumn]]:
     """Return features as they will be stored, and their columns as they were fitted."""
     table, width = tables.all[owner], features.shape[1]
     columns = table.columns or (FeatureColumn("", numbers=width),)
@@ -293,7 +293,7 @@ def _width(
 
 
 def _check_chunks(
-    table: FeatureTable, where: str, columns: Sequence[FeatureColumn], problems: Problems
+    table: Features, where: str, columns: Sequence[FeatureColumn], problems: Problems
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Iterate over chunks as they will be stored; what is not finite is a problem."""
     dtype = np.float16 if table.dtype == np.float16 else np.float32

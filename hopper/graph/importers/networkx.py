@@ -25,7 +25,7 @@ from hopper.graph.importers.read_arrays import (
     read_weights,
 )
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables, Table
+from hopper.graph.importers.tables import Features, GraphTables, Table, array_features
 from hopper.graph.schema import Relation
 
 _NODE: Final = "node"
@@ -115,7 +115,7 @@ def _take_columns(
 
 def _take_features(
     nodes: Sequence[dict[str, Any]], where: str, notes: list[str]
-) -> ArrayFeatures | None:
+) -> Features | None:
     rows = [attributes.pop(_FEATURES, None) for attributes in nodes]
     if all(row is None for row in rows):
         return _read_numbers(nodes, f"{where}: node", notes)
@@ -129,12 +129,12 @@ def _take_features(
                 f"{where}: {_FEATURES} of node {node}: expected {width} numbers, as others have, "
                 f"given {text}"
             )
-    return ArrayFeatures(np.array(rows, np.float32))
+    return array_features(np.array(rows, np.float32))
 
 
 def _read_numbers(
     data: Sequence[Mapping[str, Any]], where: str, notes: list[str], *, wanted: bool = True
-) -> ArrayFeatures | None:
+) -> Features | None:
     """Return attributes that are numbers everywhere, a column each; a note names the others."""
     names = sorted({name for attributes in data for name in attributes})
     numeric = [
@@ -149,4 +149,4 @@ def _read_numbers(
             "everywhere)"
         )
     rows = [[attributes[name] for name in numeric] for attributes in data]
-    return ArrayFeatures(np.array(rows, np.float32)) if numeric else None
+    return array_features(np.array(rows, np.float32)) if numeric else None

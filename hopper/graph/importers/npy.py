@@ -17,7 +17,7 @@ from hopper.graph.importers.read_arrays import (
     read_weights,
 )
 from hopper.graph.importers.source_files import find_inside, load_csr, load_npy
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables, Table, read_relation
+from hopper.graph.importers.tables import GraphTables, Table, array_features, read_relation
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import safe_name
 
@@ -44,7 +44,9 @@ def read_npy(source: Path) -> GraphTables:
         table = Table(_field(entry, "count", int, place))
         tables.nodes[safe_name(name)] = table
         if entry.get("feat_file") is not None:
-            table.features = ArrayFeatures(_load_features(_find(source, entry, "feat_file", place)))
+            table.features = array_features(
+                _load_features(_find(source, entry, "feat_file", place))
+            )
         _add_columns(table, source, entry, ("time_file",), name, place)
     if len(tables.nodes) != len(node_types):
         raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")

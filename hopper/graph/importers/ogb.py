@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError, cannot_import
 from hopper.graph.importers.read_arrays import read_ends, read_labels
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables, Table, read_relation
+from hopper.graph.importers.tables import (
+    Features,
+    GraphTables,
+    Table,
+    array_features,
+    read_relation,
+)
 from hopper.graph.layout import safe_name
 from hopper.graph.schema import Labels
 
@@ -92,8 +98,8 @@ def tables_from_ogb(
     return tables
 
 
-def _features(features: Mapping[Any, Any], key: Any) -> ArrayFeatures | None:
-    return None if features.get(key) is None else ArrayFeatures(features[key])
+def _features(features: Mapping[Any, Any], key: Any) -> Features | None:
+    return None if features.get(key) is None else array_features(features[key])
 
 
 def _convert_labels(values: NDArray[Any], where: str) -> tuple[Labels, NDArray[Any]]:

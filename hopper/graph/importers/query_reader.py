@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -15,7 +14,7 @@ from hopper.graph.columns import FeatureColumn, width_of
 from hopper.graph.importers.database import Database
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.queries import Query
-from hopper.graph.importers.tables import CHUNK_BYTES
+from hopper.graph.importers.tables import CHUNK_BYTES, Features
 
 INTEGERS: Final = (
     *("TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
@@ -146,70 +145,69 @@ class QueryReader:
         return array
 
 
-@dataclass(frozen=True)
-class QueryFeatures:
-    """The columns of features of a query, which are read in chunks."""
+def read_features(
+    reader: QueryReader, columns: Sequence[FeatureColumn], sql: Sequence[str]
+) -> Features:
+    """Return the features of columns, which are read in chunks of 64 MiB; missing numbers are NaN.
 
-    reader: QueryReader
-    features: Sequence[tuple[FeatureColumn, str]]
-    """the columns, and how each is read in SQL"""
+    Columns that cannot be read are problems of the table, and 0.
 
-    @property
-    def columns(self) -> list[FeatureColumn]:
-        """The columns."""
-        return [column for column, _ in self.features]
+    Parameters
+    ----------
+    sql: how each column is read.
+    """
+    count, width = reader.count, width_of(columns)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of numbers."""
-        return self.reader.count, width_of(self.columns)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the chunks, float32."""
-        return np.dtype(np.float32)
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Iterate over chunks of 64 MiB; missing numbers are NaN.
-
-        Columns that cannot be read are problems of the table, and 0.
-        """
-        count, width = self.shape
+    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
         step = max(1, CHUNK_BYTES // (4 * width))
         start = stop = 0
         chunk = np.empty((min(step, count), width), np.float32)
-        for first, batch in self.reader.scan(*(sql for _, sql in self.features), rows=step):
+        for first, batch in reader.scan(*sql, rows=step):
             done = 0
             while done < batch.num_rows:
                 part = batch.slice(done, start + len(chunk) - stop)
-                self._fill(chunk[stop - start :][: part.num_rows], part, first + done)
+                rows = chunk[stop - start :][: part.num_rows]
+                _fill(reader, columns, part, first + done, rows)
                 done, stop = done + part.num_rows, stop + part.num_rows
                 if stop - start == len(chunk):
                     yield start, chunk
                     start = stop
                     chunk = np.empty((min(step, count - start), width), np.float32)
 
-    def _fill(self, rows: NDArray[np.float32], batch: Any, first: int) -> None:
-        """Fill rows of a chunk, [n, columns], from a batch whose first row is ``first``."""
-        start = 0
-        for number, (column, _) in enumerate(self.features):
-            part, values = rows[:, start : start + column.width], batch.column(number)
-            if column.categories:
-                part[:] = values.to_numpy()[:, None] == np.arange(column.width)
-            else:
-                numbers = self.reader.attempt(column.name, self._numbers, values, column, first)
-                with np.errstate(over="ignore"):
-                    part[:] = 0 if numbers is None else numbers
-            start += column.width
+    return Features((count, width), np.dtype(np.float32), chunks)
 
-    def _numbers(self, values: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
-        is_list = self.reader.kind(column.name) == "list"
-        expected = f"{column.numbers} numbers, as in the first row"
-        expected = expected if is_list else self.reader.expect_number(column.name)
-        if expected:
-            self.reader.refuse_nulls(values, first, column.name, expected)
-        values = values.flatten() if is_list else values
-        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, column.numbers)
+
+def _fill(
+    reader: QueryReader,
+    columns: Sequence[FeatureColumn],
+    batch: Any,
+    first: int,
+    rows: NDArray[np.float32],
+) -> None:
+    """Fill rows of features, [n, columns], from a batch whose first row is ``first``."""
+    start = 0
+    for column, values in zip(columns, batch.columns, strict=True):
+        part = rows[:, start : start + column.width]
+        start += column.width
+        if column.categories:
+            part[:] = values.to_numpy()[:, None] == np.arange(column.width)
+            continue
+        numbers = reader.attempt(column.name, _read_numbers, reader, values, column, first)
+        with np.errstate(over="ignore"):
+            part[:] = 0 if numbers is None else numbers
+
+
+def _read_numbers(
+    reader: QueryReader, values: Any, column: FeatureColumn, first: int
+) -> NDArray[Any]:
+    """Return [n, numbers] of a column of numbers or of lists of numbers."""
+    is_list = reader.kind(column.name) == "list"
+    expected = f"{column.numbers} numbers, as in the first row"
+    expected = expected if is_list else reader.expect_number(column.name)
+    if expected:
+        reader.refuse_nulls(values, first, column.name, expected)
+    values = values.flatten() if is_list else values
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, column.numbers)
 
 
 class QueryTexts(Sequence[str]):
@@ -221,15 +219,7 @@ class QueryTexts(Sequence[str]):
     def __len__(self) -> int:
         return self._reader.count
 
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]
         return str(self._reader.first(self._sql, f"WHERE rowid = {range(len(self))[row]}"))
 
     def __iter__(self) -> Iterator[str]:

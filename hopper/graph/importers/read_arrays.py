@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import first_line
-from hopper.graph.importers.tables import ArrayFeatures, Table
+from hopper.graph.importers.tables import Features, Table, array_features
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Labels
 
@@ -89,13 +89,13 @@ def read_ends(ends: NDArray[Any], where: str) -> Table:
     return Table(ends.shape[1], ends[0], ends[1])
 
 
-def read_features(rows: NDArray[Any], where: str) -> ArrayFeatures:
+def read_features(rows: NDArray[Any], where: str) -> Features:
     """Return features [n, d]; a vector becomes one column."""
     if rows.ndim == 1:
         rows = rows[:, np.newaxis]
     if rows.ndim != 2:
         raise GraphError(f"{where}: expected shape [n, d], given {list(rows.shape)}")
-    return ArrayFeatures(rows)
+    return array_features(rows)
 
 
 def read_weights(values: NDArray[Any], where: str) -> NDArray[np.float32]:

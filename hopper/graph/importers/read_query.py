@@ -22,9 +22,9 @@ from hopper.graph.importers.query_reader import (
     INTEGERS,
     NATIVE,
     NUMBERS,
-    QueryFeatures,
     QueryReader,
     QueryTexts,
+    read_features,
 )
 from hopper.graph.importers.read_arrays import join_tasks
 from hopper.graph.importers.tables import Table
@@ -78,8 +78,10 @@ def read_query(
             readers["weight"] = _read_weights
         names = [name for name in query.names if name not in special | set(readers)]
         features = _find_features(reader, names, like)
-        columns = features.columns if features is not None else ()
-        table = Table(reader.count, features=features, columns=columns)
+        table = Table(reader.count)
+        if features:
+            table.columns, sql = zip(*features, strict=True)
+            table.features = read_features(reader, table.columns, sql)
         for name in needed:
             attempt(name, _require, query, name)
         for name, read in readers.items():
@@ -310,8 +312,8 @@ def _count_unknown(reader: QueryReader, name: str, code: str) -> dict[str, int]:
 
 def _find_features(
     reader: QueryReader, names: Sequence[str], like: LikeTable | None
-) -> QueryFeatures | None:
-    """Find out what the columns of features hold; None if there are none."""
+) -> list[tuple[FeatureColumn, str]]:
+    """Find out what the columns of features hold, and how each is read in SQL."""
     known: dict[str, FeatureColumn | None] = dict.fromkeys(names)
     if like is not None:
         known = {column.name: column for column in like.columns(names, reader.query.header)}
@@ -320,7 +322,7 @@ def _find_features(
         read = reader.attempt(name, _find_feature, reader, name, column, like)
         # What is wrong with a column is a problem of the source, which is not written.
         features.append(read or (FeatureColumn(name), "0"))
-    return QueryFeatures(reader, features) if features else None
+    return features
 
 
 def _find_feature(

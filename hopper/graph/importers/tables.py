@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,72 +19,49 @@ from hopper.graph.schema import Labelled, Labels, Relation
 CHUNK_BYTES = 64 << 20
 
 
-class FeatureTable(Protocol):
-    """Features that are read from the first to the last row, in chunks of bounded size."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the chunks."""
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Iterate over all rows in pairs of a first row and the rows [n, columns] from there on."""
-
-
 @dataclass(frozen=True)
-class ArrayFeatures:
-    """Features in an array, which may be a memory map, or in a SciPy CSR matrix."""
+class Features:
+    """Features that are read from the first to the last row, in chunks of bounded size.
 
-    array: Any
+    Attributes
+    ----------
+    shape: rows and columns.
+    dtype: the dtype of the chunks.
+    chunks: iterates over all rows in pairs of a first row and the rows [n, columns] from there on.
+    """
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        rows, columns = self.array.shape
-        return int(rows), int(columns)
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    chunks: Callable[[], Iterator[tuple[int, NDArray[Any]]]]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the array."""
-        return np.dtype(self.array.dtype)
+    def filter(self, kept: NDArray[np.bool_]) -> Features:
+        """Return the features of the rows where the mask [rows] is true."""
 
-    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Iterate over slices of at most 64 MiB; those of a sparse matrix become dense."""
-        rows, columns = self.shape
-        step = max(1, CHUNK_BYTES // max(1, columns * self.dtype.itemsize))
+        def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
+            first = 0
+            for start, rows in self.chunks():
+                kept_rows = rows[kept[start : start + rows.shape[0]]]
+                yield first, kept_rows
+                first += kept_rows.shape[0]
+
+        return Features((int(np.count_nonzero(kept)), self.shape[1]), self.dtype, chunks)
+
+
+def array_features(array: Any) -> Features:
+    """Return the features of an array, which may be a memory map, or of a SciPy CSR matrix.
+
+    Chunks are slices of at most 64 MiB. Those of a sparse matrix become dense.
+    """
+    rows, columns = array.shape
+    dtype = np.dtype(array.dtype)
+
+    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
+        step = max(1, CHUNK_BYTES // max(1, columns * dtype.itemsize))
         for start in range(0, rows, step):
-            chunk = self.array[start : start + step]
+            chunk = array[start : start + step]
             yield start, chunk.toarray() if hasattr(chunk, "toarray") else np.asarray(chunk)
 
-
-@dataclass(frozen=True)
-class SelectedRows:
-    """Some rows of features, in their order."""
-
-    table: FeatureTable
-    kept: NDArray[np.bool_]
-    """[rows of the table], whether each row is kept"""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of kept rows, and of columns."""
-        return int(np.count_nonzero(self.kept)), self.table.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the chunks."""
-        return self.table.dtype
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Iterate over the kept rows of each of the table's chunks."""
-        first = 0
-        for start, rows in self.table.chunks():
-            kept_rows = rows[self.kept[start : start + rows.shape[0]]]
-            yield first, kept_rows
-            first += kept_rows.shape[0]
+    return Features((int(rows), int(columns)), dtype, chunks)
 
 
 @dataclass
@@ -95,7 +72,7 @@ class Table:
     src: Any = None
     """[count] int32 or int64, rows of the source type's table; None for nodes"""
     dst: Any = None
-    features: FeatureTable | None = None
+    features: Features | None = None
     columns: Sequence[FeatureColumn] = ()
     """the source's columns of the features, if they have names"""
     labels: tuple[Labels, NDArray[Any]] | None = None
@@ -114,7 +91,7 @@ class Table:
         return replace(
             self._take(kept),
             count=int(np.count_nonzero(kept)),
-            features=None if self.features is None else SelectedRows(self.features, kept),
+            features=self.features and self.features.filter(kept),
             splits=self.splits and {name: row[ids[kept[ids]]] for name, ids in self.splits.items()},
             names=self.names and [n for n, stays in zip(self.names, kept, strict=True) if stays],
         )
@@ -124,7 +101,7 @@ class Table:
         rows = np.concatenate((np.arange(self.count), rows))
         features = self.features
         if features is not None:
-            features = ArrayFeatures(np.concatenate([c for _, c in features.chunks()])[rows])
+            features = array_features(np.concatenate([c for _, c in features.chunks()])[rows])
         return replace(self._take(rows), count=rows.size, features=features)
 
     def _take(self, rows: NDArray[Any]) -> Table:
@@ -153,8 +130,7 @@ class GraphTables:
     @property
     def all(self) -> dict[Labelled, Table]:
         """The tables of all node types and relations."""
-        tables: dict[Labelled, Table] = dict(self.nodes)
-        return tables | dict(self.edges)
+        return dict([*self.nodes.items(), *self.edges.items()])
 
     @property
     def target_relations(self) -> list[Relation]:
