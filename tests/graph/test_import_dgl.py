@@ -45,19 +45,6 @@ def homogeneous(dgl: Any) -> Any:
     return graph
 
 
-def test_homogeneous(dgl: Any, tmp_path: Path) -> None:
-    graph, notes = import_saved(dgl, [homogeneous(dgl)], tmp_path)
-    relation = Relation("_N", "_E", "_N")
-    assert graph.topology(relation).indices.tolist() == [1, 3, 3, 0]
-    assert graph.topology(relation).edge_ids.tolist() == [3, 0, 2, 1]
-    assert graph.edge_features(relation)[:, 0].tolist() == [0, 1, 2, 3]
-    assert graph.features("_N")[3].tolist() == [6, 7]
-    assert graph.labels("_N").tolist() == [2, -1, 0, 1]
-    assert graph.split("train").tolist() == [0, 3]
-    assert graph.split("val").tolist() == [2]
-    assert notes == ["data of _N left out: year"]
-
-
 def test_heterogeneous_with_repeated_names(dgl: Any, tmp_path: Path) -> None:
     pair = (torch.tensor([0, 1]), torch.tensor([0, 0]))
     graph = dgl.heterograph(

@@ -122,7 +122,8 @@ def import_ogb(folder: Path, options: ImportOptions) -> list[str]:
 def from_arrays(folder: Path, options: ImportOptions) -> list[str]:
     columns = {"edge_features": AMOUNT, "edge_weights": WEIGHTS, "options": options}
     times: dict[Any, Any] = {("node", "edge", "node"): TIMES}
-    GraphDirectory.from_arrays(folder / "out", ENDS, X, LABELS, SPLITS, times=times, **columns)
+    splits = SPLITS | {"train": np.isin(np.arange(N), SPLITS["train"])}  # a mask
+    GraphDirectory.from_arrays(folder / "out", ENDS, X, LABELS, splits, times=times, **columns)
     return []
 
 

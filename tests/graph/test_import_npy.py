@@ -65,20 +65,6 @@ def write_meta(source: Path, **changes: Any) -> None:
     (source / "meta.json").write_text(json.dumps(meta | changes), encoding="utf-8")
 
 
-def test_everything_is_read(folder: Path, tmp_path: Path) -> None:
-    assert import_graph("npy", str(folder), tmp_path / "out") == []
-    graph = GraphDirectory.open(tmp_path / "out")
-    assert (graph.schema.name, graph.schema.source) == ("home", "by hand")
-    assert graph.topology(LIVES).indices.tolist() == [2, 0, 0]
-    assert graph.topology(LIVES).edge_ids.tolist() == [2, 0, 1]
-    assert graph.topology(Relation("robot", "helps", "person")).indices.tolist() == [1]
-    assert graph.features("person").tolist() == [[1, 3], [0, 0], [0, 2]]
-    assert graph.features("robot").dtype == np.float32
-    assert graph.labels("person").tolist() == [1, -1, 0]
-    assert graph.schema.labels["person"].classes == 4
-    assert graph.split("train").tolist() == [0, 2]
-
-
 def test_options(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One row a chunk, so that the seams between chunks are walked over.
     monkeypatch.setattr(tables, "CHUNK_BYTES", 1)
@@ -206,25 +192,6 @@ def test_real_graphs(real_data: Path, tmp_path: Path, name: str) -> None:
         assert np.array_equal(graph.split(split), np.sort(np.load(source / entry["file"])))
     target = meta["target_type"]
     assert np.array_equal(graph.labels(target), np.load(source / meta["labels"][target]))
-
-
-def test_a_real_sparse_feature_table(real_data: Path, tmp_path: Path) -> None:
-    source = real_data / "imdb_magnn"
-    import_graph("npy", str(source), tmp_path / "out")
-    expected = sparse.load_npz(source / "feat__movie.npz").toarray()
-    assert np.array_equal(GraphDirectory.open(tmp_path / "out").features("movie"), expected)
-
-
-def test_a_real_one_directional_graph(real_data: Path, tmp_path: Path) -> None:
-    options = ImportOptions(add_reverse="cross-type")
-    import_graph("npy", str(real_data / "aifb"), tmp_path / "out", options)
-    graph = GraphDirectory.open(tmp_path / "out")
-    author = Relation("Publikationen", "ontology_author", "Publikationen")
-    topology = graph.topology(author)
-    assert np.array_equal(topology.in_degrees, topology.out_degrees)
-    assert Relation("Publikationen", "rev_ontology_publication", "Personen") in (
-        graph.schema.relations
-    )
 
 
 def test_a_real_random_split(real_data: Path, tmp_path: Path) -> None:

@@ -314,6 +314,7 @@ QUOTES: list[tuple[str, list[str] | str]] = [
     ('a,5" disk\nb,"tape\n', "line 3: cannot be read as CSV: Value with unterminated quote"),
     ('a,"a tape\nb,"disk"\n', "cannot be read as CSV: Value with unterminated quote"),
     ('a,"x"y\n', "line 2: cannot be read as CSV: Value with unterminated quote"),
+    ("a,x\r\nb,y\n", "cannot be read as CSV: expected lines that all end alike"),
     ('a,x\nb,"', "line 3: cannot be read as CSV: Value with unterminated quote"),
 ]
 

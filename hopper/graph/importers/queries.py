@@ -83,6 +83,8 @@ class Query:
             place = f"{self.file}: line {line[1]}" if line else str(self.file)
             if columns := re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", text):
                 reason = f"expected {columns[1]} columns, given {columns[2]}"
+            elif "state machine reached an invalid state" in text:
+                reason = "cannot be read as CSV: expected lines that all end alike"
             else:
                 known = re.search(r"^(Value with|Invalid unicode|Maximum line).*", text, re.M)
                 reason = f"cannot be read as CSV: {known[0] if known else text.splitlines()[0]}"

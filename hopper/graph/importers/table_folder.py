@@ -20,7 +20,7 @@ from hopper.graph.schema import Relation
 from hopper.phases import Phases
 
 _KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}
-_DISK: Final = 3
+_DISK: Final = 5
 """Bytes on disk for a byte of the tables: they themselves, what is sorted, and the graph."""
 
 
