@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopper import GraphDirectory, GraphError
-from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.importers import import_graph
 from hopper.graph.importers.networkx import tables_from_networkx
 from hopper.graph.layout import names_file
 from hopper.graph.schema import Relation

@@ -33,7 +33,7 @@ from hopper.graph.importers.transforms import (
 )
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.write import GraphWriter
-from hopper.phases import Phases, Progress
+from hopper.phases import Phases
 
 _SYMMETRIZED: Final = 96
 """Bytes of memory an edge while it is symmetrised: keys in both directions, sorted, and results."""
@@ -116,19 +116,6 @@ def write_tables(
     tables.problems.raise_all()
     if database is not None:
         _require_memory(tables, options, database)
-    _apply_options(tables, options)
-    phases = Phases() if database is None else database.phases
-    with GraphWriter(out, _schema(tables)) as writer:
-        for relation, table in tables.edges.items():
-            _write_edges(tables, relation, table, writer, database)
-        _write_features(tables, writer, phases, options)
-        _write_columns(tables, writer)
-    wide = tell_wide_columns(writer.schema.columns)
-    return [*tables.notes, wide] if wide else tables.notes
-
-
-def _apply_options(tables: GraphTables, options: ImportOptions) -> None:
-    """Change edges and splits as the options say, and give labels to all nodes or edges."""
     if options.largest_component:
         keep_largest_component(tables)
     both_ways = options.symmetrize or options.add_reverse == "cross-type"
@@ -139,6 +126,13 @@ def _apply_options(tables: GraphTables, options: ImportOptions) -> None:
     if options.split is not None:
         draw_splits(tables, options.split, options.seed)
     align_classes(tables)
+    phases = Phases() if database is None else database.phases
+    with GraphWriter(out, _schema(tables)) as writer:
+        _write_edges(tables, writer, database)
+        _write_features(tables, writer, phases, options)
+        _write_columns(tables, writer)
+    wide = tell_wide_columns(writer.schema.columns)
+    return [*tables.notes, wide] if wide else tables.notes
 
 
 def _require_memory(tables: GraphTables, options: ImportOptions, database: Database) -> None:
@@ -164,20 +158,14 @@ def _require_memory(tables: GraphTables, options: ImportOptions, database: Datab
         database.require(2 * largest, "labels of several tasks")
 
 
-def _write_edges(
-    tables: GraphTables,
-    relation: Relation,
-    table: Table,
-    writer: GraphWriter,
-    database: Database | None,
-) -> None:
-    if database is None:
-        writer.topology(relation, table.src, table.dst)
-        return
-    what = f"edges of {relation}: in order"
-    degrees = 8 * tables.nodes[relation.src].count
-    with database.phases.phase(what), database.reserve(degrees, what):
-        writer.topology(relation, table.src, table.dst, database.sort_edges)
+def _write_edges(tables: GraphTables, writer: GraphWriter, database: Database | None) -> None:
+    for relation, table in tables.edges.items():
+        if database is None:
+            writer.topology(relation, table.src, table.dst)
+            continue
+        what, degrees = f"edges of {relation}: in order", 8 * tables.nodes[relation.src].count
+        with database.phases.phase(what), database.reserve(degrees, what):
+            writer.topology(relation, table.src, table.dst, database.sort_edges)
 
 
 def _write_features(
@@ -185,13 +173,18 @@ def _write_features(
 ) -> None:
     like = LikeGraph.open(options.encode_like, options.unknown_category)
     for owner, where, features in iter_features(tables):
-        into = writer.features(owner) if isinstance(owner, str) else writer.edge_features(owner)
+        out = writer.features(owner) if isinstance(owner, str) else writer.edge_features(owner)
         with phases.phase(where, features.shape[0]) as progress:
             encoded, columns = _encode(tables, owner, where, features, options, like)
             normalize = any(column.scale == "row" for column in columns)
             measure = Measure(columns, features.shape[0])
-            chunks = _check_chunks(encoded, where, columns, tables.problems)
-            _copy(chunks, into, normalize, where, measure, progress)
+            for start, rows in _check_chunks(encoded, where, columns, tables.problems):
+                if normalize:
+                    rows = _normalize_rows(rows, f"{where}: rows from {start} on")
+                measure.add(rows)
+                out[start : start + rows.shape[0]] = rows
+                release_pages(out)
+                progress.advance(rows.shape[0])
         writer.columns(owner, measure.finish())
     tables.problems.raise_all()
 
@@ -205,10 +198,9 @@ def _encode(
     like: LikeGraph | None,
 ) -> tuple[Features, list[FeatureColumn]]:
     """Return features as they will be stored, and their columns as they were fitted."""
-    table, width = tables.all[owner], features.shape[1]
-    columns = table.columns or (FeatureColumn("", numbers=width),)
-    if like is not None:
-        columns = table.columns or like.columns(owner, width)
+    table, columns = tables.all[owner], tables.all[owner].feature_columns
+    if like is not None and not table.columns:
+        columns = like.columns(owner, features.shape[1])
     elif options.row_normalize and isinstance(owner, str):
         columns = [replace(column, scale="row") for column in columns]
     rows, of = None, "all rows"
@@ -228,7 +220,7 @@ def _check_features(tables: GraphTables, options: ImportOptions) -> None:
     """Read all features, only to find out what is wrong with their values."""
     for owner, where, features in iter_features(tables):
         if not tables.problems.has_failed(owner, where):
-            columns = tables.all[owner].columns or (FeatureColumn("", numbers=features.shape[1]),)
+            columns = tables.all[owner].feature_columns
             filled, fitted, _ = encode(features, columns, "", options.missing, None)
             for _ in _check_chunks(filled, where, fitted, tables.problems):
                 pass
@@ -303,23 +295,6 @@ def _check_chunks(
             converted = rows.astype(dtype, copy=False)
         check_finite(converted, start, where, names, problems)
         yield start, converted
-
-
-def _copy(
-    chunks: Iterator[tuple[int, NDArray[Any]]],
-    out: NDArray[Any],
-    row_normalize: bool,
-    what: str,
-    measure: Measure,
-    progress: Progress,
-) -> None:
-    for start, rows in chunks:
-        if row_normalize:
-            rows = _normalize_rows(rows, f"{what}: rows from {start} on")
-        measure.add(rows)
-        out[start : start + rows.shape[0]] = rows
-        release_pages(out)
-        progress.advance(rows.shape[0])
 
 
 def _normalize_rows(rows: NDArray[Any], where: str) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.columns import ColumnRange, FeatureColumn, ScaleName, width_of
+from hopper.graph.columns import ColumnRange, FeatureColumn, ScaleName
 from hopper.graph.importers.tables import Features
 
 _PIECE: Final = 1 << 17
@@ -84,12 +84,9 @@ class Measure:
 
 def _apply(features: Features, columns: Sequence[FeatureColumn]) -> Features:
     """Return features whose numbers are filled and scaled as their columns say."""
-    width = features.shape[1]
-    fill = _vector(columns, width, [column.fill for column in columns], np.nan)
-    offset = _vector(columns, width, [column.offset for column in columns], 0.0)
-    divisor = _vector(columns, width, [column.divisor for column in columns], 1.0)
-    logs = [(float(column.scale == "log"),) * column.width for column in columns]
-    log = _vector(columns, width, logs, 0.0) > 0
+    fill, offset = _vector(columns, "fill", np.nan), _vector(columns, "offset", 0.0)
+    divisor = _vector(columns, "divisor", 1.0)
+    log = np.array([column.scale == "log" for column in columns for _ in range(column.width)])
     dtype = features.dtype if features.dtype.kind == "f" else np.dtype(np.float32)
 
     def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
@@ -147,20 +144,16 @@ def encode(
 
 
 def _fit(
-    columns: Sequence[FeatureColumn],
-    fitted: Sequence[NDArray[np.float64]],
-    change: Any,
+    columns: Sequence[FeatureColumn], fitted: Sequence[NDArray[np.float64]], change: Any
 ) -> list[FeatureColumn]:
     """Change each column of numbers with its part of what was fitted, [numbers] each."""
-    changed, taken = list[FeatureColumn](), 0
-    for column in columns:
-        if column.categories:
-            changed.append(column)
-            continue
-        parts = [tuple(values[taken : taken + column.numbers].tolist()) for values in fitted]
-        changed.append(change(column, parts))
-        taken += column.numbers
-    return changed
+    ends = np.cumsum([0 if column.categories else column.numbers for column in columns])
+    return [
+        column
+        if column.categories
+        else change(column, [tuple(v[end - column.numbers : end].tolist()) for v in fitted])
+        for column, end in zip(columns, ends.tolist(), strict=True)
+    ]
 
 
 def _measure(
@@ -183,16 +176,10 @@ def _places_of_numbers(columns: Sequence[FeatureColumn]) -> NDArray[np.int64]:
     return np.flatnonzero(is_number)
 
 
-def _vector(
-    columns: Sequence[FeatureColumn], width: int, parts: Sequence[Sequence[float]], default: float
-) -> NDArray[np.float64]:
+def _vector(columns: Sequence[FeatureColumn], field: str, default: float) -> NDArray[np.float64]:
     """Join what columns say of their numbers; [width] float64, a default where they say nothing."""
-    numbers = [
-        part or [default] * column.width for column, part in zip(columns, parts, strict=True)
-    ]
-    vector = np.array([value for part in numbers for value in part], np.float64)
-    assert vector.size == width == width_of(columns)
-    return vector
+    parts = [getattr(column, field) or [default] * column.width for column in columns]
+    return np.array([value for part in parts for value in part], np.float64)
 
 
 def _pieces(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:

@@ -91,22 +91,20 @@ def _take_columns(
     All nodes or edges must have a time, or none is taken.
     """
     labels = [attributes.pop(_LABEL, None) for attributes in data]
-    if any(label is not None for label in labels):
-        known = [label for label in labels if label is not None]
-        if all(isinstance(label, Integral) for label in known):
-            numbers = np.array([-1 if label is None else int(label) for label in labels], np.int64)
-            table.labels = read_labels(numbers, f"{where}: {_LABEL}")
-        elif all(isinstance(label, Real) for label in known):
-            values = np.array([np.nan if label is None else label for label in labels], np.float32)
-            table.labels = read_labels(values, f"{where}: {_LABEL}")
-        elif all(isinstance(label, str) for label in known):
-            table.labels, table.classes[""] = number_texts(labels)
-            notes.append(f"{where}: {_LABEL}: {describe_classes(table.classes[''])}")
-        else:
+    known = [label for label in labels if label is not None]
+    if known and all(isinstance(label, str) for label in known):
+        table.labels, table.classes[""] = number_texts(labels)
+        notes.append(f"{where}: {_LABEL}: {describe_classes(table.classes[''])}")
+    elif known:
+        if not all(isinstance(label, Real) for label in known):
             kinds = sorted({type(label).__name__ for label in known})
             raise GraphError(
                 f"{where}: {_LABEL}: expected integers, numbers or texts, given {', '.join(kinds)}"
             )
+        is_class = all(isinstance(label, Integral) for label in known)
+        dtype, missing = (np.int64, -1) if is_class else (np.float32, np.nan)
+        values = np.array([missing if label is None else label for label in labels], dtype)
+        table.labels = read_labels(values, f"{where}: {_LABEL}")
     splits = [attributes.pop(_SPLIT, None) for attributes in data]
     if data and all(isinstance(attributes.get(_TIME), Integral) for attributes in data):
         table.times = np.array([attributes.pop(_TIME) for attributes in data], np.int64)

@@ -85,6 +85,12 @@ class Table:
     names: Sequence[str] | None = None
     """the source's names of nodes, unless it numbers them"""
 
+    @property
+    def feature_columns(self) -> Sequence[FeatureColumn]:
+        """The columns of the features; those of a matrix are one without a name."""
+        width = self.features.shape[1] if self.features is not None else 0
+        return self.columns or (FeatureColumn("", numbers=width),)
+
     def filter(self, kept: NDArray[np.bool_]) -> Table:
         """Return the table of the rows where the mask [count] is true."""
         row = np.cumsum(kept) - 1
