@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,14 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(RequestError, match=r"pip install dgl==1\.1\.3"):
         read_dgl(tmp_path / "saved.bin")
+
+
+def test_damaged_files_leave_nothing(dgl: Any, tmp_path: Path) -> None:
+    """The library may refuse them, or die of them, and the process with it."""
+    file, out = tmp_path / "saved.bin", tmp_path / "out"
+    dgl.save_graphs(str(file), [homogeneous(dgl)])
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    command = [sys.executable, "-m", "hopper.cli", "dataset", "import", "dgl", str(file)]
+    ended = subprocess.run([*command, "--out", str(out)], capture_output=True, check=False)
+    assert ended.returncode < 0 or ended.stderr.count(b"error: ") == ended.returncode == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["saved.bin"]
