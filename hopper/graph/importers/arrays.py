@@ -127,7 +127,9 @@ def _add_labels(table: Table, values: ArrayLike | Mapping[str, ArrayLike], where
 def _read_labels(values: ArrayLike, where: str) -> tuple[tuple[Labels, NDArray[Any]], list[str]]:
     """Read labels; return them, and the names of classes that are given as texts."""
     texts = as_texts(values)
-    return number_texts(texts) if texts else (read_labels(as_array(values, where), where), [])
+    if texts is not None:
+        return number_texts(texts)
+    return read_labels(as_array(values, where), where), []
 
 
 def _read_split(ids: ArrayLike, roots: int, where: str) -> NDArray[Any]:

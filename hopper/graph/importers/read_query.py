@@ -15,7 +15,7 @@ from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.importers.database import Database
 from hopper.graph.importers.encode_like import LikeTable
-from hopper.graph.importers.label_columns import find_label_columns, kind_of
+from hopper.graph.importers.label_columns import find_label_columns
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.queries import Query, quote_text
 from hopper.graph.importers.query_reader import (
@@ -72,7 +72,12 @@ def read_query(
         reader = QueryReader(query, database, problems)
         attempt = reader.attempt
         labels = find_label_columns(query.names, query.header)
-        special = {*needed, "time", "split", *(c for columns in labels.values() for c in columns)}
+        special = {
+            *needed,
+            "time",
+            "split",
+            *(c for _, columns in labels.values() for c in columns),
+        }
         readers: dict[str, Any] = {"time": _read_times, "split": _read_splits}
         if isinstance(owner, Relation):
             readers["weight"] = _read_weights
@@ -216,12 +221,12 @@ def _read_splits(reader: QueryReader) -> dict[str, NDArray[np.int64]]:
 
 
 def _read_labels(
-    reader: QueryReader, columns: Mapping[str, Sequence[str]], like: LikeTable | None
+    reader: QueryReader, columns: Mapping[str, tuple[str, list[str]]], like: LikeTable | None
 ) -> tuple[_Read | None, dict[str, list[str]]]:
     """Read the labels of all tasks; return them, and names of classes by task."""
     by_task, names = dict[str, _Read](), dict[str, list[str]]()
-    for task, of_task in columns.items():
-        read = reader.attempt(of_task[0], _read_task, reader, task, of_task, like)
+    for task, (kind, of_task) in columns.items():
+        read = reader.attempt(of_task[0], _read_task, reader, task, kind, of_task, like)
         if read is not None:
             by_task[task], classes = read
             names |= {task: classes} if classes else {}
@@ -231,10 +236,10 @@ def _read_labels(
 
 
 def _read_task(
-    reader: QueryReader, task: str, columns: Sequence[str], like: LikeTable | None
+    reader: QueryReader, task: str, kind: str, columns: Sequence[str], like: LikeTable | None
 ) -> tuple[_Read, list[str]]:
     """Read the labels of a task; return them, and the names of its classes."""
-    name, names, kind = columns[0], list[str](), kind_of(columns[0])
+    name, names = columns[0], list[str]()
     known = like.names.get(task) if like is not None else None
     if kind == "value":
         values = reader.read(
