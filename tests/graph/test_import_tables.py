@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,28 @@ def test_refused_folders(tmp_path: Path) -> None:
     (tmp_path / "tables/nodes.parquet").write_bytes(b"PAR1junkPAR1")
     with pytest.raises(GraphError, match=r"nodes\.parquet: not readable as Parquet"):
         import_graph("parquet", folder, tmp_path / "out")
+
+
+def test_flipped_bits_of_parquet_end_in_one_error_or_in_a_graph(tmp_path: Path) -> None:
+    """The file is read in this process, which must survive, and again when it is encoded."""
+    draw, ids = np.random.default_rng(3), [f"n{number}" for number in range(400)]
+    numbers = np.arange(800.0).reshape(400, 2)
+    tables = {"nodes": {"id": ids, "label": ["a", "b"] * 200, "v": list(numbers)}}
+    folder = write_parquet(tmp_path / "tables", tables | {"edges": {"src": ids, "dst": ids[::-1]}})
+    for number in range(60):
+        file = tmp_path / "tables" / ("nodes.parquet" if number % 2 else "edges.parquet")
+        content = file.read_bytes()
+        damaged = np.frombuffer(content, np.uint8).copy()
+        damaged[draw.integers(0, damaged.size, (1, 3, 20)[number % 3])] ^= np.uint8(
+            1 << draw.integers(8)
+        )
+        file.write_bytes(damaged.tobytes())
+        out = tmp_path / f"graph-{number}"
+        with suppress(GraphError, RequestError):
+            import_graph("parquet", folder, out)
+            GraphDirectory.open(out)
+        file.write_bytes(content)
+    assert not list(tmp_path.glob(".graph*"))
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ class Watcher:
     tell: Callable[[str], None] = lambda text: None
 
 
+class DatabaseError(GraphError):
+    """The database could not run a query, for example because a file is damaged."""
+
+
 class Database:
     """Runs queries, and makes arrays of what they return."""
 
@@ -156,14 +160,19 @@ class Database:
     @contextmanager
     def explain_errors(self, what: str) -> Iterator[None]:
         """Raise the database's errors as errors of Hopper that say what failed."""
+        import pyarrow
+
         try:
             yield
-        except self._errors as error:
+        except (self._errors, pyarrow.ArrowException, OSError) as error:
+            # What pyarrow raises has no number of the system.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             if "Out of Memory" in str(error):
                 raise RequestError(
                     f"{what}: --memory-limit: too little to join and sort: {first_line(error)}"
                 ) from error
-            raise GraphError(f"{what}: {first_line(error)}") from error
+            raise DatabaseError(f"{what}: {first_line(error)}") from error
 
 
 def default_limit() -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from hopper.errors import GraphError
-from hopper.graph.importers.database import Database
+from hopper.graph.importers.database import Database, DatabaseError
 from hopper.graph.importers.problems import Problems
 from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.tables import read_relation
@@ -73,7 +73,7 @@ class Query:
         try:
             with database.explain_errors(str(self.file)):
                 yield
-        except GraphError as error:
+        except DatabaseError as error:
             text = str(error.__cause__ or error)
             if self.typed:
                 raise GraphError(

@@ -94,7 +94,8 @@ class QueryReader:
 
     def first(self, columns: str, rest: str = "") -> Any:
         """Return the first value of the first row of a query; None if it has no rows."""
-        rows = self.database.fetch(self.select(columns, rest))
+        with self.query.explain_errors(self.database):
+            rows = self.database.fetch(self.select(columns, rest))
         return rows[0][0] if rows else None
 
     def scan(

@@ -68,7 +68,7 @@ def read_query(
     """
     owner, ids = query.owner, None
     needed = ("src", "dst") if isinstance(owner, Relation) else ("id",)
-    with database.phases.phase(query.file.name):
+    with database.phases.phase(query.file.name), query.explain_errors(database):
         reader = QueryReader(query, database, problems)
         attempt = reader.attempt
         labels = find_label_columns(query.names, query.header)
