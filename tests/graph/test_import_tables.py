@@ -21,6 +21,7 @@ from hopper.graph.build_topology import build_topology
 from hopper.graph.importers import ImportOptions, convert, import_graph, query_reader, table_folder
 from hopper.graph.importers.database import Database, open_database
 from hopper.graph.importers.queries import read_header
+from hopper.graph.importers.table_folder import read_folder
 from hopper.graph.layout import TOPOLOGY_ARRAYS, names_file
 
 EDGES = Relation("node", "edge", "node")
@@ -443,6 +444,20 @@ def test_too_much_memory_or_disk_is_refused_before_the_work(
             pass
         with pytest.raises(RequestError, match=r"edges: needs about 2\.\d+ GiB of memory, of whic"):
             database.reserve(2 << 30, "edges").__enter__()
+
+
+def test_a_column_of_a_parquet_file_may_be_larger_than_the_databases_memory(tmp_path: Path) -> None:
+    rows = np.random.default_rng(4).random((100_000, 400), np.float32)
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), 400)
+    tables = {"nodes": {"id": np.arange(100_000), "x": lists}, "edges": {"src": [0], "dst": [1]}}
+    folder = write_parquet(tmp_path / "tables", tables)
+    with open_database(tmp_path / "graph") as database:
+        database.memory = 170 << 20
+        with database.reserve(0, "nothing"):
+            features = read_folder(Path(folder), "parquet", database).nodes["node"].features
+            assert features is not None
+            for first, chunk in features.chunks():
+                np.testing.assert_array_equal(chunk, rows[first : first + len(chunk)])
 
 
 def test_the_command_prints_what_it_needs_and_its_progress(

@@ -74,10 +74,12 @@ class Database:
             )
             self._bound_memory(memory)
             # Numbers of rows are their order in the source.
-            self.fetch("SET preserve_insertion_order = true")
+            self.fetch("SET GLOBAL preserve_insertion_order = true")
             self.fetch("SET GLOBAL TimeZone = 'UTC'")
+            # Otherwise it would hold a column of a whole group of rows.
+            self.fetch("SET GLOBAL disable_parquet_prefetching = true")
             # Compression takes longer than reading a table.
-            self.fetch("SET force_compression = 'uncompressed'")
+            self.fetch("SET GLOBAL force_compression = 'uncompressed'")
 
     def close(self) -> None:
         """Close the database's files."""
