@@ -20,8 +20,8 @@ from hopper.engines.unused import describe_unused
 from hopper.errors import ConfigError, GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.describe import describe
-from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.graph.importers.table_folder import read_folder
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.layout import label_names_file
 from hopper.graph.schema import Labels
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -135,20 +135,21 @@ def test_imported_tables_have_tasks(tmp_path: Path) -> None:
         "a,1,maths,2.5,0,1\nb,2,,,1,1\nc,3,art,1,0,0\n"
     )
     (folder / "edges.csv").write_text("src,dst\na,b\nb,c\n")
-    tables = read_folder(folder, "csv")
-    labels, values = tables.labels["node"]
-    assert dict(labels.tasks) == {
+    import_graph("csv", str(folder), tmp_path / "imported")
+    imported = GraphDirectory.open(tmp_path / "imported")
+    assert dict(imported.schema.labels["node"].tasks) == {
         "topic": Labels("class", 2),
         "cited": Labels("float", 1),
         "tags": Labels("multi_hot", 2),
     }
     expected = [[1, 2.5, 0, 1], [-1, np.nan, 1, 1], [0, 1, 0, 0]]
-    assert np.array_equal(values, np.array(expected, np.float32), equal_nan=True)
-    assert tables.task_names == {"node": {"topic": ["art", "maths"]}}
-    assert [column.name for column in tables.columns["node"]] == ["age"]
+    np.testing.assert_array_equal(imported.labels("node"), np.array(expected, np.float32))
+    names = label_names_file(imported.path, "node", "topic")
+    assert names.read_text().split() == ["art", "maths"]
+    assert [column.name for column in imported.schema.node_types["node"].columns] == ["age"]
     (folder / "nodes.csv").write_text("id,label,label.topic\na,1,2\n")
     with pytest.raises(GraphError, match=r"expected labels of tasks .* or of none"):
-        read_folder(folder, "csv")
+        import_graph("csv", str(folder), tmp_path / "refused")
 
 
 def test_wrong_requests_are_refused(graph: GraphDirectory, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopper import GraphDirectory, GraphError
-from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.importers import import_graph
 from hopper.graph.importers.networkx import tables_from_networkx
 from hopper.graph.layout import names_file
 from hopper.graph.schema import Relation
@@ -75,31 +75,6 @@ def test_graphml(tmp_path: Path) -> None:
         import_graph("graphml", str(tmp_path / "junk.graphml"), tmp_path / "junk")
 
 
-def test_arrays_of_one_type(tmp_path: Path) -> None:
-    edges = np.array([[0, 1, 2, 2], [1, 2, 0, 3]])
-    mask = np.array([True, False, True, False, False])
-    graph = GraphDirectory.from_arrays(
-        tmp_path / "graph",
-        edges,
-        np.ones((5, 3)),
-        [0, 1, 0, 1, -1],
-        {"train": mask, "test": [3, 1]},
-        edge_features=np.arange(4.0),
-    )
-    assert graph.schema.node_types["node"].count == 5
-    np.testing.assert_array_equal(graph.split("train"), [0, 2])
-    np.testing.assert_array_equal(graph.split("test"), [1, 3])
-    np.testing.assert_array_equal(graph.edge_features(EDGES)[:, 0], np.arange(4.0))
-    with pytest.warns(UserWarning, match="split drawn"):
-        with_drawn_split = GraphDirectory.from_arrays(
-            tmp_path / "drawn",
-            edges,
-            labels=[0, 1, 0, 1],
-            options=ImportOptions(split=RandomSplit.parse("random:0.5:0.25")),
-        )
-    assert sum(with_drawn_split.schema.splits.values()) == 4
-
-
 def test_arrays_of_several_types(tmp_path: Path) -> None:
     graph = GraphDirectory.from_arrays(
         tmp_path / "graph",
@@ -120,7 +95,7 @@ def test_arrays_of_several_types(tmp_path: Path) -> None:
         ({"edges": {("a", "b"): [[0], [0]]}}, r"expected \(source, relation, destination\)"),
         (
             {"edges": {("a", "b", "c"): [[0], [0]]}},
-            "target: expected the node type or",
+            "target: expected splits or labels",
         ),
         ({"edges": [[0], [1]], "features": [1, 2]}, r"features of node: expected shape \[n, d\]"),
         ({"edges": [[0], [5]], "features": [[1], [2]]}, r"dst of edge 0: expected an id of node"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import ImportOptions, import_graph, import_here
+from hopper.graph.importers import import_graph
 from hopper.graph.importers.dgl import read_dgl
 
 os.environ.setdefault("DGLBACKEND", "pytorch")
@@ -25,18 +26,11 @@ def dgl() -> Any:
     return pytest.importorskip("dgl", reason="DGL is not installed")
 
 
-def import_saved(
-    dgl: Any, graphs: Any, folder: Path, *, apart: bool = False
-) -> tuple[GraphDirectory, list[str]]:
-    """Save with DGL, import, open with all checks; in a process of its own, or in this one, which
-    has imported DGL already."""
+def import_saved(dgl: Any, graphs: Any, folder: Path) -> tuple[GraphDirectory, list[str]]:
+    """Save with DGL, import, open with all checks."""
     source = str(folder / "saved.bin")
     dgl.save_graphs(source, graphs)
-    if apart:
-        notes = import_graph("dgl", source, folder / "out")
-    else:
-        options = ImportOptions()
-        notes = import_here("dgl", source, folder / "out", options, name=None, root="dataset")
+    notes = import_graph("dgl", source, folder / "out")
     return GraphDirectory.open(folder / "out"), notes
 
 
@@ -50,19 +44,6 @@ def homogeneous(dgl: Any) -> Any:
     graph.ndata["year"] = torch.zeros(4)
     graph.edata["feat"] = torch.tensor([0.0, 1.0, 2.0, 3.0])
     return graph
-
-
-def test_homogeneous(dgl: Any, tmp_path: Path) -> None:
-    graph, notes = import_saved(dgl, [homogeneous(dgl)], tmp_path, apart=True)
-    relation = Relation("_N", "_E", "_N")
-    assert graph.topology(relation).indices.tolist() == [1, 3, 3, 0]
-    assert graph.topology(relation).edge_ids.tolist() == [3, 0, 2, 1]
-    assert graph.edge_features(relation)[:, 0].tolist() == [0, 1, 2, 3]
-    assert graph.features("_N")[3].tolist() == [6, 7]
-    assert graph.labels("_N").tolist() == [2, -1, 0, 1]
-    assert graph.split("train").tolist() == [0, 3]
-    assert graph.split("val").tolist() == [2]
-    assert notes == ["data of _N left out: year"]
 
 
 def test_heterogeneous_with_repeated_names(dgl: Any, tmp_path: Path) -> None:
@@ -100,7 +81,6 @@ def test_edge_masks_make_the_relation_the_target(dgl: Any, tmp_path: Path) -> No
 def test_refused_files(dgl: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"nowhere\.bin: saved graphs: missing file"):
         read_dgl(tmp_path / "nowhere.bin")
-    # A process of its own that reads the file reports the same errors.
     (tmp_path / "junk.bin").write_bytes(b"junk" * 100)
     with pytest.raises(GraphError, match=r"junk\.bin: DGL cannot read it as saved graphs"):
         import_graph("dgl", str(tmp_path / "junk.bin"), tmp_path / "out")
@@ -111,7 +91,7 @@ def test_refused_files(dgl: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="test_mask of _N: expected a mask of 0 and 1"):
         import_saved(dgl, [graph], tmp_path)
     two_types = dgl.heterograph({("a", "to", "b"): ([0], [0])})
-    with pytest.raises(GraphError, match=r"target: expected masks or labels on one .*, given a, b"):
+    with pytest.raises(GraphError, match=r"target: expected splits or labels of .*, given a, b"):
         import_saved(dgl, [two_types], tmp_path)
 
 
@@ -129,3 +109,14 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(RequestError, match=r"pip install dgl==1\.1\.3"):
         read_dgl(tmp_path / "saved.bin")
+
+
+def test_damaged_files_leave_nothing(dgl: Any, tmp_path: Path) -> None:
+    """The library may refuse them, or die of them, and the process with it."""
+    file, out = tmp_path / "saved.bin", tmp_path / "out"
+    dgl.save_graphs(str(file), [homogeneous(dgl)])
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    command = [sys.executable, "-m", "hopper.cli", "dataset", "import", "dgl", str(file)]
+    ended = subprocess.run([*command, "--out", str(out)], capture_output=True, check=False)
+    assert ended.returncode < 0 or ended.stderr.count(b"error: ") == ended.returncode == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["saved.bin"]

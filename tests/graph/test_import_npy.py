@@ -1,8 +1,14 @@
-"""The npy importer on hand-made folders and on the real graphs."""
+"""Folders of NumPy arrays: options, real graphs, and damaged or malicious files, which are refused
+in one line and leave nothing."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,166 +16,290 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from hopper.errors import GraphError, RequestError
+from hopper.cli import main
+from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Relation
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph, tables
 
-LIVES = Relation("person", "onto_lives", "person")
+META: dict[str, Any] = {
+    "name": "small",
+    "source": "made up",
+    "node_types": {
+        "paper": {"count": 6, "feat_file": "feat__paper.npy"},
+        "author": {"count": 4, "feat_file": "feat__author.npz"},
+    },
+    "edge_types": [
+        {"src": "author", "rel": "is by#", "dst": "paper", "file": "edges.npy", "count": 7}
+    ],
+    "target_type": "paper",
+    "num_classes": 3,
+    "labels": {"paper": "label.npy"},
+    "splits": {"train": {"file": "train.npy"}, "val": {"file": "val.npy"}},
+}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Three people (sparse features) and two robots (dense ones); a name that is not path-safe."""
-    source = tmp_path / "source"
-    source.mkdir()
-    np.save(source / "edges__person__lives__person.npy", np.array([[0, 0, 2], [1, 1, 0]], np.int32))
-    np.save(source / "edges__robot__helps__person.npy", np.array([[1], [2]], np.int16))
-    rows = sparse.csr_matrix(np.array([[1, 3], [0, 0], [0, 2]], np.float32))
-    sparse.save_npz(source / "feat__person.npz", rows)
-    np.save(source / "feat__robot.npy", np.array([[1.0], [2.0]]))
-    np.save(source / "label__person.npy", np.array([1, -1, 0]))
-    np.save(source / "split__train.npy", np.array([2, 0]))
-    write_meta(source)
-    return source
+def source(tmp_path: Path) -> Path:
+    """A folder that can be imported."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "meta.json").write_text(json.dumps(META))
+    generator = np.random.default_rng(2)
+    np.save(folder / "feat__paper.npy", generator.standard_normal((6, 5), dtype=np.float32))
+    dense = generator.integers(0, 2, (4, 9)).astype(np.float32)
+    sparse.save_npz(folder / "feat__author.npz", sparse.csr_matrix(dense))
+    np.save(folder / "edges.npy", np.array([[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 3, 4, 5, 0]]))
+    np.save(folder / "label.npy", np.array([0, 1, 2, 0, 1, 2]))
+    np.save(folder / "train.npy", np.array([0, 1, 2]))
+    np.save(folder / "val.npy", np.array([3, 4]))
+    return folder
 
 
-def write_meta(source: Path, **changes: Any) -> None:
-    """Write meta.json with some fields replaced."""
-    meta = {
-        "name": "home",
-        "source": "by hand",
-        "node_types": {
-            "person": {"count": 3, "feat_file": "feat__person.npz"},
-            "robot": {"count": 2, "feat_file": "feat__robot.npy"},
-        },
-        "edge_types": [
-            {
-                "src": "person",
-                "rel": "onto#lives",
-                "dst": "person",
-                "file": "edges__person__lives__person.npy",
-                "count": 3,
-            },
-            {
-                "src": "robot",
-                "rel": "helps",
-                "dst": "person",
-                "file": "edges__robot__helps__person.npy",
-            },
-        ],
-        "target_type": "person",
-        "num_classes": 4,
-        "labels": {"person": "label__person.npy"},
-        "splits": {"train": {"file": "split__train.npy"}},
-    }
-    (source / "meta.json").write_text(json.dumps(meta | changes), encoding="utf-8")
+@pytest.fixture
+def refuse(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """Return a function that imports the folder, and returns the line that refuses it."""
+
+    def import_and_refuse() -> str:
+        files_before = sorted(tmp_path.iterdir())
+        assert main(["dataset", "import", "npy", str(source), "--out", str(tmp_path / "out")]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1, error
+        assert sorted(tmp_path.iterdir()) == files_before
+        return error
+
+    return import_and_refuse
 
 
-def test_everything_is_read(folder: Path, tmp_path: Path) -> None:
-    assert import_graph("npy", str(folder), tmp_path / "out") == []
-    graph = GraphDirectory.open(tmp_path / "out")
-    assert (graph.schema.name, graph.schema.source) == ("home", "by hand")
-    assert graph.topology(LIVES).indices.tolist() == [2, 0, 0]
-    assert graph.topology(LIVES).edge_ids.tolist() == [2, 0, 1]
-    assert graph.topology(Relation("robot", "helps", "person")).indices.tolist() == [1]
-    assert graph.features("person").tolist() == [[1, 3], [0, 0], [0, 2]]
-    assert graph.features("robot").dtype == np.float32
-    assert graph.labels("person").tolist() == [1, -1, 0]
-    assert graph.schema.labels["person"].classes == 4
-    assert graph.split("train").tolist() == [0, 2]
+def paths_of_values(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path to every value of a JSON document."""
+    children: list[Any] = []
+    if isinstance(value, dict):
+        children = list(value.items())
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    return [
+        path,
+        *(
+            inner_path
+            for key, child in children
+            for inner_path in paths_of_values(child, (*path, key))
+        ),
+    ]
 
 
-def test_options(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, 10**30, [[[]]], "\0", "../../etc"]
+
+
+def test_wrong_values_anywhere_in_meta_are_refused_or_change_nothing(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At each place of the document stands one half of the bad values, at the next the other."""
+    for number, path in enumerate(paths_of_values(META)[1:]):
+        for bad_value in WRONG[number % 2 :: 2]:
+            meta = json.loads(json.dumps(META))
+            holder = meta
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = bad_value
+            (source / "meta.json").write_text(json.dumps(meta))
+            out = tmp_path / f"out-{number}"
+            code = main(["dataset", "import", "npy", str(source), "--out", str(out)])
+            error = capsys.readouterr().err
+            assert code in (0, 1)
+            assert "Traceback" not in error
+            if code:
+                assert error.startswith("error: "), (path, bad_value)
+                assert error.count("\n") == 1, (path, bad_value, error)
+                assert not out.exists()
+            else:
+                GraphDirectory.open(out)
+                shutil.rmtree(out)
+
+
+EDGE = META["edge_types"][0]
+BAD_META: list[tuple[dict[str, Any] | bytes, str]] = [
+    (b"[" * 100_000, "nested too deeply"),
+    (b'{"name": 1, "name": 2}', "'name' is given twice"),
+    (b"\xff", "not valid JSON"),
+    (b"", "not valid JSON"),
+    (b"[]", "meta.json: expected a JSON object, found list"),
+    ({"target_type": None}, "meta.json: target_type: expected str, given None"),
+    ({"target_type": "pet"}, "target: expected one of the node types"),
+    ({"node_types": {"paper": {}}}, "node_types.paper: count: missing field"),
+    (
+        {"node_types": {"a b": {"count": 1}, "a#b": {"count": 1}}},
+        "node_types: names are not distinct as parts of paths",
+    ),
+    ({"edge_types": [{"src": "paper"}]}, "edge_types[0]: rel: missing field"),
+    ({"edge_types": [EDGE, EDGE | {"rel": "is by/"}]}, "given author/is_by_/paper twice"),
+    ({"edge_types": [EDGE | {"count": 9}]}, "expected 9 edges, as meta.json says, given 7"),
+    ({"splits": {"train": {"file": "none.npy"}}}, "none.npy: split train: missing file"),
+]
+
+
+@pytest.mark.parametrize(("content", "text"), BAD_META)
+def test_damaged_meta_is_refused(
+    source: Path, refuse: Callable[[], str], content: dict[str, Any] | bytes, text: str
+) -> None:
+    is_bytes = isinstance(content, bytes)
+    data = content if is_bytes else json.dumps(META | dict(content)).encode()
+    (source / "meta.json").write_bytes(data)
+    assert text in refuse()
+    (source / "meta.json").unlink()
+    assert "meta.json: missing file" in refuse()
+
+
+def test_files_outside_the_folder_are_refused(
+    source: Path, refuse: Callable[[], str], tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret.npy"
+    np.save(secret, np.ones((6, 5), np.float32))
+    (source / "link.npy").symlink_to(secret)
+    for name in ("../secret.npy", str(secret), "link.npy"):
+        meta = json.loads(json.dumps(META))
+        meta["node_types"]["paper"]["feat_file"] = name
+        (source / "meta.json").write_text(json.dumps(meta))
+        assert "node_types.paper.feat_file: expected a file inside" in refuse()
+
+
+def test_a_pipe_is_not_waited_for(source: Path, refuse: Callable[[], str]) -> None:
+    for name in ("meta.json", "edges.npy", "feat__author.npz", "train.npy"):
+        content = (source / name).read_bytes()
+        (source / name).unlink()
+        os.mkfifo(source / name)
+        assert "expected a file" in refuse()
+        (source / name).unlink()
+        (source / name).write_bytes(content)
+
+
+ARRAYS: dict[str, tuple[str, Any, str]] = {
+    "split out of range": ("train.npy", np.array([0, 10**12]), "split train: expected ids"),
+    "split below zero": ("train.npy", np.array([-1, 0]), "split train: expected ids"),
+    "split of floats": ("train.npy", np.array([0.0, 1.0]), "split train: expected integers"),
+    "split twice": ("train.npy", np.array([1, 1]), "split train"),
+    "split of no dimension": ("train.npy", np.array(3), "split train: expected integers of shape"),
+    "edge out of range": (
+        "edges.npy",
+        np.array([[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6]]),
+        "edges of author/is_by_/paper: dst of edge 6: expected an id of paper in [0, 6), given 6",
+    ),
+    "edge below zero": ("edges.npy", np.full((2, 7), -1), "src of edge 0: expected an id"),
+    "label beyond classes": ("label.npy", np.array([0, 1, 9, 0, 1, 2]), "labels of paper"),
+    "labels of dates": ("label.npy", np.zeros(6, "M8[s]"), "expected integer or float labels"),
+    "features of NaN": ("feat__paper.npy", np.full((6, 5), np.nan), "row 0, column 0: expected a"),
+    "infinite features": ("feat__paper.npy", np.full((6, 5), np.inf), "given inf (one of 30)"),
+    "features beyond float32": ("feat__paper.npy", np.full((6, 5), 1e300), "given inf"),
+    "complex features": ("feat__paper.npy", np.ones((6, 5), complex), "given complex128"),
+    "dates as features": ("feat__paper.npy", np.zeros((6, 5), "M8[D]"), "given datetime64[D]"),
+    "text as features": ("feat__paper.npy", np.full((6, 5), "a"), "expected numbers, given <U1"),
+    "edges of floats": (
+        "edges.npy",
+        np.zeros((2, 7)),
+        "edges.npy: edges of author/is_by_/paper: expected integers of shape [2, edges], sources",
+    ),
+    "too many features": ("feat__paper.npy", np.ones((7, 5)), "of paper: expected 6 rows, given 7"),
+    "features in one row": ("feat__paper.npy", np.ones(30), "expected shape [n, d]"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_that_do_not_fit_are_refused(
+    source: Path, refuse: Callable[[], str], name: str
+) -> None:
+    file, array, text = ARRAYS[name]
+    np.save(source / file, array)
+    assert text in refuse()
+
+
+def test_an_object_array_is_refused(source: Path, refuse: Callable[[], str]) -> None:
+    np.save(source / "label.npy", np.array([{}, 1, 2, 3, 4, 5], object), allow_pickle=True)
+    assert "label.npy: labels of paper: not a readable .npy file: Object arrays" in refuse()
+
+
+def test_a_zip_named_npy_is_refused(source: Path, refuse: Callable[[], str]) -> None:
+    np.savez(source / "label.npz", np.arange(6))
+    (source / "label.npz").rename(source / "label.npy")
+    assert "expected one .npy array, given an archive of several" in refuse()
+    with zipfile.ZipFile(source / "label.npy", "w") as archive:
+        archive.writestr("x", "y" * 100)
+    refuse()
+    for name, kind in (
+        ("feat__author.npz", "SciPy sparse matrix"),
+        ("feat__paper.npy", "readable .npy file"),
+    ):
+        (source / name).write_bytes(b"no")
+        assert f"{name}: features: not a {kind}" in refuse()
+
+
+def test_indices_beyond_a_sparse_matrix_are_refused(
+    source: Path, refuse: Callable[[], str]
+) -> None:
+    file = source / "feat__author.npz"
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    for name, change_array, text in (
+        ("indices", lambda a: a + 10**6, "indices must be < 9"),
+        ("indices", lambda a: a - 5, "indices must be >= 0"),
+        ("indptr", lambda a: a * 1000, "not a SciPy sparse matrix"),
+        ("indptr", lambda a: a[::-1].copy(), "not a SciPy sparse matrix"),
+        ("shape", lambda a: np.array([-1, 5]), "not a SciPy sparse matrix"),
+        ("shape", lambda a: np.array([4, 2**62]), "features of author"),
+        ("data", lambda a: a[:-1], "not a SciPy sparse matrix"),
+        ("format", lambda a: np.array("csc"), "not a SciPy sparse matrix"),
+        ("format", lambda a: np.arange(3), "not a SciPy sparse matrix"),
+    ):
+        np.savez(file, **(arrays | {name: change_array(arrays[name])}))
+        if name == "shape" and text == "features of author":
+            # No disk could hold a matrix of that width.
+            refuse()
+            continue
+        assert text in refuse()
+
+
+def test_flipped_bits_end_in_one_error_line_or_in_a_graph(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(11)
+    for number in range(80):
+        name = draw.choice(["feat__author.npz", "feat__paper.npy", "edges.npy", "train.npy"])
+        file_bytes = (source / name).read_bytes()
+        damaged = bytearray(file_bytes)
+        for _ in range(draw.choice([1, 1, 3, 20])):
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        (source / name).write_bytes(damaged[: draw.choice([len(file_bytes), len(file_bytes) // 2])])
+        out = tmp_path / f"flipped-{number}"
+        code = main(["dataset", "import", "npy", str(source), "--out", str(out)])
+        error = capsys.readouterr().err
+        assert code == 0 or error.startswith("error: ")
+        assert error.count("\n") <= 1, error
+        assert out.exists() == (code == 0)
+        (source / name).write_bytes(file_bytes)
+
+
+def test_options(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One row a chunk, so that the seams between chunks are walked over.
     monkeypatch.setattr(tables, "CHUNK_BYTES", 1)
-    write_meta(folder, splits={})
-    options = ImportOptions(
-        symmetrize=True,
-        add_reverse="all",
-        split=RandomSplit(0.5, 0.5),
-        row_normalize=True,
-    )
-    notes = import_graph("npy", str(folder), tmp_path / "out", options, name="other")
-    assert notes == [
-        "person/onto_lives/person: 3 reverse edges added, 6 edges in all",
+    rows = np.array([[1, 3], [0, 0], [0, 2], [2, 2]], np.float32)
+    sparse.save_npz(source / "feat__author.npz", sparse.csr_matrix(rows))
+    np.save(source / "feat__paper.npy", np.ones((6, 4)))
+    (source / "meta.json").write_text(json.dumps(META | {"splits": {}}))
+    options = ImportOptions(add_reverse="all", split=RandomSplit(0.5, 0.5), row_normalize=True)
+    assert import_graph("npy", str(source), tmp_path / "out", options, name="other") == [
         "1 reverse relations added",
-        "split drawn with seed 0: 1 train, 1 val, 0 test",
+        "split drawn with seed 0: 3 train, 3 val, 0 test",
     ]
     graph = GraphDirectory.open(tmp_path / "out")
     assert graph.schema.name == "other"
-    assert graph.features("person").tolist() == [[0.25, 0.75], [0, 0], [0, 1]]
-    assert graph.topology(Relation("person", "rev_helps", "robot")).indices.tolist() == [2]
-
-
-def test_options_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"--split: the source has its own splits, \['train'\]"):
-        import_graph("npy", str(folder), tmp_path / "out", ImportOptions(split=RandomSplit(1, 1)))
-    np.save(folder / "feat__robot.npy", np.array([[-1.0], [2.0]]))
-    with pytest.raises(RequestError, match=r"features of robot: .* expected no negative feature"):
-        import_graph("npy", str(folder), tmp_path / "out", ImportOptions(row_normalize=True))
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(
-        RequestError,
-        match="expected one of npy, ogb, dgl, pyg, csv, parquet, graphml, given 'json'",
-    ):
-        import_graph("json", str(folder), tmp_path / "out")
-
-
-def check_refused(folder: Path, text: str) -> None:
-    """Check that the import fails with a GraphError of this text, and leaves no files."""
-    with pytest.raises(GraphError, match=text):
-        import_graph("npy", str(folder), folder.parent / "out")
-    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
-
-
-def test_damaged_meta(folder: Path) -> None:
-    write_meta(folder, target_type=None)
-    check_refused(folder, r"meta\.json: target_type: expected str, given None")
-    write_meta(folder, target_type="pet")
-    check_refused(folder, r"target: expected one of the node types .* given 'pet'")
-    write_meta(folder, node_types={"person": {}})
-    check_refused(folder, r"node_types\.person: count: missing field")
-    write_meta(folder, node_types={"a b": {"count": 1}, "a#b": {"count": 1}})
-    check_refused(folder, "node_types: names are not distinct as parts of paths")
-    write_meta(folder, edge_types=[{"src": "person"}])
-    check_refused(folder, r"edge_types\[0\]: rel: missing field")
-    edge_type = {"src": "person", "rel": "a#b", "dst": "person"}
-    edge_type["file"] = "edges__person__lives__person.npy"
-    write_meta(folder, edge_types=[edge_type, edge_type | {"rel": "a/b"}])
-    check_refused(folder, "given person/a_b/person twice")
-    write_meta(folder, edge_types=[edge_type | {"count": 9}])
-    check_refused(
-        folder, r"edges of person/a_b/person: expected 9 edges, as meta\.json says, given 3"
-    )
-    write_meta(folder, splits={"train": {"file": "nothing.npy"}})
-    check_refused(folder, r"nothing\.npy: split train: missing file")
-    (folder / "meta.json").write_text("[]", encoding="utf-8")
-    check_refused(folder, r"meta\.json: expected a JSON object, found list")
-    (folder / "meta.json").write_text("{", encoding="utf-8")
-    check_refused(folder, r"meta\.json: not valid JSON")
-    (folder / "meta.json").unlink()
-    check_refused(folder, r"meta\.json: missing file")
-
-
-def test_damaged_arrays(folder: Path) -> None:
-    edges = folder / "edges__robot__helps__person.npy"
-    np.save(edges, np.array([[0.0], [0.0]]))
-    check_refused(
-        folder, r"helps__person\.npy: edges of .* integers of shape \[2, edges\], given float"
-    )
-    np.save(edges, np.array([[5], [0]]))
-    check_refused(folder, r"edges of robot/helps/person: src of edge 0: .* \[0, 2\), given 5")
-    np.save(edges, np.array([[1], [0]]))
-    np.save(folder / "feat__robot.npy", np.zeros((3, 1)))
-    check_refused(folder, "features of robot: expected 2 rows, given 3")
-    np.save(folder / "feat__robot.npy", np.zeros(2))
-    check_refused(folder, r"feat__robot\.npy: features: expected shape \[n, d\], given \[2\]")
-    (folder / "feat__robot.npy").write_bytes(b"no")
-    check_refused(folder, r"feat__robot\.npy: features: not a readable \.npy file")
-    (folder / "feat__person.npz").write_bytes(b"no")
-    check_refused(folder, r"feat__person\.npz: features: not a SciPy sparse matrix")
-    (folder / "feat__person.npz").unlink()
-    check_refused(folder, r"feat__person\.npz: features: missing file")
+    assert graph.features("author").tolist() == [[0.25, 0.75], [0, 0], [0, 1], [0.5, 0.5]]
+    reverse = graph.topology(Relation("paper", "rev_is_by_", "author"))
+    assert reverse.indices.tolist() == [0, 4, 1, 5, 0, 2, 3]
+    np.save(source / "feat__paper.npy", -np.ones((6, 4)))
+    with pytest.raises(RequestError, match=r"features of paper: .* expected no negative feature"):
+        import_graph("npy", str(source), tmp_path / "refused", options)
+    with pytest.raises(RequestError, match=r"expected one of npy, ogb, .*, graphml, given 'json'"):
+        import_graph("json", str(source), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
 
 
 REAL = (
@@ -206,25 +336,6 @@ def test_real_graphs(real_data: Path, tmp_path: Path, name: str) -> None:
         assert np.array_equal(graph.split(split), np.sort(np.load(source / entry["file"])))
     target = meta["target_type"]
     assert np.array_equal(graph.labels(target), np.load(source / meta["labels"][target]))
-
-
-def test_a_real_sparse_feature_table(real_data: Path, tmp_path: Path) -> None:
-    source = real_data / "imdb_magnn"
-    import_graph("npy", str(source), tmp_path / "out")
-    expected = sparse.load_npz(source / "feat__movie.npz").toarray()
-    assert np.array_equal(GraphDirectory.open(tmp_path / "out").features("movie"), expected)
-
-
-def test_a_real_one_directional_graph(real_data: Path, tmp_path: Path) -> None:
-    options = ImportOptions(add_reverse="cross-type")
-    import_graph("npy", str(real_data / "aifb"), tmp_path / "out", options)
-    graph = GraphDirectory.open(tmp_path / "out")
-    author = Relation("Publikationen", "ontology_author", "Publikationen")
-    topology = graph.topology(author)
-    assert np.array_equal(topology.in_degrees, topology.out_degrees)
-    assert Relation("Publikationen", "rev_ontology_publication", "Personen") in (
-        graph.schema.relations
-    )
 
 
 def test_a_real_random_split(real_data: Path, tmp_path: Path) -> None:

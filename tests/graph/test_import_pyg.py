@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopper import GraphDirectory, GraphError
-from hopper.graph.importers import ImportOptions, import_graph, import_here, pyg
+from hopper.graph.importers import import_graph, pyg
 from hopper.graph.importers.pyg import tables_from_pyg
 from hopper.graph.schema import Relation
 
@@ -49,7 +49,7 @@ def typed() -> dict[Any, Any]:
 
 def import_file(file: Path, out: Path) -> list[str]:
     """Import in this process, which has imported torch already."""
-    return import_here("pyg", str(file), out, ImportOptions(), name=None, root="dataset")
+    return import_graph("pyg", str(file), out)
 
 
 def test_one_type(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory
-from hopper.graph.importers import ImportOptions, RandomSplit, import_graph, write_tables
-from hopper.graph.importers.table_folder import read_folder
-from hopper.graph.importers.tables import read_times
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.importers.read_arrays import read_times
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -34,18 +33,14 @@ def tables(tmp_path: Path) -> Path:
 
 def test_times_are_read_from_tables(tables: Path, tmp_path: Path) -> None:
     """Dates become seconds since 1970, in UTC unless they name a zone, and are no features."""
-    folder_tables = read_folder(tables, "csv")
     midnight = int(np.datetime64("2026-05-31", "s").astype(np.int64))
-    assert folder_tables.times["node"].tolist() == [midnight, midnight + 10 * 3600, -5, 7]
-    assert folder_tables.times[EDGE].tolist() == [30, 10, 20]
-    assert {
-        owner: [one.name for one in columns] for owner, columns in folder_tables.columns.items()
-    } == {"node": ["size"], EDGE: ["sum"]}
     options = ImportOptions(add_reverse="all", split=RandomSplit(0.5, 0.25, by_time=True))
-    notes = write_tables(folder_tables, tmp_path / "graph", options)
+    notes = import_graph("csv", str(tables), tmp_path / "graph", options)
     assert "split by time: 2 train, 1 val, 1 test" in notes
     graph = GraphDirectory.open(tmp_path / "graph")
-    assert graph.times("node").tolist() == folder_tables.times["node"].tolist()
+    assert graph.times("node").tolist() == [midnight, midnight + 10 * 3600, -5, 7]
+    kinds = graph.schema.node_types["node"], graph.schema.relations[EDGE]
+    assert [[one.name for one in kind.columns] for kind in kinds] == [["size"], ["sum"]]
     reverse = Relation("node", "rev_edge", "node")
     assert graph.times(reverse).tolist() == [30, 10, 20]
     assert graph.schema.timed == ["node", EDGE, reverse]
@@ -53,10 +48,10 @@ def test_times_are_read_from_tables(tables: Path, tmp_path: Path) -> None:
     assert graph.split("test").tolist() == [1]
     (tables / "nodes.csv").write_text("id,label,time\na,0,yesterday\n")
     with pytest.raises(GraphError, match=r"line 2: column time: expected an integer, or a date"):
-        read_folder(tables, "csv")
+        import_graph("csv", str(tables), tmp_path / "refused")
 
 
-def test_times_are_read_from_parquet(tables: Path, tmp_path: Path) -> None:
+def test_times_are_read_from_parquet(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     folder = tmp_path / "parquet"
     folder.mkdir()
@@ -69,13 +64,12 @@ def test_times_are_read_from_parquet(tables: Path, tmp_path: Path) -> None:
     pandas.DataFrame(nodes).to_parquet(folder / "nodes.parquet")
     edges = {"src": list("ab"), "dst": list("bc"), "time": [3, 1]}
     pandas.DataFrame(edges).to_parquet(folder / "edges.parquet")
-    folder_tables = read_folder(folder, "parquet")
-    assert (
-        folder_tables.times["node"].tolist()
-        == np.array(dates, "datetime64[s]").astype(np.int64).tolist()
-    )
-    assert folder_tables.times[EDGE].tolist() == [3, 1]
-    assert folder_tables.features == {}
+    import_graph("parquet", str(folder), tmp_path / "graph")
+    graph = GraphDirectory.open(tmp_path / "graph")
+    seconds = np.array(dates, "datetime64[s]").astype(np.int64)
+    assert graph.times("node").tolist() == seconds.tolist()
+    assert graph.times(EDGE).tolist() == [3, 1]
+    assert graph.schema.node_types["node"].feature_dim is None
 
 
 @pytest.mark.parametrize("topology", ["replicated", "partitioned", "halo:1"])

@@ -45,10 +45,6 @@ def load_arrays(file: str | Path, *_arguments: Any, **_keywords: Any) -> Any:
     """Load tensors or NumPy arrays that ``torch.save`` wrote.
 
     Other arguments of ``torch.load`` are accepted and ignored.
-
-    Raises
-    ------
-    GraphError: the file names anything but arrays, or cannot be read.
     """
     try:
         with warnings.catch_warnings():

@@ -1,8 +1,8 @@
-"""Check a graph that an importer has read, whatever its format, before it is converted."""
+"""Check a graph that an importer has read, whatever its format, before it is written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,12 +12,7 @@ from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import check_weights, is_labelled
 from hopper.graph.importers.problems import Problems
-from hopper.graph.importers.tables import (
-    FeatureTable,
-    GraphTables,
-    feature_tables,
-    target_relations,
-)
+from hopper.graph.importers.tables import Features, GraphTables, Table
 from hopper.graph.schema import Labelled, Relation
 
 _MOST_NODES: Final = 2**48
@@ -28,92 +23,86 @@ _IDS: Final = 1 << 18
 
 
 def check_tables(tables: GraphTables) -> None:
-    """Check counts, edges, splits and the dtypes of features; note dtypes that will change.
+    """Check counts, ends of edges, lengths of columns, and the dtypes of features.
 
-    An id that names a node or an edge that does not exist, or features that are not numbers, are
-    problems of the tables. The text names the field.
+    What is wrong becomes a problem of the tables, whose text names the field. Dtypes that will
+    change are noted.
     """
     attempt = tables.problems.attempt
-    for name, count in tables.counts.items():
-        attempt(name, "count", _check_count, name, count)
+    for name, table in tables.nodes.items():
+        attempt(name, "count", _check_count, name, table.count)
         if tables.problems.has_failed(name, "count"):
             # All else is compared with it.
             return
-    for relation, ends in tables.edges.items():
-        attempt(relation, "edges", _check_ends, tables, relation, ends)
-    for owner, (_, values) in tables.labels.items():
-        if isinstance(owner, Relation):
-            attempt(owner, "labels", _check_edge_data, tables, owner, values, "labels")
-    for relation, weights in tables.weights.items():
-        attempt(relation, "weights", _check_edge_data, tables, relation, weights, "weights")
-        attempt(relation, "weights", check_weights, weights, f"weights of {relation}")
-    for owner, times in tables.times.items():
-        if isinstance(owner, Relation):
-            attempt(owner, "times", _check_edge_data, tables, owner, times, "times")
-        else:
-            attempt(owner, "times", _check_node_times, tables, owner, times)
-    for name, ids in tables.splits.items():
-        attempt(name, "split", _check_split, tables, name, ids)
-    for owner, where, table in feature_tables(tables):
-        attempt(owner, where, _check_dtype, table, where, tables.notes)
+    for relation in tables.edges:
+        attempt(relation, "edges", _check_ends, tables, relation)
+    for owner, table in tables.all.items():
+        columns = {"labels": table.labels and table.labels[1], "weights": table.weights}
+        for column, values in (columns | {"times": table.times}).items():
+            # The check of the schema compares labels of nodes with their number.
+            if values is not None and (column != "labels" or isinstance(owner, Relation)):
+                attempt(owner, column, _check_length, owner, table, values, column)
+        if table.weights is not None:
+            attempt(owner, "weights", check_weights, table.weights, f"weights of {owner}")
+    for owner, where, features in iter_features(tables):
+        attempt(owner, where, _check_dtype, features, where, tables.notes)
+
+
+def iter_features(tables: GraphTables) -> Iterator[tuple[Labelled, str, Features]]:
+    """Iterate over features of nodes and edges: of what they are, in words too, and the table."""
+    for owner, table in tables.all.items():
+        if table.features is not None:
+            edge = "edge " if isinstance(owner, Relation) else ""
+            yield owner, f"{edge}features of {owner}", table.features
 
 
 def check_labels_of_training(tables: GraphTables, *, leave_out: bool) -> None:
     """Check that all nodes or edges of the split ``train`` have labels, if any has.
 
     Those without labels in other splits are predicted, and not counted in scores.
-
-    Parameters
-    ----------
-    leave_out: take those without a label out of the split, and note it, instead of refusing them.
     """
-    owners: Sequence[Labelled] = target_relations(tables) or [tables.target]
-    ids = tables.splits.get("train")
-    if ids is None or any(owner not in tables.labels for owner in owners):
+    targets, problems = tables.target_tables, tables.problems
+    if not targets or any(table.labels is None for table in targets):
         return
-    if tables.problems.has_failed("train", "split"):
+    if problems.has_failed("train", "split"):
         return
-    pieces = [_find_labelled(tables, owners, piece) for _, piece in iter_pieces(ids, _IDS)]
-    has_label = np.concatenate([np.empty(0, np.bool_), *pieces])
-    if has_label.all():
+    missing, total = list[int](), 0
+    count, first = 0, 0
+    for table in targets:
+        ids = (table.splits or {}).get("train")
+        if ids is not None:
+            has_label = _has_label(table, ids)
+            total, count = total + ids.size, count + int((~has_label).sum())
+            missing += (ids[~has_label][:6] + first).tolist()
+            if leave_out and table.splits is not None:
+                table.splits["train"] = ids[has_label]
+        first += table.count
+    if not count:
         return
-    what = "edges" if target_relations(tables) else "nodes"
-    where = f"labels of {', '.join(map(str, owners))}"
-    count = f"{int((~has_label).sum()):,} of {ids.size:,} {what} of the split train"
+    what = "edges" if tables.target_relations else "nodes"
+    where = f"labels of {', '.join(map(str, tables.targets))}"
+    told = f"{count:,} of {total:,} {what} of the split train"
     if leave_out:
-        tables.splits["train"] = ids[has_label]
-        tables.notes.append(f"{where}: {count} have none, and were left out of it")
+        tables.notes.append(f"{where}: {told} have none, and were left out of it")
         return
-    tables.problems.attempt(
-        where, "labels", _refuse_unlabelled, tables, where, count, ids[~has_label]
-    )
-
-
-def _find_labelled(
-    tables: GraphTables, owners: Sequence[Labelled], ids: NDArray[Any]
-) -> NDArray[np.bool_]:
-    """Return whether each of some nodes, or edges of relations one after another, has a label."""
-    has_label, start = np.ones(len(ids), np.bool_), 0
-    for owner in owners:
-        labels, values = tables.labels[owner]
-        own = (ids >= start) & (ids < start + len(values))
-        has_label[own] = is_labelled(labels, values[ids[own] - start])
-        release_pages(values)
-        start += len(values)
-    return has_label
-
-
-def _refuse_unlabelled(
-    tables: GraphTables, where: str, count: str, ids: NDArray[np.integer[Any]]
-) -> None:
-    """Refuse nodes or edges of the training split without labels."""
-    names = tables.names.get(str(tables.target))
-    examples = ", ".join(str(row) if names is None else names[row] for row in ids[:5].tolist())
-    raise GraphError(
-        f"{where}: expected one for all that is trained on, but {count} have none ({examples}"
-        f"{', ...' if ids.size > 5 else ''}): leave them out of the split, or let "
+    names = targets[0].names
+    examples = ", ".join(str(row) if names is None else names[row] for row in missing[:5])
+    problems.attempt(where, "labels", _refuse, (
+        f"{where}: expected one for all that is trained on, but {told} have none ({examples}"
+        f"{', ...' if count > 5 else ''}): leave them out of the split, or let "
         "--unlabelled-as-missing do it"
-    )
+    ))  # fmt: skip
+
+
+def _has_label(table: Table, ids: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether each of some rows has a label."""
+    assert table.labels is not None
+    labels, values = table.labels
+    has_label = np.empty(ids.size, np.bool_)
+    for first, piece in iter_pieces(ids, _IDS):
+        has_label[first : first + piece.size] = is_labelled(labels, values[piece])
+        release_pages(values)
+    return has_label
 
 
 def check_finite(
@@ -141,17 +130,15 @@ def check_finite(
         found = np.argwhere(bad[:, part])
         row, column = int(found[0, 0]), int(found[0, 1]) + (part.start or 0)
         name = names[column] if names else str(column)
-        place = f"{where}: row {first + row}, column {name}"
-        field = name if names else "all columns"
-        problems.attempt(where, field, _refuse_number, rows[row, column], len(found), place)
+        problems.attempt(where, name if names else "all columns", _refuse, (
+            f"{where}: row {first + row}, column {name}: expected a finite number, given "
+            f"{rows[row, column]} (one of {len(found):,}); what is missing has to be filled in "
+            "before it can be learned from: --missing mean or zero does it"
+        ))  # fmt: skip
 
 
-def _refuse_number(number: Any, count: int, where: str) -> None:
-    """Refuse a number that is not finite, one of ``count``."""
-    raise GraphError(
-        f"{where}: expected a finite number, given {number} (one of {count:,}); what is missing "
-        "has to be filled in before it can be learned from: --missing mean or zero does it"
-    )
+def _refuse(text: str) -> None:
+    raise GraphError(text)
 
 
 def _check_count(name: str, count: int) -> None:
@@ -159,24 +146,15 @@ def _check_count(name: str, count: int) -> None:
         raise GraphError(f"nodes of {name}: expected a count in [0, 2**48], given {count}")
 
 
-def _check_node_times(tables: GraphTables, node_type: str, times: NDArray[Any]) -> None:
-    if len(times) != tables.counts.get(node_type):
-        raise GraphError(
-            f"times of {node_type}: expected {tables.counts.get(node_type)}, one for each node, "
-            f"given {len(times)}"
-        )
-
-
-def _check_ends(
-    tables: GraphTables, relation: Relation, ends: tuple[NDArray[Any], NDArray[Any]]
-) -> None:
-    for end, node_type, ids in zip(("src", "dst"), (relation.src, relation.dst), ends, strict=True):
-        if node_type not in tables.counts:
+def _check_ends(tables: GraphTables, relation: Relation) -> None:
+    table = tables.edges[relation]
+    for end, node_type, ids in (("src", relation.src, table.src), ("dst", relation.dst, table.dst)):
+        if node_type not in tables.nodes:
             raise GraphError(
-                f"edges of {relation}: expected node types of {sorted(tables.counts)}, given "
+                f"edges of {relation}: expected node types of {sorted(tables.nodes)}, given "
                 f"{node_type!r}"
             )
-        count = tables.counts[node_type]
+        count = tables.nodes[node_type].count
         for first, piece in iter_pieces(ids):
             if not 0 <= piece.min() <= piece.max() < count:
                 index = int(np.flatnonzero((piece < 0) | (piece >= count))[0])
@@ -186,44 +164,15 @@ def _check_ends(
                 )
 
 
-def _check_edge_data(
-    tables: GraphTables, relation: Relation, values: NDArray[Any], what: str
-) -> None:
-    if relation not in tables.edges:
-        names = ", ".join(map(str, tables.edges))
-        raise GraphError(f"{what} of {relation}: expected a relation of {names}")
-    edges = tables.edges[relation][0].size
-    if len(values) != edges:
+def _check_length(owner: Labelled, table: Table, values: NDArray[Any], column: str) -> None:
+    if len(values) != table.count:
+        what = "edge" if isinstance(owner, Relation) else "node"
         raise GraphError(
-            f"{what} of {relation}: expected {edges}, one for each edge, given {len(values)}"
+            f"{column} of {owner}: expected {table.count}, one for each {what}, given {len(values)}"
         )
 
 
-def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:
-    target = tables.target
-    if isinstance(target, str):
-        if target not in tables.counts:
-            # The check of the schema refuses it, and names it.
-            return
-        what, count = f"nodes of {target}", tables.counts[target]
-    else:
-        relations = target_relations(tables)
-        what = f"edges of {', '.join(map(str, relations))}"
-        count = sum(tables.edges[relation][0].size for relation in relations)
-    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise GraphError(
-            f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "
-            f"{list(ids.shape)}"
-        )
-    bounds = [(int(piece.min()), int(piece.max())) for _, piece in iter_pieces(ids)]
-    low, high = min((a for a, _ in bounds), default=0), max((b for _, b in bounds), default=-1)
-    if not 0 <= low <= high + 1 <= count:
-        raise GraphError(
-            f"split {name}: expected ids of {what} in [0, {count}), given {low} to {high}"
-        )
-
-
-def _check_dtype(table: FeatureTable, where: str, notes: list[str]) -> None:
+def _check_dtype(table: Features, where: str, notes: list[str]) -> None:
     dtype = table.dtype
     if np.issubdtype(dtype, np.complexfloating) or dtype.kind not in "fiub":
         raise GraphError(f"{where}: expected numbers, given {dtype}: turn them into numbers first")

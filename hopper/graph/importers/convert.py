@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.array_file import release_pages
-from hopper.graph.check_values import is_labelled
 from hopper.graph.columns import FeatureColumn, tell_wide_columns
-from hopper.graph.importers.check_tables import check_finite, check_labels_of_training
-from hopper.graph.importers.component import keep_largest_component
-from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
+from hopper.graph.importers.check_tables import (
+    check_finite,
+    check_labels_of_training,
+    iter_features,
+)
+from hopper.graph.importers.database import Database
 from hopper.graph.importers.encode import Measure, encode
 from hopper.graph.importers.encode_like import LikeGraph
-from hopper.graph.importers.estimate import require_memory
-from hopper.graph.importers.link_targets import draw_link_split, set_link_targets
 from hopper.graph.importers.problems import Problems
-from hopper.graph.importers.random_split import RandomSplit, draw_split, split_by_time
-from hopper.graph.importers.tables import (
-    FeatureTable,
-    GraphTables,
-    align_labels,
-    feature_tables,
-    target_relations,
+from hopper.graph.importers.splits import RandomSplit, draw_splits
+from hopper.graph.importers.tables import Features, GraphTables, Table
+from hopper.graph.importers.transforms import (
+    add_reverse_relations,
+    align_classes,
+    keep_largest_component,
+    set_link_targets,
+    symmetrize,
 )
-from hopper.graph.importers.workspace import Workspace
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.write import GraphWriter
-from hopper.phases import Phases, Progress
+from hopper.phases import Phases
+
+_SYMMETRIZED: Final = 96
+"""Bytes of memory an edge while it is symmetrised: keys in both directions, sorted, and results."""
+_COMPONENT_EDGE: Final = 60
+_COMPONENT_NODE: Final = 24
+_DRAWN: Final = 40
+"""Bytes of memory for each node or edge that splits are drawn from."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def write_tables(
     tables: GraphTables,
     out: str | Path,
     options: ImportOptions,
-    space: Workspace | None = None,
+    database: Database | None = None,
 ) -> list[str]:
     """Apply the options, and write the graph directory.
 
@@ -94,16 +100,11 @@ def write_tables(
 
     Parameters
     ----------
-    space: sorts edges and limits memory; None = edges are sorted in memory.
+    database: sorts edges and limits memory; None = edges are sorted in memory.
 
     Returns
     -------
     Notes on the import for the user, one line each.
-
-    Raises
-    ------
-    GraphError: the source contradicts itself.
-    RequestError: an option does not fit the graph, or ``out`` cannot be written.
     """
     if options.targets and not tables.problems:
         set_link_targets(tables, options.targets)
@@ -113,56 +114,77 @@ def write_tables(
         # What is wrong with values of features is found when they are copied.
         _check_features(tables, options)
     tables.problems.raise_all()
-    if space is not None:
-        require_memory(tables, options, space)
-    _apply_options(tables, options)
-    phases = Phases() if space is None else space.phases
+    if database is not None:
+        _require_memory(tables, options, database)
+    if options.largest_component:
+        keep_largest_component(tables)
+    both_ways = options.symmetrize or options.add_reverse == "cross-type"
+    if both_ways:
+        symmetrize(tables)
+    if options.add_reverse:
+        add_reverse_relations(tables, skip_same_type=both_ways)
+    if options.split is not None:
+        draw_splits(tables, options.split, options.seed)
+    align_classes(tables)
+    phases = Phases() if database is None else database.phases
     with GraphWriter(out, _schema(tables)) as writer:
-        _write_edges(tables, writer, phases, space)
+        _write_edges(tables, writer, database)
         _write_features(tables, writer, phases, options)
-        _write_targets(tables, writer)
-        _write_names(tables, writer)
+        _write_columns(tables, writer)
     wide = tell_wide_columns(writer.schema.columns)
     return [*tables.notes, wide] if wide else tables.notes
 
 
-def _apply_options(tables: GraphTables, options: ImportOptions) -> None:
-    """Change edges and splits as the options say, and give labels to all nodes or edges."""
+def _require_memory(tables: GraphTables, options: ImportOptions, database: Database) -> None:
+    """Check that memory holds the whole arrays that some options need."""
     if options.largest_component:
-        keep_largest_component(tables)
-    symmetrize = options.symmetrize or options.add_reverse == "cross-type"
-    if symmetrize:
-        symmetrize_tables(tables)
-    if options.add_reverse:
-        add_reverse_relations(tables, skip_same_type=symmetrize)
+        nbytes = _COMPONENT_EDGE * sum(table.count for table in tables.edges.values())
+        for table in tables.nodes.values():
+            nbytes += table.count * (_COMPONENT_NODE + 80 * (table.names is not None))
+        database.require(nbytes, "--largest-component")
+    if options.symmetrize or options.add_reverse == "cross-type":
+        sizes = [
+            table.count * (_SYMMETRIZED + 8 * (table.features.shape[1] if table.features else 0))
+            for relation, table in tables.edges.items()
+            if relation.src == relation.dst
+        ]
+        database.require(max(sizes, default=0), "--symmetrize")
     if options.split is not None:
-        _draw_splits(tables, options.split, options.seed)
-    align_labels(tables)
+        drawn = sum(table.count for table in tables.target_tables)
+        database.require(_DRAWN * drawn, "--split")
+    labels = [table.labels for table in tables.all.values() if table.labels is not None]
+    if any(kind.kind == "tasks" for kind, _ in labels):
+        largest = max(values.nbytes for _, values in labels)
+        database.require(2 * largest, "labels of several tasks")
 
 
-def _write_edges(
-    tables: GraphTables, writer: GraphWriter, phases: Phases, space: Workspace | None
-) -> None:
-    sort = None if space is None else space.engine.sort_edges
-    for relation, (src, dst) in tables.edges.items():
-        what = f"edges of {relation}: in order"
-        degrees = 8 * tables.counts[relation.src]
-        reserved = nullcontext() if space is None else space.reserve(degrees, what)
-        with phases.phase(what), reserved:
-            writer.topology(relation, src, dst, sort)
+def _write_edges(tables: GraphTables, writer: GraphWriter, database: Database | None) -> None:
+    for relation, table in tables.edges.items():
+        if database is None:
+            writer.topology(relation, table.src, table.dst)
+            continue
+        what, degrees = f"edges of {relation}: in order", 8 * tables.nodes[relation.src].count
+        with database.phases.phase(what), database.reserve(degrees, what):
+            writer.topology(relation, table.src, table.dst, database.sort_edges)
 
 
 def _write_features(
     tables: GraphTables, writer: GraphWriter, phases: Phases, options: ImportOptions
 ) -> None:
     like = LikeGraph.open(options.encode_like, options.unknown_category)
-    for owner, where, table in feature_tables(tables):
-        into = writer.features(owner) if isinstance(owner, str) else writer.edge_features(owner)
-        with phases.phase(where, table.shape[0]) as progress:
-            encoded, columns, normalize = _encode(tables, owner, where, table, options, like)
-            measure = Measure(columns, table.shape[0])
-            chunks = _check_chunks(encoded, where, columns, tables.problems)
-            _copy(chunks, into, normalize, where, measure, progress)
+    for owner, where, features in iter_features(tables):
+        out = writer.features(owner) if isinstance(owner, str) else writer.edge_features(owner)
+        with phases.phase(where, features.shape[0]) as progress:
+            encoded, columns = _encode(tables, owner, where, features, options, like)
+            normalize = any(column.scale == "row" for column in columns)
+            measure = Measure(columns, features.shape[0])
+            for start, rows in _check_chunks(encoded, where, columns, tables.problems):
+                if normalize:
+                    rows = _normalize_rows(rows, f"{where}: rows from {start} on")
+                measure.add(rows)
+                out[start : start + rows.shape[0]] = rows
+                release_pages(out)
+                progress.advance(rows.shape[0])
         writer.columns(owner, measure.finish())
     tables.problems.raise_all()
 
@@ -171,165 +193,99 @@ def _encode(
     tables: GraphTables,
     owner: Labelled,
     where: str,
-    table: FeatureTable,
+    features: Features,
     options: ImportOptions,
     like: LikeGraph | None,
-) -> tuple[FeatureTable, list[FeatureColumn], bool]:
-    """Return a table as it will be stored, its columns as they were fitted, and whether its rows
-    are normalized."""
-    width = table.shape[1]
-    columns = tables.columns.get(owner) or (FeatureColumn("", numbers=width),)
-    if like is not None:
-        if owner not in tables.columns:
-            columns = like.columns(owner, width)
+) -> tuple[Features, list[FeatureColumn]]:
+    """Return features as they will be stored, and their columns as they were fitted."""
+    table, columns = tables.all[owner], tables.all[owner].feature_columns
+    if like is not None and not table.columns:
+        columns = like.columns(owner, features.shape[1])
     elif options.row_normalize and isinstance(owner, str):
         columns = [replace(column, scale="row") for column in columns]
-    rows, of = _training_rows(tables, owner)
-    encoded, fitted, filled = encode(table, columns, options.scale, options.missing, rows)
+    rows, of = None, "all rows"
+    if owner in tables.targets and tables.join_splits().get("train", np.empty(0)).size:
+        rows = np.sort(np.asarray((table.splits or {}).get("train", ()), np.int64))
+        of = f"the {rows.size:,} training rows"
+    encoded, fitted, filled = encode(features, columns, options.scale, options.missing, rows)
     if filled:
         how = f" with {options.missing}" if options.missing and not like else ""
         tables.notes.append(f"{where}: {filled:,} missing numbers filled{how}")
     if options.scale:
         tables.notes.append(f"{where}: numbers scaled by {options.scale}, fitted on {of}")
-    return encoded, fitted, any(column.scale == "row" for column in fitted)
+    return encoded, fitted
 
 
 def _check_features(tables: GraphTables, options: ImportOptions) -> None:
     """Read all features, only to find out what is wrong with their values."""
-    for owner, where, table in feature_tables(tables):
+    for owner, where, features in iter_features(tables):
         if not tables.problems.has_failed(owner, where):
-            columns = tables.columns.get(owner) or (FeatureColumn("", numbers=table.shape[1]),)
-            filled, fitted, _ = encode(table, columns, "", options.missing, None)
+            columns = tables.all[owner].feature_columns
+            filled, fitted, _ = encode(features, columns, "", options.missing, None)
             for _ in _check_chunks(filled, where, fitted, tables.problems):
                 pass
 
 
-def _training_rows(tables: GraphTables, owner: Labelled) -> tuple[NDArray[np.int64] | None, str]:
-    """Return the ascending rows that scales are fitted on, None = all; and what they are."""
-    ids, first = np.sort(np.asarray(tables.splits.get("train", ()), np.int64)), 0
-    if not ids.size or owner not in (target_relations(tables) or [tables.target]):
-        return None, "all rows"
-    for relation in target_relations(tables):
-        if relation == owner:
-            break
-        first += tables.edges[relation][0].size
-    count = tables.counts[owner] if isinstance(owner, str) else tables.edges[owner][0].size
-    rows = ids[slice(*np.searchsorted(ids, (first, first + count)))] - first
-    return rows, f"the {rows.size:,} training rows"
-
-
-def _write_targets(tables: GraphTables, writer: GraphWriter) -> None:
-    """Write weights and times of edges, labels, and splits."""
-    for relation, weights in tables.weights.items():
-        writer.edge_weights(relation, weights)
-    for owner, times in tables.times.items():
-        writer.times(owner, times)
-    for owner, (_, values) in tables.labels.items():
-        writer.labels(owner, values)
-    for name, ids in tables.splits.items():
-        writer.split(name, ids)
-
-
-def _write_names(tables: GraphTables, writer: GraphWriter) -> None:
-    """Write the names of nodes and classes."""
-    for node_type, node_names in tables.names.items():
-        writer.names(node_type, node_names)
-    for owner, names in tables.label_names.items():
-        writer.label_names(owner, names)
-    for owner, by_task in tables.task_names.items():
-        for task, names in by_task.items():
+def _write_columns(tables: GraphTables, writer: GraphWriter) -> None:
+    """Write weights, times, labels and splits, and the names of nodes and classes."""
+    for owner, table in tables.all.items():
+        if table.weights is not None and isinstance(owner, Relation):
+            writer.edge_weights(owner, table.weights)
+        if table.times is not None:
+            writer.times(owner, table.times)
+        if table.labels is not None:
+            writer.labels(owner, table.labels[1])
+        if table.names is not None and isinstance(owner, str):
+            writer.names(owner, table.names)
+        for task, names in table.classes.items():
             writer.label_names(owner, names, task)
-
-
-def _draw_splits(tables: GraphTables, split: RandomSplit, seed: int) -> None:
-    if tables.splits:
-        raise RequestError(f"--split: the source has its own splits, {sorted(tables.splits)}")
-    targets = target_relations(tables)
-    if split.by_time:
-        tables.splits = _split_by_time(tables, split)
-    elif targets:
-        tables.splits = draw_link_split(split, tables, seed)
-        _leave_out_unlabelled(tables, targets)
-    elif tables.target in tables.labels:
-        labels, values = tables.labels[tables.target]
-        tables.splits = draw_split(split, labels, values, seed)
-    else:
-        raise RequestError("--split: expected a target node type with labels")
-    sizes = ", ".join(f"{ids.size} {name}" for name, ids in tables.splits.items())
-    how = "by time" if split.by_time else f"drawn with seed {seed}"
-    tables.notes.append(f"split {how}: {sizes}")
-
-
-def _split_by_time(tables: GraphTables, split: RandomSplit) -> dict[str, NDArray[np.int64]]:
-    """Split the target's nodes or edges by their times."""
-    owners: Sequence[Labelled] = target_relations(tables) or [tables.target]
-    for owner in owners:
-        if owner not in tables.times:
-            raise RequestError(
-                f"--split: expected times of {owner}, by which to split; it has none"
-            )
-    times = np.concatenate([tables.times[owner] for owner in owners])
-    has_label = np.ones(times.size, np.bool_)
-    if all(owner in tables.labels for owner in owners):
-        has_label = np.concatenate([is_labelled(*tables.labels[owner]) for owner in owners])
-    elif isinstance(tables.target, str):
-        raise RequestError("--split: expected a target node type with labels")
-    return split_by_time(split, times, has_label)
-
-
-def _leave_out_unlabelled(tables: GraphTables, targets: Sequence[Relation]) -> None:
-    """Remove unlabelled edges from the splits, where labels of edges are predicted."""
-    by_relation = [
-        is_labelled(*tables.labels[relation]) for relation in targets if relation in tables.labels
-    ]
-    if len(by_relation) == len(targets):
-        has_label = np.concatenate(by_relation)
-        tables.splits = {name: ids[has_label[ids]] for name, ids in tables.splits.items()}
+    for name, ids in tables.join_splits().items():
+        writer.split(name, ids)
 
 
 def _schema(tables: GraphTables) -> GraphSchema:
     return GraphSchema(
         name=tables.name,
         source=tables.source,
-        target=tables.target,
-        also=tables.also,
+        target=tables.targets[0],
+        also=tuple(tables.target_relations[1:]),
         node_types={
-            name: NodeType(
-                count,
-                *_width(tables.features.get(name), count, f"features of {name}"),
-                timed=name in tables.times,
-            )
-            for name, count in tables.counts.items()
+            name: NodeType(table.count, *_width(name, table), timed=table.times is not None)
+            for name, table in tables.nodes.items()
         },
         relations={
             relation: EdgeType(
-                src.size,
-                *_width(
-                    tables.edge_features.get(relation), src.size, f"edge features of {relation}"
-                ),
-                weighted=relation in tables.weights,
-                timed=relation in tables.times,
+                table.count,
+                *_width(relation, table),
+                weighted=table.weights is not None,
+                timed=table.times is not None,
             )
-            for relation, (src, _) in tables.edges.items()
+            for relation, table in tables.edges.items()
         },
-        labels={owner: labels for owner, (labels, _) in tables.labels.items()},
-        splits={name: ids.size for name, ids in tables.splits.items()},
+        labels={
+            owner: table.labels[0]
+            for owner, table in tables.all.items()
+            if table.labels is not None
+        },
+        splits={name: ids.size for name, ids in tables.join_splits().items()},
     )
 
 
 def _width(
-    table: FeatureTable | None, count: int, what: str
+    owner: Labelled, table: Table
 ) -> tuple[int | None, Literal["float32", "float16"] | None]:
-    if table is None:
+    """Return the width and the stored form of a table's features."""
+    if table.features is None:
         return None, None
-    rows, columns = table.shape
-    if rows != count:
-        raise GraphError(f"{what}: expected {count} rows, given {rows}")
-    return columns, "float16" if table.dtype == np.float16 else "float32"
+    rows, columns = table.features.shape
+    if rows != table.count:
+        what = "edge features" if isinstance(owner, Relation) else "features"
+        raise GraphError(f"{what} of {owner}: expected {table.count} rows, given {rows}")
+    return columns, "float16" if table.features.dtype == np.float16 else "float32"
 
 
 def _check_chunks(
-    table: FeatureTable, where: str, columns: Sequence[FeatureColumn], problems: Problems
+    table: Features, where: str, columns: Sequence[FeatureColumn], problems: Problems
 ) -> Iterator[tuple[int, NDArray[Any]]]:
     """Iterate over chunks as they will be stored; what is not finite is a problem."""
     dtype = np.float16 if table.dtype == np.float16 else np.float32
@@ -339,23 +295,6 @@ def _check_chunks(
             converted = rows.astype(dtype, copy=False)
         check_finite(converted, start, where, names, problems)
         yield start, converted
-
-
-def _copy(
-    chunks: Iterator[tuple[int, NDArray[Any]]],
-    out: NDArray[Any],
-    row_normalize: bool,
-    what: str,
-    measure: Measure,
-    progress: Progress,
-) -> None:
-    for start, rows in chunks:
-        if row_normalize:
-            rows = _normalize_rows(rows, f"{what}: rows from {start} on")
-        measure.add(rows)
-        out[start : start + rows.shape[0]] = rows
-        release_pages(out)
-        progress.advance(rows.shape[0])
 
 
 def _normalize_rows(rows: NDArray[Any], where: str) -> NDArray[Any]:

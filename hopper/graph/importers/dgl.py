@@ -12,36 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.errors import GraphError, RequestError, cannot_import
-from hopper.graph.importers.attributes import (
-    Masks,
-    as_array,
-    choose_target,
-    take_features,
-    take_masks,
-)
+from hopper.graph.importers.read_arrays import fill_table, take_masks
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import (
-    GraphTables,
-    read_labels,
-    read_relation,
-    read_times,
-    read_weights,
-)
+from hopper.graph.importers.tables import GraphTables, Table, choose_target, read_relation
 from hopper.graph.layout import safe_name
-from hopper.graph.schema import Relation
 
 _MARKS: Final = ("inner_node", "inner_edge")
 """data that tell a part's own nodes and edges from its halo"""
+_KEYS: Final = {"features": "feat", "labels": "label", "times": "time"}
 
 
 def read_dgl(file: Path) -> GraphTables:
-    """Read the one graph that a file holds.
-
-    Raises
-    ------
-    RequestError: DGL is not installed.
-    GraphError: the file is missing, is not DGL's, or does not hold exactly one graph.
-    """
+    """Read the one graph that a file holds."""
     require_file(file, "saved graphs")
     os.environ.setdefault("DGLBACKEND", "pytorch")
     try:
@@ -60,52 +42,22 @@ def read_dgl(file: Path) -> GraphTables:
 
 
 def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
-    """Convert a ``DGLGraph`` of one or more node types and relations.
-
-    :func:`choose_target` tells what is predicted.
-
-    Raises
-    ------
-    GraphError: the target is not clear, data have a wrong dtype or shape, or the graph is one part
-        of a divided graph.
-    """
+    """Convert a ``DGLGraph`` of one or more node types and relations."""
     _refuse_part(graph, where)
-    tables = GraphTables(name, f"DGL graph {Path(where).name}", "", {}, {})
-    masks: dict[str | Relation, Masks] = {}
+    tables = GraphTables(name, f"DGL graph {Path(where).name}")
     for node_type in graph.ntypes:
-        safe_type = safe_name(node_type)
-        tables.counts[safe_type] = int(graph.num_nodes(node_type))
+        table = tables.nodes[safe_name(node_type)] = Table(int(graph.num_nodes(node_type)))
         data = dict(graph.nodes[node_type].data)
-        if "label" in data:
-            labels = as_array(data.pop("label"), f"{where}: label of {node_type}")
-            tables.labels[safe_type] = read_labels(labels, f"{where}: label of {node_type}")
-        if "time" in data:
-            field = f"{where}: time of {node_type}"
-            tables.times[safe_type] = read_times(as_array(data.pop("time"), field), field)
-        if (features := take_features(data, "feat", where, node_type)) is not None:
-            tables.features[safe_type] = features
-        masks[safe_type] = take_masks(
-            data, where, node_type, tables.counts[safe_type], tables.notes
-        )
+        fill_table(table, data, _KEYS, where, node_type)
+        take_masks(table, data, where, node_type, tables.notes)
     for triple in graph.canonical_etypes:
-        src_type, rel, dst_type = triple
-        relation = read_relation(src_type, rel, dst_type, tables.edges, where)
-        src, dst = graph.edges(etype=triple, order="eid")
-        tables.edges[relation] = (src.cpu().numpy(), dst.cpu().numpy())
+        relation = read_relation(triple, tables.edges, where)
+        src, dst = (ids.cpu().numpy() for ids in graph.edges(etype=triple, order="eid"))
+        table = tables.edges[relation] = Table(src.size, src, dst)
         data = dict(graph.edges[triple].data)
-        if "weight" in data:
-            field = f"{where}: weight of {relation}"
-            tables.weights[relation] = read_weights(as_array(data.pop("weight"), field), field)
-        if "time" in data:
-            field = f"{where}: time of {relation}"
-            tables.times[relation] = read_times(as_array(data.pop("time"), field), field)
-        if "label" in data:
-            labels = as_array(data.pop("label"), f"{where}: label of {relation}")
-            tables.labels[relation] = read_labels(labels, f"{where}: label of {relation}")
-        if (features := take_features(data, "feat", where, str(relation))) is not None:
-            tables.edge_features[relation] = features
-        masks[relation] = take_masks(data, where, str(relation), len(src), tables.notes)
-    choose_target(tables, masks, where)
+        fill_table(table, data, _KEYS | {"weights": "weight"}, where, str(relation))
+        take_masks(table, data, where, str(relation), tables.notes)
+    choose_target(tables, where)
     return tables
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.columns import ColumnRange, FeatureColumn, ScaleName, width_of
-from hopper.graph.importers.tables import FeatureTable
+from hopper.graph.columns import ColumnRange, FeatureColumn, ScaleName
+from hopper.graph.importers.tables import Features
 
 _PIECE: Final = 1 << 17
 """Numbers that are computed with at once."""
@@ -82,47 +82,32 @@ class Measure:
         return [] if measured == trivial else measured
 
 
-@dataclass(frozen=True)
-class EncodedTable:
-    """A table whose numbers are filled and scaled as its columns say."""
+def _apply(features: Features, columns: Sequence[FeatureColumn]) -> Features:
+    """Return features whose numbers are filled and scaled as their columns say."""
+    fill, offset = _vector(columns, "fill", np.nan), _vector(columns, "offset", 0.0)
+    divisor = _vector(columns, "divisor", 1.0)
+    log = np.array([column.scale == "log" for column in columns for _ in range(column.width)])
+    dtype = features.dtype if features.dtype.kind == "f" else np.dtype(np.float32)
 
-    table: FeatureTable
-    columns: Sequence[FeatureColumn]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.table.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the chunks."""
-        return self.table.dtype if self.table.dtype.kind == "f" else np.dtype(np.float32)
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Iterate over the table's chunks, with numbers filled and scaled."""
-        columns, width = self.columns, self.shape[1]
-        fill = _vector(columns, width, [column.fill for column in columns], np.nan)
-        offset = _vector(columns, width, [column.offset for column in columns], 0.0)
-        divisor = _vector(columns, width, [column.divisor for column in columns], 1.0)
-        logs = [(float(column.scale == "log"),) * column.width for column in columns]
-        log = _vector(columns, width, logs, 0.0) > 0
-        for start, rows in self.table.chunks():
-            encoded = np.empty(rows.shape, self.dtype)
+    def chunks() -> Iterator[tuple[int, NDArray[Any]]]:
+        for start, rows in features.chunks():
+            encoded = np.empty(rows.shape, dtype)
             for first, piece in _pieces(rows):
                 values = np.where(np.isnan(piece), fill, piece)
                 values[:, log] = np.copysign(np.log1p(np.abs(values[:, log])), values[:, log])
                 encoded[first : first + len(piece)] = (values - offset) / divisor
             yield start, encoded
 
+    return Features(features.shape, dtype, chunks)
+
 
 def encode(
-    table: FeatureTable,
+    table: Features,
     columns: Sequence[FeatureColumn],
     scale: ScaleName | str,
     missing: str,
     rows: NDArray[np.int64] | None,
-) -> tuple[EncodedTable | FeatureTable, list[FeatureColumn], int]:
+) -> tuple[Features, list[FeatureColumn], int]:
     """Fill and scale the numbers of a table's columns; columns that have a rule keep it.
 
     Parameters
@@ -143,7 +128,7 @@ def encode(
             column, missing=column.missing or missing, fill=column.fill or fitted[0] * bool(missing)
         ))  # fmt: skip
     if scale in ("standard", "minmax"):
-        found = _measure(EncodedTable(table, encoded), encoded, rows)
+        found = _measure(_apply(table, encoded), encoded, rows)
         known = found.count > 0
         low = np.where(known, found.min, 0)
         offset = found.mean if scale == "standard" else low
@@ -155,28 +140,24 @@ def encode(
     elif scale:
         encoded = _fit(encoded, [], lambda column, _: replace(column, scale=scale))
     is_changed = filled or any(column.scale not in ("", "row") for column in encoded)
-    return EncodedTable(table, encoded) if is_changed else table, encoded, filled
+    return _apply(table, encoded) if is_changed else table, encoded, filled
 
 
 def _fit(
-    columns: Sequence[FeatureColumn],
-    fitted: Sequence[NDArray[np.float64]],
-    change: Any,
+    columns: Sequence[FeatureColumn], fitted: Sequence[NDArray[np.float64]], change: Any
 ) -> list[FeatureColumn]:
     """Change each column of numbers with its part of what was fitted, [numbers] each."""
-    changed, taken = list[FeatureColumn](), 0
-    for column in columns:
-        if column.categories:
-            changed.append(column)
-            continue
-        parts = [tuple(values[taken : taken + column.numbers].tolist()) for values in fitted]
-        changed.append(change(column, parts))
-        taken += column.numbers
-    return changed
+    ends = np.cumsum([0 if column.categories else column.numbers for column in columns])
+    return [
+        column
+        if column.categories
+        else change(column, [tuple(v[end - column.numbers : end].tolist()) for v in fitted])
+        for column, end in zip(columns, ends.tolist(), strict=True)
+    ]
 
 
 def _measure(
-    table: FeatureTable, columns: Sequence[FeatureColumn], rows: NDArray[np.int64] | None
+    table: Features, columns: Sequence[FeatureColumn], rows: NDArray[np.int64] | None
 ) -> Moments:
     """Read a table once, and measure the numbers of some rows."""
     found = Moments(_places_of_numbers(columns))
@@ -195,16 +176,10 @@ def _places_of_numbers(columns: Sequence[FeatureColumn]) -> NDArray[np.int64]:
     return np.flatnonzero(is_number)
 
 
-def _vector(
-    columns: Sequence[FeatureColumn], width: int, parts: Sequence[Sequence[float]], default: float
-) -> NDArray[np.float64]:
+def _vector(columns: Sequence[FeatureColumn], field: str, default: float) -> NDArray[np.float64]:
     """Join what columns say of their numbers; [width] float64, a default where they say nothing."""
-    numbers = [
-        part or [default] * column.width for column, part in zip(columns, parts, strict=True)
-    ]
-    vector = np.array([value for part in numbers for value in part], np.float64)
-    assert vector.size == width == width_of(columns)
-    return vector
+    parts = [getattr(column, field) or [default] * column.width for column in columns]
+    return np.array([value for part in parts for value in part], np.float64)
 
 
 def _pieces(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:

@@ -1,26 +1,19 @@
-"""Read new tables with the categories, scales and classes of a graph that was imported earlier."""
+"""Encode new tables with the categories, scales and classes of a graph that was imported before."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph import layout
-from hopper.graph.array_file import iter_pieces
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.importers.label_columns import Read, kind_of
-from hopper.graph.importers.spool import Spool
-from hopper.graph.importers.table_columns import ColumnFeatures, TextClasses
-from hopper.graph.importers.table_file import FeatureReader, LabelReader, TableFile
 from hopper.graph.names import Names
-from hopper.graph.schema import GraphSchema, Labelled, Labels
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 
 Unknown = Literal["refuse", "zeros"]
@@ -45,17 +38,12 @@ class LikeGraph:
         return cls(Path(path), read_schema(Path(path)), unknown) if path else None
 
     def columns(self, owner: Labelled, width: int | None = None) -> tuple[FeatureColumn, ...]:
-        """Return the columns of a node type or a relation.
-
-        Parameters
-        ----------
-        width: the number of columns of features that they must become; None = any.
-
-        Raises
-        ------
-        GraphError: it has none, or of another width.
-        """
-        kind = self._kind(owner)
+        """Return the columns of a node type or a relation."""
+        kind: NodeType | EdgeType | None = (
+            self.schema.relations.get(owner)
+            if isinstance(owner, Relation)
+            else self.schema.node_types.get(owner)
+        )
         if kind is None or kind.feature_dim is None:
             raise GraphError(
                 f"{self.path}: features of {owner}: expected some, to encode new ones like them"
@@ -74,7 +62,7 @@ class LikeGraph:
         return tuple(replace(column, ranges=()) for column in kind.columns or matrix)
 
     def table(self, owner: Labelled) -> LikeTable:
-        """Return what readers of a table need to know."""
+        """Return what the reader of a table needs to know."""
         labels, names = self.schema.labels.get(owner), dict[str, list[str]]()
         by_task = dict(labels.tasks) if labels and labels.tasks else {"": labels} if labels else {}
         for task, of_task in by_task.items():
@@ -84,14 +72,10 @@ class LikeGraph:
                 names[task] = found.of(np.arange(len(found)))
         return LikeTable(self, owner, by_task, names)
 
-    def _kind(self, owner: Labelled) -> Any:
-        tables: Mapping[Any, Any] = {**self.schema.node_types, **self.schema.relations}
-        return tables.get(owner)
-
 
 @dataclass(frozen=True)
 class LikeTable:
-    """Makes the readers of one table's features and labels.
+    """How one table's features and labels are encoded.
 
     Attributes
     ----------
@@ -105,153 +89,43 @@ class LikeTable:
     names: Mapping[str, list[str]]
     notes: list[str] = field(default_factory=list)
 
-    def feature_reader(self, source: TableFile, names: Sequence[str]) -> FeatureReader:
-        """Make a reader of features that must have the graph's columns, in any order."""
-        columns = self.graph.columns(self.owner) if names or self._has_features() else ()
+    def columns(self, names: Sequence[str], where: str) -> list[FeatureColumn]:
+        """Return the graph's columns, which the table must have, in any order."""
+        has_features = str(self.owner) in self.graph.schema.feature_tables
+        columns = self.graph.columns(self.owner) if names or has_features else ()
         expected = [column.name for column in columns]
         if sorted(names) != sorted(expected):
             raise GraphError(
-                f"{source.where}: expected the columns of features {', '.join(expected)}, as in "
+                f"{where}: expected the columns of features {', '.join(expected)}, as in "
                 f"{self.graph.path}, given {', '.join(names) or 'none'}"
             )
-        return _LikeFeatures(source, self, columns)
+        rule: Literal["", "zeros"] = "zeros" if self.graph.unknown == "zeros" else ""
+        return [replace(one, unknown=rule) if one.categories else one for one in columns]
 
-    def label_reader(
-        self, source: TableFile, task: str, columns: list[str], folder: Path
-    ) -> LabelReader:
-        """Make a reader of a task's labels, which numbers classes as the graph does."""
-        if task in self.names and kind_of(columns[0]) == "label":
-            return _LikeClasses(TextClasses(columns[0], folder), self, task, folder)
-        reader = source.label_reader(columns, folder)
-        return _LikeLabels(reader, self, task) if task in self.labels else reader
+    def check_labels(self, labels: Labels, names: Sequence[str], task: str) -> Labels:
+        """Return the graph's labels of a task; those given must be of their kind and width."""
+        expected = self.labels[task]
+        fits = labels.classes <= expected.classes if labels.kind == "class" else labels == expected
+        if labels.kind != expected.kind or names or not fits:
+            given = "names of classes" if names else f"{labels.kind} of width {labels.classes}"
+            raise GraphError(
+                f"labels of {self.owner}: expected {expected.kind} of width {expected.classes}, as "
+                f"in {self.graph.path}, given {given}"
+            )
+        return expected
 
     def tell(self, what: str, unknown: Mapping[str, int], expected: Sequence[str]) -> None:
-        """Refuse unknown texts or note them, as asked, with the number of their rows.
-
-        Raises
-        ------
-        GraphError: they are refused.
-        """
+        """Refuse unknown texts or note them, as asked, with the number of their rows."""
         if not unknown:
             return
-        texts, known = (f"{', '.join(t[:10])}{', ...' * (len(t) > 10)}" for t in (
-            sorted(unknown), list(expected)
-        ))  # fmt: skip
+        given, known = (
+            ", ".join(texts[:10]) + ", ..." * (len(texts) > 10)
+            for texts in (sorted(unknown), expected)
+        )
         rows = sum(unknown.values())
         if self.graph.unknown == "refuse":
             raise GraphError(
                 f"{self.owner}: {what}: expected one of {known}, as in {self.graph.path}, given "
-                f"{texts} in {rows:,} rows; --unknown-category zeros takes them as none of these"
+                f"{given} in {rows:,} rows; --unknown-category zeros takes them as none of these"
             )
-        self.notes.append(f"{self.owner}: {what}: {rows:,} rows of unknown {texts}: taken as none")
-
-    def _has_features(self) -> bool:
-        return str(self.owner) in self.graph.schema.feature_tables
-
-
-class _LikeFeatures:
-    """Counts texts that are no categories; numbers are read as by the table's own reader."""
-
-    def __init__(
-        self, source: TableFile, like: LikeTable, columns: Sequence[FeatureColumn]
-    ) -> None:
-        self._source, self._like, self._all = source, like, columns
-        self._texts = {
-            column.name: set(column.categories) for column in columns if column.categories
-        }
-        self._unknown = {name: Counter[str]() for name in self._texts}
-        numbers = [column.name for column in columns if not column.categories]
-        self._numbers = source.feature_reader(numbers)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """The columns that :meth:`read` needs."""
-        return [*self._texts, *self._numbers.columns]
-
-    def read(self, first: int, batch: Any) -> None:
-        """Count the texts of a batch."""
-        import pyarrow
-
-        self._numbers.read(first, batch)
-        for name, known in self._texts.items():
-            counts = batch.column(name).cast(pyarrow.string()).value_counts()
-            for entry in counts.to_pylist():
-                if entry["values"] and entry["values"] not in known:
-                    self._unknown[name][entry["values"]] += entry["counts"]
-
-    def finish(self, rows: int) -> ColumnFeatures | None:
-        """Return the features in the graph's order of columns."""
-        for column in self._all:
-            if column.name in self._unknown:
-                unknown = self._unknown[column.name]
-                self._like.tell(f"column {column.name!r}", unknown, column.categories)
-        found = self._numbers.finish(rows)
-        given = {column.name: column for column in (found.columns if found else ())}
-        for column in self._all:
-            number = given.get(column.name, column)
-            if (number.categories, number.numbers) != (column.categories, column.numbers):
-                raise GraphError(
-                    f"{self._source.file}: column {column.name}: expected {column.numbers} numbers "
-                    f"a row, as in {self._like.graph.path}, given "
-                    f"{'texts' if number.categories else number.numbers}"
-                )
-        rule: Literal["", "zeros"] = "zeros" if self._like.graph.unknown == "zeros" else ""
-        columns = [replace(one, unknown=rule) if one.categories else one for one in self._all]
-        return ColumnFeatures(self._source, columns, rows) if columns else None
-
-
-class _LikeLabels:
-    """Reads labels that the source numbers, of the graph's kind and number of classes."""
-
-    def __init__(self, reader: LabelReader, like: LikeTable, task: str) -> None:
-        self._reader, self._like, self._expected = reader, like, like.labels[task]
-
-    def read(self, first: int, batch: Any) -> None:
-        """Read the labels of a batch."""
-        self._reader.read(first, batch)
-
-    def finish(self) -> Read:
-        """Return all labels."""
-        found, names = self._reader.finish()
-        expected = self._expected
-        labels, values = found if found is not None else (expected, None)
-        is_class = labels.kind == "class"
-        fits = labels.classes <= expected.classes if is_class else labels == expected
-        if labels.kind != expected.kind or names or not fits:
-            given = "names of classes" if names else f"{labels.kind} of width {labels.classes}"
-            raise GraphError(
-                f"labels of {self._like.owner}: expected {expected.kind} of width "
-                f"{expected.classes}, as in {self._like.graph.path}, given {given}"
-            )
-        return (None if values is None else (expected, values)), []
-
-
-class _LikeClasses:
-    """Reads classes by their names, and numbers them as the graph does."""
-
-    def __init__(self, reader: TextClasses, like: LikeTable, task: str, folder: Path) -> None:
-        self._reader, self._like, self._task, self._folder = reader, like, task, folder
-
-    def read(self, first: int, batch: Any) -> None:
-        """Read the labels of a batch."""
-        self._reader.read(first, batch)
-
-    def finish(self) -> Read:
-        """Return all labels; those of unknown classes are -1, as if there were none."""
-        found, given = self._reader.finish()
-        names = self._like.names[self._task]
-        known = {name: number for number, name in enumerate(names)}
-        number_of = np.array([*(known.get(str(name), -1) for name in given), -1], np.int64)
-        renumbered, counts = Spool(self._folder, np.int64), np.zeros(len(given) + 1, np.int64)
-        assert found is not None
-        values: NDArray[np.int64] = found[1]
-        for _, piece in iter_pieces(values):
-            renumbered.append(number_of[piece])
-            counts += np.bincount(piece % counts.size, minlength=counts.size)
-        unknown = {
-            str(name): int(counts[number])
-            for number, name in enumerate(given)
-            if str(name) not in known
-        }
-        self._like.tell(f"labels{f' of task {self._task}' if self._task else ''}", unknown, names)
-        return (self._like.labels[self._task], renumbered.finish()), names
+        self.notes.append(f"{self.owner}: {what}: {rows:,} rows of unknown {given}: taken as none")

@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.feature_columns import describe_classes, number_texts
-from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import (
-    ArrayFeatures,
-    GraphTables,
+from hopper.graph.importers.read_arrays import (
+    describe_classes,
+    number_texts,
     read_labels,
     read_weights,
 )
-from hopper.graph.schema import Labelled, Relation
+from hopper.graph.importers.source_files import first_line, require_file
+from hopper.graph.importers.tables import Features, GraphTables, Table, array_features
+from hopper.graph.schema import Relation
 
 _NODE: Final = "node"
 _EDGES: Final = Relation(_NODE, "edge", _NODE)
@@ -35,12 +34,7 @@ _FEATURES, _LABEL, _SPLIT, _WEIGHT, _TIME = "features", "label", "split", "weigh
 
 
 def read_graphml(file: Path) -> GraphTables:
-    """Read a GraphML file.
-
-    Raises
-    ------
-    GraphError: the file is missing, or is not GraphML.
-    """
+    """Read a GraphML file."""
     import networkx
 
     require_file(file, "GraphML")
@@ -53,14 +47,9 @@ def read_graphml(file: Path) -> GraphTables:
 
 
 def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
-    """Convert a ``networkx`` graph of one node type; an undirected edge becomes two.
-
-    Raises
-    ------
-    GraphError: an attribute has a wrong type. The text names node and attribute.
-    """
+    """Convert a ``networkx`` graph of one node type; an undirected edge becomes two."""
     ids = {node: number for number, node in enumerate(graph)}
-    tables = GraphTables(name, f"NetworkX graph {Path(where).name}", _NODE, {_NODE: len(ids)}, {})
+    tables = GraphTables(name, f"NetworkX graph {Path(where).name}")
     pairs = [(ids[src], ids[dst]) for src, dst in graph.edges()]
     data = [dict(attributes) for _, _, attributes in graph.edges(data=True)]
     if not graph.is_directed():
@@ -69,61 +58,66 @@ def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
         data += [dict(data[edge]) for edge, _ in reverses]
         pairs += [pair for _, pair in reverses]
     ends = np.array(pairs, np.int64).reshape(-1, 2)
-    tables.edges[_EDGES] = ends[:, 0].copy(), ends[:, 1].copy()
-    edge_splits = _take_labels(tables, _EDGES, data, f"{where}: edge")
+    edges = Table(len(ends), ends[:, 0].copy(), ends[:, 1].copy())
+    edge_splits = _take_columns(edges, data, f"{where}: edge", tables.notes)
     weights = [attributes.pop(_WEIGHT, None) for attributes in data]
     if any(weight is not None for weight in weights):
         # In NetworkX, an edge without a weight has the weight 1.
         filled = [1.0 if weight is None else weight for weight in weights]
-        tables.weights[_EDGES] = read_weights(np.asarray(filled), f"{where}: {_WEIGHT} of edges")
-    _take_times(tables, _EDGES, data)
-    columns = _read_columns(data, f"{where}: edge", tables.notes)
-    if columns is not None:
-        tables.edge_features[_EDGES] = ArrayFeatures(columns)
-    nodes = [dict(graph.nodes[node]) for node in ids]
-    splits = _take_labels(tables, _NODE, nodes, where)
-    _take_times(tables, _NODE, nodes)
-    features = _take_features(nodes, where, tables.notes)
-    if features is not None:
-        tables.features[_NODE] = ArrayFeatures(features)
-    if _EDGES in tables.labels and _NODE not in tables.labels:
-        tables.target, splits = _EDGES, edge_splits
-    for split in sorted({str(name) for name in splits if name not in (None, "")}):
-        rows = [row for row, name in enumerate(splits) if str(name) == split]
-        tables.splits[split] = np.array(rows, np.int64)
+        edges.weights = read_weights(np.asarray(filled), f"{where}: {_WEIGHT} of edges")
+    edges.features = _read_numbers(data, f"{where}: edge", tables.notes)
+    node_data = [dict(graph.nodes[node]) for node in ids]
+    nodes = Table(len(ids))
+    node_splits = _take_columns(nodes, node_data, where, tables.notes)
+    nodes.features = _take_features(node_data, where, tables.notes)
     if any(node != number for node, number in ids.items()):
-        tables.names[_NODE] = [str(node) for node in ids]
+        nodes.names = [str(node) for node in ids]
+    tables.nodes[_NODE], tables.edges[_EDGES] = nodes, edges
+    of_edges = edges.labels is not None and nodes.labels is None
+    target, splits = (edges, edge_splits) if of_edges else (nodes, node_splits)
+    tables.targets = (_EDGES if of_edges else _NODE,)
+    target.splits = {
+        split: np.array([row for row, name in enumerate(splits) if str(name) == split], np.int64)
+        for split in sorted({str(name) for name in splits if name not in (None, "")})
+    }
     return tables
 
 
-def _take_labels(
-    tables: GraphTables, owner: Labelled, data: Sequence[dict[str, Any]], where: str
+def _take_columns(
+    table: Table, data: Sequence[dict[str, Any]], where: str, notes: list[str]
 ) -> list[Any]:
-    """Take labels and splits out of the attributes of nodes or edges, and return the splits."""
+    """Take labels, splits and times out of attributes, and return the splits.
+
+    All nodes or edges must have a time, or none is taken.
+    """
     labels = [attributes.pop(_LABEL, None) for attributes in data]
-    if any(label is not None for label in labels):
-        values, names = _number_labels(labels, where)
-        if names:
-            tables.label_names[owner] = names
-            tables.notes.append(f"{where}: {_LABEL}: {describe_classes(names)}")
-        tables.labels[owner] = read_labels(values, f"{where}: {_LABEL}")
-    return [attributes.pop(_SPLIT, None) for attributes in data]
-
-
-def _take_times(tables: GraphTables, owner: Labelled, data: Sequence[dict[str, Any]]) -> None:
-    """Take the times of nodes or edges out of their attributes, if all have one."""
+    known = [label for label in labels if label is not None]
+    if known and all(isinstance(label, str) for label in known):
+        table.labels, table.classes[""] = number_texts(labels)
+        notes.append(f"{where}: {_LABEL}: {describe_classes(table.classes[''])}")
+    elif known:
+        if not all(isinstance(label, Real) for label in known):
+            kinds = sorted({type(label).__name__ for label in known})
+            raise GraphError(
+                f"{where}: {_LABEL}: expected integers, numbers or texts, given {', '.join(kinds)}"
+            )
+        is_class = all(isinstance(label, Integral) for label in known)
+        dtype, missing = (np.int64, -1) if is_class else (np.float32, np.nan)
+        values = np.array([missing if label is None else label for label in labels], dtype)
+        table.labels = read_labels(values, f"{where}: {_LABEL}")
+    splits = [attributes.pop(_SPLIT, None) for attributes in data]
     if data and all(isinstance(attributes.get(_TIME), Integral) for attributes in data):
-        times = [attributes.pop(_TIME) for attributes in data]
-        tables.times[owner] = np.array(times, np.int64)
+        table.times = np.array([attributes.pop(_TIME) for attributes in data], np.int64)
+    return splits
 
 
 def _take_features(
     nodes: Sequence[dict[str, Any]], where: str, notes: list[str]
-) -> NDArray[Any] | None:
+) -> Features | None:
     rows = [attributes.pop(_FEATURES, None) for attributes in nodes]
     if all(row is None for row in rows):
-        return _read_columns(nodes, f"{where}: node", notes)
-    _read_columns(nodes, f"{where}: node", notes, wanted=False)
+        return _read_numbers(nodes, f"{where}: node", notes)
+    _read_numbers(nodes, f"{where}: node", notes, wanted=False)
     rows = [row if hasattr(row, "__len__") else None for row in rows]
     width = next((len(row) for row in rows if row is not None), 0)
     for node, row in enumerate(rows):
@@ -133,14 +127,13 @@ def _take_features(
                 f"{where}: {_FEATURES} of node {node}: expected {width} numbers, as others have, "
                 f"given {text}"
             )
-    return np.array(rows, np.float32)
+    return array_features(np.array(rows, np.float32))
 
 
-def _read_columns(
+def _read_numbers(
     data: Sequence[Mapping[str, Any]], where: str, notes: list[str], *, wanted: bool = True
-) -> NDArray[Any] | None:
-    """Return [n, columns] float32: attributes that are numbers everywhere; a note names the
-    others."""
+) -> Features | None:
+    """Return attributes that are numbers everywhere, a column each; a note names the others."""
     names = sorted({name for attributes in data for name in attributes})
     numeric = [
         name
@@ -153,21 +146,5 @@ def _read_columns(
             f"{where} attributes left out: {', '.join(left_out)} (no number, or not there "
             "everywhere)"
         )
-    if not numeric:
-        return None
-    return np.array([[attributes[name] for name in numeric] for attributes in data], np.float32)
-
-
-def _number_labels(labels: Sequence[Any], where: str) -> tuple[NDArray[Any], list[str]]:
-    """Convert labels to numbers; return them, and the names of classes that were texts."""
-    known_labels = [label for label in labels if label is not None]
-    if all(isinstance(label, Integral) for label in known_labels):
-        return np.array([-1 if label is None else int(label) for label in labels], np.int64), []
-    if all(isinstance(label, Real) for label in known_labels):
-        return np.array([np.nan if label is None else label for label in labels], np.float32), []
-    if not all(isinstance(label, str) for label in known_labels):
-        kinds = sorted({type(label).__name__ for label in known_labels})
-        raise GraphError(
-            f"{where}: {_LABEL}: expected integers, numbers or texts, given {', '.join(kinds)}"
-        )
-    return number_texts(labels)
+    rows = [[attributes[name] for name in numeric] for attributes in data]
+    return array_features(np.array(rows, np.float32)) if numeric else None

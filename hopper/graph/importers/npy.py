@@ -1,106 +1,97 @@
 """Import a folder of .npy files: ``meta.json`` beside edge lists, features, labels and splits.
 
-``meta.json`` holds ``name``, ``source``, ``node_types`` {type: {``count``, ``feat_file``}},
-``edge_types`` [{``src``, ``rel``, ``dst``, ``file``, ``weight_file``, ``time_file``,
-``label_file``}], ``target_type``, ``num_classes``, ``labels`` {type: file} and ``splits`` {name:
-{``file``}}; node types may have a ``time_file`` too. Edge files are int32 or int64 [2, edges],
-sources first; features are .npy [n, d] or a SciPy CSR .npz, which is made dense chunk by chunk.
-Specified in docs/howto/import.md.
+The file is specified in docs/howto/import.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hopper.errors import GraphError
-from hopper.graph.importers.source_files import find_inside, load_csr, load_npy
-from hopper.graph.importers.tables import (
-    ArrayFeatures,
-    GraphTables,
-    edge_ids_array,
+from hopper.graph.importers.read_arrays import (
+    read_ends,
     read_labels,
-    read_relation,
     read_times,
     read_weights,
 )
+from hopper.graph.importers.source_files import find_inside, load_csr, load_npy
+from hopper.graph.importers.tables import GraphTables, Table, array_features, read_relation
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import safe_name
-from hopper.graph.schema import Relation
 
 _MOST_CLASSES: Final = 2**31
+_READERS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {
+    "label_file": ("labels", read_labels),
+    "weight_file": ("weights", read_weights),
+    "time_file": ("times", read_times),
+}
+"""The column of a table that a file has, and its reader."""
 
 
 def read_npy(source: Path) -> GraphTables:
-    """Read such a folder; dense features are mapped, other arrays are loaded.
-
-    Raises
-    ------
-    GraphError: a file or field is missing or wrong. The text names it, expected and given.
-    """
+    """Read such a folder; dense features are mapped, other arrays are loaded."""
     meta = read_json(source / "meta.json", "missing file")
     where = str(source / "meta.json")
     target = safe_name(_field(meta, "target_type", str, where))
     node_types = _field(meta, "node_types", dict, where)
     tables = GraphTables(
-        name=str(meta.get("name", source.name)),
-        source=str(meta.get("source", "")),
-        target=target,
-        counts={
-            safe_name(name): _field(entry, "count", int, f"{where}: node_types.{name}")
-            for name, entry in node_types.items()
-        },
-        edges=_read_edges(source, _field(meta, "edge_types", list, where), where),
+        str(meta.get("name", source.name)), str(meta.get("source", "")), targets=(target,)
     )
-    if len(tables.counts) != len(node_types):
-        raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")
     for name, entry in node_types.items():
-        _add_nodes(tables, source, name, entry, f"{where}: node_types.{name}")
+        place = f"{where}: node_types.{name}"
+        table = Table(_field(entry, "count", int, place))
+        tables.nodes[safe_name(name)] = table
+        if entry.get("feat_file") is not None:
+            table.features = array_features(
+                _load_features(_find(source, entry, "feat_file", place))
+            )
+        _add_columns(table, source, entry, ("time_file",), name, place)
+    if len(tables.nodes) != len(node_types):
+        raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")
+    for index, entry in enumerate(_field(meta, "edge_types", list, where)):
+        _add_edges(tables, source, entry, where, f"{where}: edge_types[{index}]")
     labelled = _optional(meta, "labels", where)
     for name in labelled:
         file = _find(source, labelled, name, f"{where}: labels")
+        if safe_name(name) not in tables.nodes:
+            raise GraphError(f"{where}: labels.{name}: expected one of the node types")
         classes = _read_classes(meta, where) if safe_name(name) == target else None
         labels = read_labels(load_npy(file, f"labels of {name}"), str(file), classes)
-        tables.labels[safe_name(name)] = labels
-    for relation, entry in zip(tables.edges, meta["edge_types"], strict=True):
-        _add_edges(tables, source, relation, entry, f"{where}: edge_types of {relation}")
+        tables.nodes[safe_name(name)].labels = labels
+    splits = {}
     for name, entry in _optional(meta, "splits", where).items():
         file = _find(source, entry, "file", f"{where}: splits.{name}")
-        tables.splits[name] = load_npy(file, f"split {name}")
+        splits[name] = load_npy(file, f"split {name}")
+    tables.divide_splits(splits)
     return tables
 
 
-def _add_nodes(
-    tables: GraphTables, source: Path, name: str, entry: dict[str, Any], where: str
-) -> None:
-    """Add the times and features that an entry of ``node_types`` names."""
-    if entry.get("time_file") is not None:
-        file = _find(source, entry, "time_file", where)
-        tables.times[safe_name(name)] = read_times(load_npy(file, f"times of {name}"), str(file))
-    if entry.get("feat_file") is not None:
-        file = _find(source, entry, "feat_file", where)
-        tables.features[safe_name(name)] = ArrayFeatures(_load_features(file))
+def _add_edges(tables: GraphTables, source: Path, entry: Any, where: str, place: str) -> None:
+    """Add the table of an entry of ``edge_types``."""
+    triple = [_field(entry, key, str, place) for key in ("src", "rel", "dst")]
+    relation = read_relation(triple, tables.edges, where)
+    file = _find(source, entry, "file", place)
+    what = f"edges of {relation}"
+    table = tables.edges[relation] = read_ends(load_npy(file, what), f"{file}: {what}")
+    if "count" in entry and entry["count"] != table.count:
+        raise GraphError(
+            f"{file}: {what}: expected {entry['count']} edges, as meta.json says, given "
+            f"{table.count}"
+        )
+    _add_columns(table, source, entry, tuple(_READERS), str(relation), place)
 
 
-def _add_edges(
-    tables: GraphTables, source: Path, relation: Relation, entry: dict[str, Any], where: str
+def _add_columns(
+    table: Table, source: Path, entry: Any, keys: tuple[str, ...], owner: str, place: str
 ) -> None:
-    """Add the labels, weights and times that an entry of ``edge_types`` names."""
-    if entry.get("label_file") is not None:
-        file = _find(source, entry, "label_file", where)
-        labels = load_npy(file, f"labels of {relation}")
-        tables.labels[relation] = read_labels(labels, str(file))
-    if entry.get("weight_file") is not None:
-        file = _find(source, entry, "weight_file", where)
-        weights = load_npy(file, f"weights of {relation}")
-        tables.weights[relation] = read_weights(weights, str(file))
-    if entry.get("time_file") is not None:
-        file = _find(source, entry, "time_file", where)
-        times = load_npy(file, f"times of {relation}")
-        tables.times[relation] = read_times(times, str(file))
+    """Read the files of labels, weights and times that an entry names."""
+    for key in keys:
+        if entry.get(key) is not None:
+            column, read = _READERS[key]
+            file = _find(source, entry, key, place)
+            setattr(table, column, read(load_npy(file, f"{column} of {owner}"), str(file)))
 
 
 def _find(source: Path, fields: Any, key: str, where: str) -> Path:
@@ -120,32 +111,6 @@ def _read_classes(meta: dict[str, Any], where: str) -> int | None:
     if not 0 < classes < _MOST_CLASSES:
         raise GraphError(f"{where}: num_classes: expected 1 to 2**31 - 1, given {classes}")
     return classes
-
-
-def _read_edges(
-    source: Path, entries: list[Any], where: str
-) -> dict[Relation, tuple[NDArray[Any], NDArray[Any]]]:
-    edges: dict[Relation, tuple[NDArray[Any], NDArray[Any]]] = {}
-    for index, entry in enumerate(entries):
-        field = f"{where}: edge_types[{index}]"
-        src, rel, dst, file_name = (
-            _field(entry, key, str, field) for key in ("src", "rel", "dst", "file")
-        )
-        relation = read_relation(src, rel, dst, edges, where)
-        file = find_inside(source, file_name, f"{field}.file")
-        ends = load_npy(file, f"edges of {relation}")
-        if ends.ndim != 2 or ends.shape[0] != 2 or not np.issubdtype(ends.dtype, np.integer):
-            raise GraphError(
-                f"{file}: edges of {relation}: expected integers of shape [2, edges], "
-                f"given {ends.dtype} of shape {list(ends.shape)}"
-            )
-        if "count" in entry and entry["count"] != ends.shape[1]:
-            raise GraphError(
-                f"{file}: edges of {relation}: expected {entry['count']} edges, as meta.json says, "
-                f"given {ends.shape[1]}"
-            )
-        edges[relation] = (edge_ids_array(ends[0]), edge_ids_array(ends[1]))
-    return edges
 
 
 def _field(fields: Any, key: str, expected: type, where: str) -> Any:

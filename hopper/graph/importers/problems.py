@@ -32,17 +32,7 @@ class Problems:
         *arguments: _P.args,
         **keywords: _P.kwargs,
     ) -> _T | None:
-        """Take a step of reading a field, unless an earlier one failed.
-
-        Parameters
-        ----------
-        place: what has the field, such as a file.
-
-        Returns
-        -------
-        What the step returns; None if it raised a :class:`GraphError`, which is kept, or if an
-        earlier one did.
-        """
+        """Take a step of reading a field, unless an earlier one failed."""
         if self.has_failed(place, field):
             return None
         try:
@@ -57,12 +47,7 @@ class Problems:
         return (str(place), field) in self._failed
 
     def raise_all(self) -> None:
-        """Raise what was kept, if anything was.
-
-        Raises
-        ------
-        GraphError: the text is the only problem, or has a line for each of the first 20.
-        """
+        """Raise what was kept, if anything was."""
         texts = list(self._texts)
         if len(texts) == 1:
             raise GraphError(texts[0])

@@ -1,0 +1,381 @@
+"""Read the result of a query as a table: ids, ends of edges, times, weights, splits, labels and
+features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.array_file import iter_pieces, release_pages
+from hopper.graph.columns import FeatureColumn
+from hopper.graph.importers.database import Database
+from hopper.graph.importers.encode_like import LikeTable
+from hopper.graph.importers.label_columns import find_label_columns
+from hopper.graph.importers.problems import Problems
+from hopper.graph.importers.queries import Query, quote_text
+from hopper.graph.importers.query_reader import (
+    INTEGERS,
+    NATIVE,
+    NUMBERS,
+    QueryReader,
+    QueryTexts,
+    read_features,
+)
+from hopper.graph.importers.read_arrays import join_tasks
+from hopper.graph.importers.tables import Table
+from hopper.graph.layout import check_name
+from hopper.graph.schema import Labels, Relation
+
+MOST_CATEGORIES: Final = 1000
+"""Largest number of categories of a column."""
+_MOST_CLASSES: Final = 2**31
+_INT32: Final = 2**31
+"""Number of nodes from which ends of edges take 8 bytes."""
+_INTEGER: Final = r"'\s*[+-]?[0-9]+\s*'"
+
+_Read = tuple[Labels, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class NodeIds:
+    """The ids of a node type, for the ends of edges."""
+
+    reader: QueryReader
+    are_rows: bool
+    """whether each id is the number of its row"""
+
+
+def read_query(
+    query: Query,
+    database: Database,
+    problems: Problems,
+    nodes: Mapping[str, NodeIds],
+    like: LikeTable | None,
+) -> tuple[Table, NodeIds | None]:
+    """Read the table of a query, and the ids of its nodes if it is one of nodes.
+
+    What is wrong with a column becomes a problem of the source, and the column is left out.
+
+    Parameters
+    ----------
+    nodes: the ids of node types, as far as they could be read; otherwise ends become 0.
+    like: how features and classes are encoded; None = anew.
+    """
+    owner, ids = query.owner, None
+    needed = ("src", "dst") if isinstance(owner, Relation) else ("id",)
+    with database.phases.phase(query.file.name), query.explain_errors(database):
+        reader = QueryReader(query, database, problems)
+        attempt = reader.attempt
+        labels = find_label_columns(query.names, query.header)
+        special = {
+            *needed,
+            "time",
+            "split",
+            *(c for _, columns in labels.values() for c in columns),
+        }
+        readers: dict[str, Any] = {"time": _read_times, "split": _read_splits}
+        if isinstance(owner, Relation):
+            readers["weight"] = _read_weights
+        names = [name for name in query.names if name not in special | set(readers)]
+        features = _find_features(reader, names, like)
+        table = Table(reader.count)
+        if features:
+            table.columns, sql = zip(*features, strict=True)
+            table.features = read_features(reader, table.columns, sql)
+        for name in needed:
+            attempt(name, _require, query, name)
+        for name, read in readers.items():
+            if name in query.names:
+                setattr(table, f"{name}s", attempt(name, read, reader))
+        read_labels = attempt("labels", _read_labels, reader, labels, like)
+        table.labels, table.classes = read_labels or (None, {})
+        if not isinstance(owner, Relation):
+            ids, table.names = attempt("id", _read_ids, reader) or (None, None)
+            return table, ids
+    table.src = table.dst = np.zeros(reader.count, np.int32)
+    has_failed = any(problems.has_failed(query.file, name) for name in needed)
+    if owner.src in nodes and owner.dst in nodes and not has_failed:
+        table.src, table.dst = _read_ends(
+            reader, {"src": nodes[owner.src], "dst": nodes[owner.dst]}
+        )
+    return table, None
+
+
+def _require(query: Query, column: str) -> None:
+    if column not in query.names:
+        raise GraphError(
+            f"{query.header}: column {column}: expected, but missing in {list(query.names)}"
+        )
+
+
+def _read_ids(reader: QueryReader) -> tuple[NodeIds, Sequence[str] | None]:
+    """Check that the ids of nodes are distinct; return them, and names unless they are rows."""
+    column, expected = reader.column("id"), "a distinct id"
+    missing = column if reader.query.typed else reader.text("id")
+    row = reader.first("min(rowid)", f"WHERE {missing} IS NULL")
+    if row is not None:
+        raise reader.refuse(row, "id", expected)
+    if reader.kind("id") == "integer" or not reader.query.typed:
+        number = "rowid::VARCHAR" if reader.kind("id") == "text" else "rowid"
+        if reader.first(f"bool_and({column} = {number})") is not False:
+            return NodeIds(reader, are_rows=True), None
+    repeated = reader.select(column, "GROUP BY 1 HAVING count(*) > 1")
+    rows = reader.select(
+        f"rowid AS row, min(rowid) OVER (PARTITION BY {column}) AS first",
+        f"WHERE {column} IN ({repeated})",
+    )
+    later = f"WITH ids AS ({rows}) FROM ids WHERE row > first ORDER BY row LIMIT 1"
+    for row, _ in reader.database.fetch(later):
+        raise reader.refuse(row, "id", expected)
+    return NodeIds(reader, are_rows=False), QueryTexts(reader, "id")
+
+
+def _read_ends(
+    reader: QueryReader, nodes: Mapping[str, NodeIds]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Read the ends of edges as rows of the node tables; 0 if anything is wrong with them."""
+    columns, joins, ends = [], [], []
+    for end, ids in nodes.items():
+        column = reader.attempt(end, _find_end, reader, end, ids)
+        columns.append(column or "0")
+        if column and not ids.are_rows:
+            key = f"{end}.{ids.reader.column('id')}"
+            joins.append(
+                f"LEFT JOIN {ids.reader.table} AS {end} "
+                f"ON {reader.table}.{reader.column(end)} = {key}"
+            )
+        dtype = np.int32 if ids.reader.count < _INT32 else np.int64
+        ends.append(reader.database.array(dtype, (reader.count,)))
+    # Without a join, rows have their order.
+    rest = f"{' '.join(joins)} ORDER BY {reader.table}.rowid" if joins else ""
+    phase = f"{reader.query.file.name}: ids to numbers"
+    with reader.database.phases.phase(phase, reader.count) as progress:
+        for first, batch in reader.scan(*columns, rest=rest):
+            for name, rows, array in zip(nodes, batch.columns, ends, strict=True):
+                reader.attempt(name, _keep_ends, reader, name, rows, first, array)
+            progress.advance(batch.num_rows)
+    return ends[0], ends[1]
+
+
+def _find_end(reader: QueryReader, end: str, ids: NodeIds) -> str:
+    """Return the row of an end in SQL; NULL where its id is unknown."""
+    kinds = reader.kind(end), ids.reader.kind("id")
+    if (kinds[0] == "text") != (kinds[1] == "text") or kinds[0] == "list":
+        given = ids.reader.types["id"]
+        raise reader.refuse_type(end, f"ids of type {given}, as in the node table")
+    if not ids.are_rows:
+        return f"{end}.rowid"
+    column = f"{reader.table}.{reader.column(end)}"
+    row = f"TRY_CAST({column} AS BIGINT)"
+    same = f"{row}::VARCHAR = {column}" if kinds[0] == "text" else f"{row} = {column}"
+    return f"CASE WHEN {same} AND {row} >= 0 AND {row} < {ids.reader.count} THEN {row} END"
+
+
+def _keep_ends(reader: QueryReader, end: str, rows: Any, first: int, array: NDArray[Any]) -> None:
+    reader.refuse_nulls(rows, first, end, "an id of the node table")
+    array[first : first + len(rows)] = rows.to_numpy(zero_copy_only=False)
+    release_pages(array)
+
+
+def _read_weights(reader: QueryReader) -> NDArray[np.float32]:
+    number = reader.number("weight")
+    sql = f"CASE WHEN {number} > 0 AND {number} < 'inf'::DOUBLE THEN {number} END"
+    return reader.read("weight", sql, np.float32, "a positive number")
+
+
+def _read_times(reader: QueryReader) -> NDArray[np.int64]:
+    """Read times: integers as they are, dates as seconds since 1970, in UTC unless they have a
+    zone."""
+    column, kind = reader.column("time"), reader.kind("time")
+    integer = f"TRY_CAST({column} AS BIGINT)"
+    date = column if kind == "time" else f"TRY_CAST({column} AS TIMESTAMPTZ)"
+    seconds = f"TRY_CAST(floor(epoch({date})) AS BIGINT)"
+    is_integer = f"regexp_full_match({column}, {_INTEGER})"
+    readers = {
+        "text": f"CASE WHEN {is_integer} THEN {integer} ELSE {seconds} END",
+        "integer": integer,
+        "number": f"CASE WHEN {column} = trunc({column}) THEN {integer} END",
+        "time": seconds,
+    }
+    if kind not in readers:
+        raise reader.refuse_type("time", "integers or dates")
+    return reader.read("time", readers[kind], np.int64, "an integer, or a date such as 2026-05-31")
+
+
+def _read_splits(reader: QueryReader) -> dict[str, NDArray[np.int64]]:
+    """Read the rows of each split, in order of the first; those without a name are in none."""
+    text, splits = reader.text("split"), dict[str, NDArray[np.int64]]()
+    groups = f"WHERE {text} IS NOT NULL GROUP BY 1 ORDER BY min(rowid)"
+    for name, count in reader.database.fetch(reader.select(f"{text}, count(*)", groups)):
+        check_name(name, "split", str(reader.query.file.parent))
+        splits[name] = rows = reader.database.array(np.int64, (count,))
+        for first, batch in reader.scan("rowid", rest=f"WHERE {text} = {quote_text(name)}"):
+            rows[first : first + batch.num_rows] = batch.column(0).to_numpy()
+            release_pages(rows)
+    return splits
+
+
+def _read_labels(
+    reader: QueryReader, columns: Mapping[str, tuple[str, list[str]]], like: LikeTable | None
+) -> tuple[_Read | None, dict[str, list[str]]]:
+    """Read the labels of all tasks; return them, and names of classes by task."""
+    by_task, names = dict[str, _Read](), dict[str, list[str]]()
+    for task, (kind, of_task) in columns.items():
+        read = reader.attempt(of_task[0], _read_task, reader, task, kind, of_task, like)
+        if read is not None:
+            by_task[task], classes = read
+            names |= {task: classes} if classes else {}
+    if "" in by_task or not by_task:
+        return by_task.get(""), names
+    return join_tasks(by_task, f"{reader.query.file}: labels"), names
+
+
+def _read_task(
+    reader: QueryReader, task: str, kind: str, columns: Sequence[str], like: LikeTable | None
+) -> tuple[_Read, list[str]]:
+    """Read the labels of a task; return them, and the names of its classes."""
+    name, names = columns[0], list[str]()
+    known = like.names.get(task) if like is not None else None
+    if kind == "value":
+        values = reader.read(
+            name, reader.number_or_nan(name), np.float32, reader.expect_number(name)
+        )
+        labels = Labels("float", 1)
+    elif kind == "several":
+        labels = Labels("multi_hot", len(columns))
+        values = reader.database.array(np.uint8, (reader.count, len(columns)))
+        for place, column in enumerate(columns):
+            number = reader.number(column)
+            bit = f"CASE WHEN {number} IN (0, 1) THEN {number}::UTINYINT END"
+            reader.read(column, bit, np.uint8, "0 or 1", values[:, place])
+    elif known is not None or _has_class_names(reader, name):
+        names, code = _encode(reader, name, known)
+        values, labels = reader.read(name, code, np.int64), Labels("class", max(1, len(names)))
+        if like is not None and known is not None:
+            what = f"labels of task {task}" if task else "labels"
+            like.tell(what, _count_unknown(reader, name, code), known)
+            return (like.labels[task], values), names
+    else:
+        values = _read_classes(reader, name)
+        largest = max((int(piece.max()) for _, piece in iter_pieces(values)), default=-1)
+        labels = Labels("class", max(1, largest + 1))
+    if like is not None and task in like.labels:
+        labels, names = like.check_labels(labels, names, task), []
+    return (labels, values), names
+
+
+def _has_class_names(reader: QueryReader, name: str) -> bool:
+    """Return whether classes have names: typed texts, or other texts of which any is no integer."""
+    kind = reader.kind(name)
+    if kind not in ("text", "integer"):
+        raise reader.refuse_type(name, "integers or texts, the numbers or names of classes")
+    if kind == "integer" or reader.query.typed:
+        return kind == "text"
+    return reader.first(f"bool_and(regexp_full_match({reader.text(name)}, {_INTEGER}))") is False
+
+
+def _read_classes(reader: QueryReader, name: str) -> NDArray[np.int64]:
+    """Read numbers of classes; -1 where there is none."""
+    if reader.kind(name) == "integer":
+        column = f"greatest(coalesce({reader.column(name)}, -1), -1)::BIGINT"
+        return reader.read(name, column, np.int64)
+    text = reader.text(name)
+    number = f"TRY_CAST({text} AS BIGINT)"
+    fits = f"{number} >= 0 AND {number} < {_MOST_CLASSES}"
+    sql = f"CASE WHEN {text} IS NULL THEN -1 WHEN {fits} THEN {number} END"
+    return reader.read(name, sql, np.int64, "a class (an integer of at least 0) or nothing")
+
+
+def _encode(reader: QueryReader, name: str, known: Sequence[str] | None) -> tuple[list[str], str]:
+    """Number the texts of a column in sorted order, or as known ones are.
+
+    Returns
+    -------
+    The texts in order, and their numbers in SQL; -1 for others and where there is none.
+    """
+    text, kinds = reader.text(name), reader.database.new_name("e")
+    values = reader.select(f"DISTINCT {text}", f"WHERE {text} IS NOT NULL ORDER BY 1")
+    if known is not None:
+        values = ", ".join(map(quote_text, known))
+    reader.database.fetch(f"CREATE TYPE {kinds} AS ENUM ({values})")
+    names = reader.database.fetch(f"SELECT unnest(enum_range(NULL::{kinds}))::VARCHAR")
+    code = f"coalesce(enum_code(TRY_CAST({text} AS {kinds}))::BIGINT, -1)"
+    return [text for (text,) in names], code
+
+
+def _count_unknown(reader: QueryReader, name: str, code: str) -> dict[str, int]:
+    """Return the texts of a column without a number, with the numbers of their rows."""
+    text = reader.text(name)
+    rest = f"WHERE {text} IS NOT NULL AND {code} < 0 GROUP BY 1"
+    return dict(reader.database.fetch(reader.select(f"{text}, count(*)", rest)))
+
+
+def _find_features(
+    reader: QueryReader, names: Sequence[str], like: LikeTable | None
+) -> list[tuple[FeatureColumn, str]]:
+    """Find out what the columns of features hold, and how each is read in SQL."""
+    known: dict[str, FeatureColumn | None] = dict.fromkeys(names)
+    if like is not None:
+        known = {column.name: column for column in like.columns(names, reader.query.header)}
+    features = []
+    for name, column in known.items():
+        read = reader.attempt(name, _find_feature, reader, name, column, like)
+        # What is wrong with a column is a problem of the source, which is not written.
+        features.append(read or (FeatureColumn(name), "0"))
+    return features
+
+
+def _find_feature(
+    reader: QueryReader, name: str, known: FeatureColumn | None, like: LikeTable | None
+) -> tuple[FeatureColumn, str]:
+    """Return a column of features, and how it is read in SQL."""
+    kind, column = reader.kind(name), reader.column(name)
+    is_list = kind == "list" and reader.types[name].startswith((*INTEGERS, *NUMBERS))
+    if kind not in ("integer", "number", "text") and not is_list:
+        raise reader.refuse_type(name, "numbers, lists of them, or texts")
+    known_texts = known is not None and bool(known.categories)
+    is_text = known_texts or (kind == "text" and _has_categories(reader, name))
+    if is_text and not is_list and (known is None or known_texts):
+        categories, code = _encode(reader, name, None if known is None else known.categories)
+        if known is None or like is None:
+            return FeatureColumn(name, tuple(categories)), code
+        unknown = _count_unknown(reader, name, code)
+        like.tell(f"column {name!r}", unknown, known.categories)
+        return known, code
+    width = reader.first(f"len({column})", "WHERE rowid = 0") if is_list and reader.count else 1
+    if not width:
+        raise reader.refuse(0, name, "numbers")
+    if known is not None and (is_text or known_texts or known.numbers != width):
+        path = like.graph.path if like is not None else ""
+        raise GraphError(
+            f"{reader.query.file}: column {name}: expected {known.numbers} numbers a row, as in "
+            f"{path}, given {'texts' if is_text else width}"
+        )
+    sql = reader.number_or_nan(name) if not is_list else ""
+    if is_list:
+        element = reader.types[name].split("[")[0]
+        element = element if element in NATIVE else "DOUBLE"
+        fits = f"len({column}) = {width} AND list_count({column}) = {width}"
+        sql = f"CASE WHEN {fits} THEN {column}::{element}[] END"
+    return known or FeatureColumn(name, numbers=width), sql
+
+
+def _has_categories(reader: QueryReader, name: str) -> bool:
+    """Return whether texts are categories: typed ones, and others that do not begin with a
+    number."""
+    text = reader.text(name)
+    first = f"arg_min({text}, rowid) FILTER ({text} IS NOT NULL)"
+    is_number = reader.first(f"TRY_CAST({first} AS DOUBLE) IS NOT NULL OR {first} IS NULL")
+    if is_number and not reader.query.typed:
+        return False
+    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {MOST_CATEGORIES}"
+    row = reader.first("min(rowid)", rest)
+    if row is not None:
+        expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
+        raise reader.refuse(row, name, expected)
+    return True

@@ -1,0 +1,197 @@
+"""One small graph in every kind of source becomes the same graph directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, check_tables, import_graph
+from hopper.graph.importers import write_tables as write
+from hopper.graph.importers.networkx import tables_from_networkx
+from hopper.graph.importers.ogb import tables_from_ogb
+from hopper.graph.layout import TOPOLOGY_ARRAYS
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # notes on the import
+
+N, E = 60, 240
+DRAW = np.random.default_rng(5)
+ENDS = DRAW.integers(0, N, (2, E))
+LABELS = DRAW.integers(0, 3, N)
+X = DRAW.normal(size=(N, 3)).astype(np.float32)
+AMOUNT = DRAW.normal(size=(E, 1)).astype(np.float32)
+WEIGHTS = DRAW.integers(1, 9, E).astype(np.float32) / 4
+TIMES = DRAW.integers(0, 99, E)
+SPLITS = {"train": np.arange(0, 30), "val": np.arange(30, 40), "test": np.arange(40, 60)}
+
+Importer = Callable[[Path, ImportOptions], list[str]]
+
+
+def frames() -> dict[str, pandas.DataFrame]:
+    names = np.repeat(list(SPLITS), [len(ids) for ids in SPLITS.values()])
+    columns = {f"x{number}": X[:, number] for number in range(3)}
+    nodes = pandas.DataFrame({"id": range(N), "label": LABELS, "split": names, **columns})
+    edges = {"src": ENDS[0], "dst": ENDS[1], "weight": WEIGHTS, "time": TIMES}
+    return {"nodes": nodes, "edges": pandas.DataFrame({**edges, "amount": AMOUNT[:, 0]})}
+
+
+def import_csv(folder: Path, options: ImportOptions) -> list[str]:
+    for name, frame in frames().items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return import_graph("csv", str(folder), folder / "out", options)
+
+
+def import_parquet(folder: Path, options: ImportOptions) -> list[str]:
+    for name, frame in frames().items():
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+    return import_graph("parquet", str(folder), folder / "out", options)
+
+
+def import_npy(folder: Path, options: ImportOptions) -> list[str]:
+    arrays = {"edges": ENDS, "x": X, "y": LABELS, "w": WEIGHTS, "t": TIMES, **SPLITS}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    edge_type = {"src": "node", "rel": "edge", "dst": "node", "file": "edges.npy"}
+    meta = {
+        "node_types": {"node": {"count": N, "feat_file": "x.npy"}},
+        "edge_types": [edge_type | {"weight_file": "w.npy", "time_file": "t.npy"}],
+        "target_type": "node",
+        "labels": {"node": "y.npy"},
+        "splits": {name: {"file": f"{name}.npy"} for name in SPLITS},
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return import_graph("npy", str(folder), folder / "out", options)
+
+
+def masks() -> dict[str, torch.Tensor]:
+    is_in = {name: torch.from_numpy(np.isin(np.arange(N), ids)) for name, ids in SPLITS.items()}
+    return {f"{name}_mask": mask for name, mask in is_in.items()}
+
+
+def import_pyg(folder: Path, options: ImportOptions) -> list[str]:
+    nodes = {"x": torch.from_numpy(X), "y": torch.from_numpy(LABELS), **masks()}
+    edges = {"edge_weight": torch.from_numpy(WEIGHTS), "edge_time": torch.from_numpy(TIMES)}
+    edges |= {"edge_index": torch.from_numpy(ENDS), "edge_attr": torch.from_numpy(AMOUNT)}
+    torch.save(nodes | edges, folder / "graph.pt")
+    return import_graph("pyg", str(folder / "graph.pt"), folder / "out", options)
+
+
+def import_dgl(folder: Path, options: ImportOptions) -> list[str]:
+    dgl = pytest.importorskip("dgl", reason="DGL is not installed", exc_type=ImportError)
+    graph = dgl.heterograph(
+        {("node", "edge", "node"): tuple(torch.from_numpy(ENDS))}, num_nodes_dict={"node": N}
+    )
+    graph.ndata.update({"feat": torch.from_numpy(X), "label": torch.from_numpy(LABELS), **masks()})
+    graph.edata.update({"weight": torch.from_numpy(WEIGHTS), "time": torch.from_numpy(TIMES)})
+    graph.edata["feat"] = torch.from_numpy(AMOUNT)
+    dgl.save_graphs(str(folder / "graph.bin"), [graph])
+    return import_graph("dgl", str(folder / "graph.bin"), folder / "out", options)
+
+
+def import_networkx(folder: Path, options: ImportOptions) -> list[str]:
+    graph = networkx.MultiDiGraph()
+    name_of = {int(row): name for name, ids in SPLITS.items() for row in ids}
+    for row in range(N):
+        features = X[row].tolist()
+        graph.add_node(row, label=int(LABELS[row]), split=name_of[row], features=features)
+    for edge, (src, dst) in enumerate(ENDS.T.tolist()):
+        data = {"weight": float(WEIGHTS[edge]), "time": int(TIMES[edge])}
+        graph.add_edge(src, dst, amount=float(AMOUNT[edge, 0]), **data)
+    tables = tables_from_networkx(graph, "graph", "graph")
+    check_tables(tables)
+    return write(tables, folder / "out", options)
+
+
+def import_ogb(folder: Path, options: ImportOptions) -> list[str]:
+    graph = {"edge_index": ENDS, "edge_feat": AMOUNT, "node_feat": X, "num_nodes": N}
+    splits = {{"val": "valid"}.get(name, name): ids for name, ids in SPLITS.items()}
+    tables = tables_from_ogb("small", graph, LABELS[:, None], splits)
+    check_tables(tables)
+    return write(tables, folder / "out", options)
+
+
+def from_arrays(folder: Path, options: ImportOptions) -> list[str]:
+    columns = {"edge_features": AMOUNT, "edge_weights": WEIGHTS, "options": options}
+    times: dict[Any, Any] = {("node", "edge", "node"): TIMES}
+    splits = SPLITS | {"train": np.isin(np.arange(N), SPLITS["train"])}  # a mask
+    GraphDirectory.from_arrays(folder / "out", ENDS, X, LABELS, splits, times=times, **columns)
+    return []
+
+
+KINDS: dict[str, Importer] = {
+    "csv": import_csv,
+    "parquet": import_parquet,
+    "npy": import_npy,
+    "pyg": import_pyg,
+    "dgl": import_dgl,
+    "ogb": import_ogb,
+    "networkx": import_networkx,
+    "arrays": from_arrays,
+}
+LACKING = {"npy": {"edge_features"}, "ogb": {"weights", "times"}}
+"""What a kind cannot say."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_becomes_the_same_graph(kind: str, tmp_path: Path) -> None:
+    KINDS[kind](tmp_path, ImportOptions())
+    graph = GraphDirectory.open(tmp_path / "out")
+    (relation,) = graph.schema.relations
+    assert graph.schema.target == "node"
+    np.testing.assert_array_equal(graph.features("node"), X)
+    np.testing.assert_array_equal(graph.labels("node"), LABELS)
+    for name, ids in SPLITS.items():
+        np.testing.assert_array_equal(graph.split(name), ids)
+    topology, lacking = graph.topology(relation), LACKING.get(kind, set())
+    order = np.arange(E)
+    if kind == "networkx":
+        # The library keeps the edges of a source together, and those between two nodes.
+        pairs = list(map(tuple, ENDS.T.tolist()))
+        order = np.array(sorted(range(E), key=lambda e: (pairs[e][0], pairs.index(pairs[e]), e)))
+    np.testing.assert_array_equal(topology.indices, ENDS[0][order][topology.edge_ids])
+    degrees = np.bincount(ENDS[1], minlength=N)
+    np.testing.assert_array_equal(np.diff(topology.indptr), degrees)
+    if "edge_features" not in lacking:
+        np.testing.assert_array_equal(graph.edge_features(relation), AMOUNT[order])
+    if "weights" not in lacking:
+        np.testing.assert_array_equal(graph.edge_weights(relation), WEIGHTS[order])
+        np.testing.assert_array_equal(graph.times(relation), TIMES[order])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_change_every_kind_alike(kind: str, tmp_path: Path) -> None:
+    options = ImportOptions(symmetrize=True, scale="minmax", targets=("edge",),
+                            split=RandomSplit(0.5, 0.25))  # fmt: skip
+    expected, actual = tmp_path / "arrays", tmp_path / kind
+    for folder, name in ((expected, "arrays"), (actual, kind)):
+        folder.mkdir(exist_ok=True)
+        if not (folder / "out").exists():
+            KINDS[name](folder, options)
+    graphs = [GraphDirectory.open(folder / "out") for folder in (expected, actual)]
+    if kind in ("networkx", "npy", "ogb"):
+        # Their edges have another order or lack times, on which counterparts depend.
+        assert graphs[1].features("node").min() == 0
+        assert sum(graphs[1].schema.splits.values()) == graphs[1].schema.target_count
+        return
+    np.testing.assert_array_equal(*[graph.features("node") for graph in graphs])
+    for name in SPLITS:
+        np.testing.assert_array_equal(*[graph.split(name) for graph in graphs])
+    for array in TOPOLOGY_ARRAYS:
+        topologies = [graph.topology(next(iter(graph.schema.relations))) for graph in graphs]
+        np.testing.assert_array_equal(*[getattr(topology, array) for topology in topologies])
+
+
+@pytest.mark.parametrize("kind", set(KINDS) - {"arrays"})
+def test_a_refused_option_leaves_nothing(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="--split: the source has its own splits"):
+        KINDS[kind](tmp_path, ImportOptions(split=RandomSplit(1, 1)))
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith((".", "out"))]
