@@ -7,10 +7,11 @@ them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from cache_server.row_form import ROW_FORMS, RowForm, RowFormName
 
@@ -25,8 +26,8 @@ class RoundingError(NamedTuple):
         where it has no bound, as for averages of rounded rows.
     """
 
-    absolute: float
-    relative: float | None
+    absolute: Annotated[float, Field(strict=True, ge=0)]
+    relative: Annotated[float, Field(strict=True, ge=0)] | None
 
     def __str__(self) -> str:
         largest = f"a number is off by up to {self.absolute:.2g}"

@@ -1,6 +1,7 @@
 """The schema of a graph directory: the content of ``graph.json`` as typed values.
 
 A homogeneous graph is one node type and one relation. There is no second code path for it.
+Annotations say what :mod:`hopper.graph.schema_json` accepts in the file.
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field, StrictBool
 
 from cache_server.row_form import RowFormName
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.row_form import RoundingError
-
-SCHEMA_VERSION = 1
 
 LabelKind = Literal["class", "multi_hot", "float", "tasks"]
 Predicted = Literal["node", "edge", "link"]
 """Labels of nodes, labels of edges, or links."""
 TargetKind = Literal["class", "multi_hot", "float", "tasks", "link"]
 """What is predicted: labels of some kind, or links."""
+Count = Annotated[int, Field(strict=True, ge=0)]
+Width = Annotated[int, Field(strict=True, ge=1)]
 
 
 class Relation(NamedTuple):
@@ -63,10 +66,12 @@ class NodeType:
     columns: the columns of the source that the features were made of; empty = not known.
     """
 
-    count: int
-    feature_dim: int | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    count: Count
+    feature_dim: Width | None = None
     feature_dtype: RowFormName | None = None
-    timed: bool = False
+    timed: StrictBool = False
     feature_error: RoundingError | None = None
     columns: tuple[FeatureColumn, ...] = ()
 
@@ -84,11 +89,13 @@ class EdgeType:
     timed: whether the edges have times.
     """
 
-    count: int
-    feature_dim: int | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    count: Count
+    feature_dim: Width | None = None
     feature_dtype: RowFormName | None = None
-    weighted: bool = False
-    timed: bool = False
+    weighted: StrictBool = False
+    timed: StrictBool = False
     feature_error: RoundingError | None = None
     columns: tuple[FeatureColumn, ...] = ()
 
@@ -181,9 +188,8 @@ class GraphSchema:
     @property
     def feature_tables(self) -> dict[str, NodeType | EdgeType]:
         """The node types and relations with features, by the names of their tables."""
-        kinds: dict[str, NodeType | EdgeType] = {**self.node_types}
-        kinds |= {str(relation): kind for relation, kind in self.relations.items()}
-        return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
+        featured = {o: kind for o, kind in self.kinds.items() if kind.feature_dim is not None}
+        return {str(owner): kind for owner, kind in featured.items()}
 
     @property
     def columns(self) -> dict[str, tuple[FeatureColumn, ...]]:
@@ -191,11 +197,14 @@ class GraphSchema:
         return {name: kind.columns for name, kind in self.feature_tables.items()}
 
     @property
+    def kinds(self) -> dict[Labelled, NodeType | EdgeType]:
+        """All node types and relations."""
+        return {**self.node_types, **self.relations}
+
+    @property
     def timed(self) -> list[Labelled]:
         """The node types and relations with times."""
-        kinds: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]
-        kinds += self.relations.items()
-        return [owner for owner, kind in kinds if kind.timed]
+        return [owner for owner, kind in self.kinds.items() if kind.timed]
 
     @property
     def links_are_timed(self) -> bool:
@@ -204,15 +213,12 @@ class GraphSchema:
         return bool(kinds) and all(kind.timed for kind in kinds)
 
     def is_timed(self, relation: Relation) -> bool:
-        """Return whether there is a time from which an edge may be seen: its own, or its
-        source's."""
+        """Return whether an edge may be seen from a time on: its own, or its source's."""
         return self.relations[relation].timed or self.node_types[relation.src].timed
 
     def count_of(self, owner: Labelled) -> int:
         """Return the number of nodes of a type, or of edges of a relation."""
-        if isinstance(owner, Relation):
-            return self.relations[owner].count
-        return self.node_types[owner].count
+        return self.kinds[owner].count
 
     @property
     def predicted(self) -> Predicted:
