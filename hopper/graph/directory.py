@@ -343,9 +343,10 @@ def open_topology(
     GraphError: an array is missing or has the wrong dtype or shape.
     """
 
-    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[np.int64]:
+    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[Any]:
         file = layout.topology_file(folder, relation, name)
-        return open_array(file, f"{name} of {relation}", np.int64, (length,))
+        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else np.int64
+        return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
     indptr = array("indptr", destinations + 1)
     count = int(indptr[-1]) if edges is None else edges

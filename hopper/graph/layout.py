@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -26,6 +26,9 @@ TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
     "in_degrees",
     "out_degrees",
 )
+
+ID_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
+"""What ``indices`` and ``edge_ids`` may be stored as; readers take either."""
 
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
 
@@ -62,6 +65,20 @@ def safe_name(text: str) -> str:
 def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
     """Return the file of one array of a relation's CSC."""
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
+
+
+def topology_arrays(
+    edges: int, sources: int, destinations: int
+) -> dict[TopologyArray, tuple[np.dtype[Any], int]]:
+    """Return dtypes and lengths of a relation's arrays: ids of edges are int32 where they fit."""
+    narrow, wide = ID_DTYPES
+    return {
+        "indptr": (wide, destinations + 1),
+        "indices": (narrow if sources < 1 << 31 else wide, edges),
+        "edge_ids": (narrow if edges < 1 << 31 else wide, edges),
+        "in_degrees": (wide, destinations),
+        "out_degrees": (wide, sources),
+    }
 
 
 def draw_arrays(

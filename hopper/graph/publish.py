@@ -18,7 +18,7 @@ _FLUSHED_AT_ONCE: Final = 16
 
 
 @contextmanager
-def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
+def atomic_output_dir(out: Path, needed_bytes: int) -> Iterator[Path]:
     """Yield a folder beside ``out`` to write into; rename it to ``out`` at the end.
 
     All files are on the disk before it is renamed, so a power loss leaves all of it or nothing. An

@@ -18,14 +18,18 @@ class Topology:
     A graph directory has original ids, a partitioned directory global ids. In either, in-neighbours
     are in ascending order of *original* id, and parallel edges in order of edge id. All arrays may
     be read-only memory maps.
+
+    ``indices`` and ``edge_ids`` are int32 or int64, as they are stored: kernels are compiled for
+    what they get, and whoever computes with ids (as ``source * count + destination``) widens the
+    piece at hand, never a whole array.
     """
 
     indptr: NDArray[np.int64]
     """[destinations + 1] int64"""
-    indices: NDArray[np.int64]
-    """[edges] int64, source ids"""
-    edge_ids: NDArray[np.int64]
-    """[edges] int64, the edge's position in the list that the graph was made from"""
+    indices: NDArray[Any]
+    """[edges] int32 or int64, source ids"""
+    edge_ids: NDArray[Any]
+    """[edges] int32 or int64, the edge's position in the list that the graph was made from"""
     in_degrees: NDArray[np.int64]
     """[destinations] int64, full-graph in-degree under this relation"""
     out_degrees: NDArray[np.int64]

@@ -21,9 +21,9 @@ from hopper.graph.array_file import (
     name_in_errors,
     save_array,
 )
-from hopper.graph.build_topology import SortEdges, fill_sorted_topology, fill_topology
+from hopper.graph.build_topology import SortEdges, fill_topology
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.publish import unpublished
+from hopper.graph.publish import atomic_output_dir
 from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import check_schema, write_schema
@@ -59,7 +59,7 @@ class GraphWriter:
     def __enter__(self) -> GraphWriter:
         check_schema(self.schema, str(self.out / layout.SCHEMA_FILE))
         self._work = self._publication.enter_context(
-            unpublished(self.out, required_bytes(self.schema))
+            atomic_output_dir(self.out, required_bytes(self.schema))
         )
         self._missing = _list_parts(self.schema)
         return self
@@ -94,11 +94,8 @@ class GraphWriter:
         sort: sorts edges that memory does not hold; None = sort in memory.
         """
         relation = self._begin_relation(relation, src.size)
-        work, where = self._create_topology(relation), f"edges of {relation}"
-        if sort is None:
-            fill_topology(src, dst, work, where=where)
-        else:
-            fill_sorted_topology(src, dst, work, sort, where=where)
+        work = self._create_topology(relation)
+        fill_topology(src, dst, work, sort, where=f"edges of {relation}")
         self._missing.discard(("topology", str(relation)))
 
     def topology_csc(self, relation: Relation, topology: Topology) -> None:
@@ -107,9 +104,9 @@ class GraphWriter:
         files = self._create_topology(relation)
         for name in layout.TOPOLOGY_ARRAYS:
             source, target = getattr(topology, name), getattr(files, name)
-            if source.shape != target.shape or source.dtype != np.int64:
+            if source.shape != target.shape or source.dtype not in layout.ID_DTYPES:
                 raise GraphError(
-                    f"{self.out}: {name} of {relation}: expected int64 of shape "
+                    f"{self.out}: {name} of {relation}: expected int32 or int64 of shape "
                     f"{list(target.shape)}, given {source.dtype} of shape {list(source.shape)}"
                 )
             target[...] = source
@@ -267,21 +264,11 @@ class GraphWriter:
         return Relation(*relation)
 
     def _create_topology(self, relation: Relation) -> Topology:
-        edges = self.schema.relations[relation].count
-        sources = self.schema.node_types[relation.src].count
-        destinations = self.schema.node_types[relation.dst].count
-
-        def array(name: layout.TopologyArray, length: int) -> NDArray[np.int64]:
-            file = layout.topology_file(self._work, relation, name)
-            return create_array(file, np.int64, (length,))
-
-        return Topology(
-            indptr=array("indptr", destinations + 1),
-            indices=array("indices", edges),
-            edge_ids=array("edge_ids", edges),
-            in_degrees=array("in_degrees", destinations),
-            out_degrees=array("out_degrees", sources),
-        )
+        files = {
+            name: create_array(layout.topology_file(self._work, relation, name), dtype, (length,))
+            for name, (dtype, length) in _topology_arrays(self.schema, relation).items()
+        }
+        return Topology(**files)
 
     def _create_table(
         self, file: Path, kind: NodeType | EdgeType, part: str, name: str
@@ -296,11 +283,9 @@ class GraphWriter:
 def required_bytes(schema: GraphSchema) -> int:
     """Return the bytes on disk of a graph directory with this schema, without ``graph.json``."""
     total = 0
-    for relation, edges in schema.relations.items():
-        sources = schema.node_types[relation.src].count
-        destinations = schema.node_types[relation.dst].count
-        for length in (destinations + 1, edges.count, edges.count, destinations, sources):
-            total += array_bytes(np.int64, (length,))
+    for relation in schema.relations:
+        arrays = _topology_arrays(schema, relation).values()
+        total += sum(array_bytes(dtype, (length,)) for dtype, length in arrays)
     tables: list[NodeType | EdgeType] = [*schema.node_types.values(), *schema.relations.values()]
     for kind in tables:
         features = stored_features(kind)
@@ -313,6 +298,13 @@ def required_bytes(schema: GraphSchema) -> int:
         dtype, shapes = check_values.label_format(labels, schema.count_of(owner))
         total += array_bytes(dtype, shapes[-1])
     return total + sum(array_bytes(np.int64, (count,)) for count in schema.splits.values())
+
+
+def _topology_arrays(
+    schema: GraphSchema, relation: Relation
+) -> dict[layout.TopologyArray, tuple[np.dtype[Any], int]]:
+    ends = (schema.node_types[name].count for name in (relation.src, relation.dst))
+    return layout.topology_arrays(schema.relations[relation].count, *ends)
 
 
 def _list_parts(schema: GraphSchema) -> set[tuple[str, str]]:

@@ -13,6 +13,7 @@ import pytest
 
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory, Relation
+from hopper.graph.layout import topology_arrays
 
 CITES = Relation("paper", "linked", "paper")
 WRITES = Relation("author", "linked", "paper")
@@ -55,6 +56,23 @@ def test_edge_splits_and_float_labels(friends: Path) -> None:
     assert graph.split("train").tolist() == [0, 1, 3]
     assert graph.labels("person").dtype == np.float32
     assert graph.labels("person").shape == (3, 2)
+
+
+def test_ids_of_edges_have_four_bytes_and_older_directories_eight(library: Path) -> None:
+    topology = GraphDirectory.open(library).topology(CITES)
+    assert {topology.indices.dtype, topology.edge_ids.dtype} == {np.dtype(np.int32)}
+    sources = topology.indices.tolist()
+    for name in ("indices", "edge_ids"):
+        file = library / f"topology/paper/linked/paper/{name}.npy"
+        np.save(file, np.load(file).astype(np.int64))
+    schema = library / "graph.json"
+    schema.write_text(schema.read_text().replace('"schema": 2', '"schema": 1'))
+    older = GraphDirectory.open(library).topology(CITES)
+    assert older.indices.dtype == np.int64
+    assert older.indices.tolist() == sources
+    # Ids that do not fit have eight bytes in new directories, too.
+    wide = topology_arrays(1 << 31, 1 << 31, 1)
+    assert {wide[name][0] for name in ("indices", "edge_ids")} == {np.dtype(np.int64)}
 
 
 def test_arrays_are_read_only(library: Path) -> None:
@@ -147,7 +165,11 @@ BAD_SHAPES = [
     ("labels/author", lambda a: a[:, 0], "expected shape [4, 2], given [4]"),
     ("splits/test", lambda a: a[:0], "split test: expected shape [1], given [0]"),
     (f"{TOPOLOGY}/indptr", lambda a: a[:-1], "indptr of paper/linked/paper: expected shape [6]"),
-    (f"{TOPOLOGY}/indices", lambda a: a.astype(np.int32), "expected dtype int64, given int32"),
+    (
+        f"{TOPOLOGY}/indices",
+        lambda a: a.astype("f4"),
+        "dtype int32 or int64, given float32",
+    ),
     (f"{TOPOLOGY}/edge_ids", lambda a: a[:3], "expected shape [5], given [3]"),
     (f"{TOPOLOGY}/in_degrees", lambda a: a[:3], "expected shape [5], given [3]"),
     (f"{TOPOLOGY}/out_degrees", lambda a: a[:3], "expected shape [5], given [3]"),

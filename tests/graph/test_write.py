@@ -30,7 +30,7 @@ from hopper.graph import (
 )
 from hopper.graph.layout import label_names_file
 from hopper.graph.names import Names
-from hopper.graph.publish import unpublished
+from hopper.graph.publish import atomic_output_dir
 
 Parts = tuple[GraphSchema, Callable[[GraphWriter], None]]
 
@@ -120,7 +120,7 @@ def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(
     try:
         # Files that other threads make at any moment obey it too.
         monkeypatch.setattr(os, "umask", lambda _: pytest.fail("the process's umask is changed"))
-        with unpublished(tmp_path / "out", 0) as work:
+        with atomic_output_dir(tmp_path / "out", 0) as work:
             (work / "a").mkdir()
             (work / "a" / "file").write_text("x")
     finally:
