@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from hopper.errors import GraphError
+from hopper.graph.check_values import label_format
+from hopper.graph.row_form import stored_features
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 
 SCHEMA_FILE: Final = "graph.json"
@@ -170,3 +172,61 @@ def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
 def names_file(root: Path, node_type: str) -> Path:
     """Return the optional file of the source's names of a type's nodes, one line a node."""
     return root / "names" / f"{node_type}.txt"
+
+
+class ArraySpec(NamedTuple):
+    """An array that a graph directory must have.
+
+    Attributes
+    ----------
+    name: what it is, for errors.
+    file: its file inside the directory.
+    dtypes: those that readers take; writers write the first.
+    shapes: those that it may have.
+    """
+
+    name: str
+    file: Path
+    dtypes: tuple[np.dtype[Any], ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def graph_arrays(schema: GraphSchema) -> dict[tuple[str, str], ArraySpec]:
+    """Return all arrays of a graph directory by part ("indices", "features", ...) and owner.
+
+    The owner is a node type, a relation as ``src/rel/dst``, or a split.
+    """
+    root, (narrow, wide) = Path(), ID_DTYPES
+    arrays: dict[tuple[str, str], ArraySpec] = {}
+
+    def add(part: str, owner: object, file: Path, dtype: Any, *shapes: tuple[int, ...]) -> None:
+        dtypes = (np.dtype(dtype),)
+        if part in ("indices", "edge_ids"):
+            dtypes = (narrow, wide) if dtype == narrow else (wide, narrow)
+        name = f"{part} {owner}" if part == "split" else f"{part} of {owner}"
+        arrays[part, str(owner)] = ArraySpec(name, file, dtypes, shapes)
+
+    for relation, edges in schema.relations.items():
+        counts = (schema.node_types[name].count for name in (relation.src, relation.dst))
+        for array, (dtype, length) in topology_arrays(edges.count, *counts).items():
+            add(array, relation, topology_file(root, relation, array), dtype, (length,))
+        if edges.weighted:
+            file = edge_weights_file(root, relation)
+            add("weights", relation, file, np.float32, (edges.count,))
+    for owner, kind in schema.kinds.items():
+        features = stored_features(kind)
+        if features is not None:
+            shape = kind.count, features.columns
+            if isinstance(owner, Relation):
+                file = edge_features_file(root, owner)
+                add("edge features", owner, file, features.dtype, shape)
+            else:
+                add("features", owner, features_file(root, owner), features.dtype, shape)
+        if kind.timed:
+            add("times", owner, times_file(root, owner), wide, (kind.count,))
+    for owner, labels in schema.labels.items():
+        dtype, shapes = label_format(labels, schema.count_of(owner))
+        add("labels", owner, labels_file(root, owner), dtype, *shapes)
+    for split, count in schema.splits.items():
+        add("split", split, split_file(root, split), wide, (count,))
+    return arrays

@@ -88,7 +88,7 @@ def test_unknown_parts_are_named(library: Path) -> None:
         graph.features("editor")
     with pytest.raises(GraphError, match="no relation venue/hosts/paper"):
         graph.topology(Relation("venue", "hosts", "paper"))
-    with pytest.raises(GraphError, match="relation paper/linked/paper has no edge features"):
+    with pytest.raises(GraphError, match="relation 'paper/linked/paper' has no edge features"):
         graph.edge_features(CITES)
     with pytest.raises(GraphError, match="node type 'editor' has no labels"):
         graph.labels("editor")

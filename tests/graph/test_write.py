@@ -34,7 +34,7 @@ from hopper.graph.publish import atomic_output_dir
 
 Parts = tuple[GraphSchema, Callable[[GraphWriter], None]]
 
-KNOWS = Relation("person", "knows", "person")
+KNOWS, OTHER = Relation("person", "knows", "person"), Relation("a", "b", "c")
 
 
 def small_schema(**changes: object) -> GraphSchema:
@@ -216,22 +216,31 @@ def test_names_may_be_larger_than_memory(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 BAD_PARTS: list[tuple[Callable[[GraphWriter], object], str]] = [
-    (lambda w: w.topology(Relation("a", "b", "c"), np.array([0]), np.array([0])), "has no a/b/c"),
+    (
+        lambda w: w.topology(Relation("a", "b", "c"), np.array([0]), np.array([0])),
+        "topology: the schema has none for 'a/b/c'",
+    ),
     (lambda w: w.topology(KNOWS, np.array([0, 1]), np.array([0, 1])), "expected 1 edges, given 2"),
     (
         lambda w: w.topology(KNOWS, np.array([2]), np.array([0])),
         "edges of person/knows/person: src",
     ),
-    (lambda w: w.features("robot"), "features: the schema has no node type 'robot'"),
-    (lambda w: w.edge_features(KNOWS), "edge features of person/knows/person: the schema says"),
+    (lambda w: w.features("robot"), "features: the schema has none for 'robot'"),
+    (lambda w: w.edge_features(KNOWS), "edge features: the schema has none for"),
     (lambda w: w.labels("robot", np.array([0])), "labels: the schema has none for 'robot'"),
     (lambda w: w.labels("person", np.array([0, 1], np.int32)), "expected int64 of shape [2], giv"),
     (lambda w: w.labels("person", np.array([0])), "expected int64 of shape [2], given int64 of"),
     (lambda w: w.labels("person", np.array([0, 2])), "of node 1: expected -1 or a class in [0, 2)"),
-    (lambda w: w.split("dev", np.array([0])), "split dev: not in the schema's splits ['train']"),
-    (lambda w: w.split("train", np.array([0, 1])), "split train: expected 1 ids, given 2"),
+    (lambda w: w.split("dev", np.array([0])), "split: the schema has none for 'dev'"),
+    (
+        lambda w: w.split("train", np.array([0, 1])),
+        "split train: expected int64 of shape [1], giv",
+    ),
     (lambda w: w.split("train", np.array([2])), "split train: at 0: expected an id in [0, 2), giv"),
-    (lambda w: w.split("train", np.array([0.0])), "expected a one-dimensional integer array, give"),
+    (
+        lambda w: w.split("train", np.array([0.0])),
+        "train: expected int64 of shape [1], given",
+    ),
 ]
 
 
