@@ -104,12 +104,20 @@ def iter_pieces(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[
         release_pages(array)
 
 
+def find_first(array: NDArray[Any], is_wrong: Callable[[int, Any], NDArray[np.bool_]]) -> int:
+    """Return the first index for which ``is_wrong(first, piece)`` is true, or -1."""
+    for first, piece in iter_pieces(array):
+        wrong = np.flatnonzero(is_wrong(first, piece))
+        if wrong.size:
+            return first + int(wrong[0])
+    return -1
+
+
 def release_pages(*arrays: NDArray[Any]) -> None:
     """Release the pages of mapped files from this process's memory; what was written stays.
 
-    The kernel drops such pages by itself when memory is short. Until then they count as memory of
-    the process, which would seem to need a whole graph. Arrays that are no maps are left as they
-    are, and so are private maps, which would lose what was written.
+    Until the kernel drops them by itself, they count as memory of the process, which would seem to
+    need a whole graph. Private maps, which would lose what was written, stay as they are.
     """
     for array in arrays:
         base: Any = array

@@ -78,13 +78,12 @@ def fill_topology(
                 f"{where}: expected as many sources as destinations, given {src.size} and "
                 f"{dst.size}"
             )
-        for first, piece in iter_pieces(ids):
-            index = find_outside(piece, 0, degrees.size)
-            if index >= 0:
-                raise GraphError(
-                    f"{where}: {end} of edge {first + index}: expected an id in "
-                    f"[0, {degrees.size}), given {int(piece[index])}"
-                )
+        edge = find_outside(ids, 0, degrees.size)
+        if edge >= 0:
+            raise GraphError(
+                f"{where}: {end} of edge {edge}: expected an id in [0, {degrees.size}), given "
+                f"{int(ids[edge])}"
+            )
         for _, zeros in iter_pieces(degrees):
             zeros[:] = 0
     if sort is None:

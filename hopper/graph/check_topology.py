@@ -5,7 +5,7 @@ Mapped arrays are read a piece at a time, and the pages of each piece are given 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import GraphError
-from hopper.graph.array_file import iter_pieces, release_pages
+from hopper.graph.array_file import find_first, iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
 from hopper.graph.memory_budget import memory_budget, row_ranges
@@ -38,13 +38,13 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
         before = np.concatenate(([indptr[first - 1] if first else 0], bounds[:-1]))
         return (bounds < before) | (bounds > edges)
 
-    row = 0 if indptr[0] != 0 else _find_first(is_wrong, indptr)
+    row = 0 if indptr[0] != 0 else find_first(indptr, is_wrong)
     if row < 0 and indptr[-1] != edges:
         row = indptr.size - 1
     if row >= 0:
         expected = f"to start at 0, never to fall and to end at the number of edges, {edges}"
         raise refuse("indptr", f"at {row}", expected, int(indptr[row]))
-    edge = _find_outside(topology.indices, sources)
+    edge = find_outside(topology.indices, 0, sources)
     if edge >= 0:
         value = int(topology.indices[edge])
         raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", value)
@@ -65,7 +65,7 @@ def check_lists(topology: Topology, relation: Relation, root: Path, first: int, 
         lengths, nodes = _lengths(topology, start, degrees), np.arange(start, start + degrees.size)
         return (lengths != degrees) & ((lengths > 0) | ((nodes >= first) & (nodes < stop)))
 
-    row = _find_first(is_wrong, topology.in_degrees)
+    row = find_first(topology.in_degrees, is_wrong)
     if row >= 0:
         degree, is_local = int(topology.in_degrees[row]), first <= row < stop
         expected = f"{degree} edges" if is_local else f"{degree} edges, or none"
@@ -88,7 +88,7 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
     """
     check_bounds(topology, relation, root)
     refuse, edges = partial(_refuse, root, relation), topology.indices.size
-    edge = _find_outside(topology.edge_ids, edges)
+    edge = find_outside(topology.edge_ids, 0, edges)
     if edge >= 0:
         value = int(topology.edge_ids[edge])
         raise refuse("edge_ids", f"at {edge}", f"an id in [0, {edges})", value)
@@ -101,7 +101,7 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
         pairs = [(int(topology.indices[i]), int(topology.edge_ids[i])) for i in (edge - 1, edge)]
         expected = "in-neighbours ascending by (source id, edge id)"
         raise refuse("indices", f"at {edge}", expected, f"{pairs[0]} before {pairs[1]}")
-    row = _find_first(lambda first, of: _lengths(topology, first, of) != of, topology.in_degrees)
+    row = find_first(topology.in_degrees, lambda first, of: _lengths(topology, first, of) != of)
     if row >= 0:
         expected = f"{int(topology.indptr[row + 1] - topology.indptr[row])}, as indptr says"
         raise refuse("in_degrees", f"of node {row}", expected, int(topology.in_degrees[row]))
@@ -118,29 +118,11 @@ def _refuse(
     return GraphError(f"{file}: {array} of {relation}: {place}: expected {expected}, given {value}")
 
 
-def _find_first(is_wrong: Callable[[int, Any], NDArray[np.bool_]], array: NDArray[Any]) -> int:
-    """Return the first index where ``is_wrong(start, piece)`` is true, or -1."""
-    for start, piece in iter_pieces(array):
-        wrong = np.flatnonzero(is_wrong(start, piece))
-        if wrong.size:
-            return start + int(wrong[0])
-    return -1
-
-
 def _lengths(topology: Topology, start: int, degrees: NDArray[Any]) -> NDArray[np.int64]:
     """Return the lengths of the lists of nodes ``start ..``, as many as ``degrees`` has."""
     lengths = np.diff(topology.indptr[start : start + degrees.size + 1])
     release_pages(topology.indptr)
     return lengths
-
-
-def _find_outside(values: NDArray[Any], high: int) -> int:
-    """Return the first index whose value is not in [0, high), or -1."""
-    for start, piece in iter_pieces(values):
-        index = find_outside(piece, 0, high)
-        if index >= 0:
-            return start + index
-    return -1
 
 
 def _first_repeated(edge_ids: NDArray[Any]) -> int:
@@ -173,12 +155,14 @@ def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
         degrees = np.zeros(high - low, np.int64)
         for _, piece in iter_pieces(topology.indices):
             _count(piece, low, degrees)
-        for start, piece in iter_pieces(topology.out_degrees[low:high]):
-            wrong = np.flatnonzero(piece != degrees[start : start + piece.size])
-            if wrong.size:
-                row = start + int(wrong[0])
-                return low + row, int(degrees[row])
+        row = find_first(topology.out_degrees[low:high], partial(_differ, degrees))
+        if row >= 0:
+            return low + row, int(degrees[row])
     return -1, 0
+
+
+def _differ(right: NDArray[Any], first: int, piece: NDArray[Any]) -> Any:
+    return piece != right[first : first + piece.size]
 
 
 def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:
