@@ -33,8 +33,7 @@ def build_topology(
 ) -> Topology:
     """Build the CSC of an edge list, in-neighbours ascending by (source id, edge id).
 
-    Time is linear. Memory is the output and one working array of 4 bytes an edge (8 from 2**31
-    edges on).
+    Time is linear. Memory is the output and one working array as large as its ``edge_ids``.
 
     Parameters
     ----------
@@ -62,10 +61,7 @@ def fill_topology(
 ) -> None:
     """Do what :func:`build_topology` does, but write into the arrays of ``out``, which may be maps.
 
-    Parameters
-    ----------
-    sort: sorts edges that memory does not hold; None = sort in memory. Memory is then a piece of
-        sorted edges, and a number a source node.
+    With ``sort``, memory is a piece of sorted edges, and a number a source node.
     """
     for end, ids, degrees in (("src", src, out.out_degrees), ("dst", dst, out.in_degrees)):
         if ids.ndim != 1 or ids.dtype not in ID_DTYPES:

@@ -41,7 +41,7 @@ def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
-    """Convert the [n, columns] float32 labels of one of several tasks to the form they have alone."""
+    """Convert labels of one of several tasks, [n, columns], to the form that they have alone."""
     values = columns.astype(labels.dtype)
     return values[:, 0] if labels.kind == "class" else values
 

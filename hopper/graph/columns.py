@@ -5,7 +5,7 @@ They are an optional part of ``graph.json``, specified in docs/reference/graph-d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
@@ -115,43 +115,29 @@ def columns_to_json(columns: Iterable[FeatureColumn]) -> list[dict[str, Any]]:
 
 
 def columns_from_json(value: object, where: str) -> tuple[FeatureColumn, ...]:
-    """Parse columns; inverts :func:`columns_to_json`.
-
-    Parameters
-    ----------
-    where: file and field, for errors.
-
-    Raises
-    ------
-    GraphError: a field is unknown or wrong. The text names it.
-    """
+    """Parse columns; inverts :func:`columns_to_json`. Errors name ``where`` and the field."""
     columns = parse_json(_COLUMNS, value, where)
-    for column in columns:
-        check_column(column, where)
+    for fault in find_faults(columns):
+        raise GraphError(f"{where}: {fault}")
     return columns
 
 
-def check_column(column: FeatureColumn, where: str) -> None:
-    """Check that a column has the numbers that its scale and its filling need."""
-    fitted = [values for values in (column.fill, column.offset, column.divisor) if values]
-    needed = bool(column.missing) + 2 * (column.scale in ("standard", "minmax"))
-    if len(fitted) != needed or any(len(values) != column.numbers for values in fitted):
-        raise GraphError(
-            f"{where}: column {column.name!r}: fill, offset, divisor: expected "
-            f"{column.numbers} numbers each where missing and scale need them"
-        )
+def find_faults(columns: Iterable[FeatureColumn]) -> Iterator[str]:
+    """Yield the columns without the numbers that their scale and filling need, or with others."""
+    for column in columns:
+        fitted = [values for values in (column.fill, column.offset, column.divisor) if values]
+        needed = bool(column.missing) + 2 * (column.scale in ("standard", "minmax"))
+        if len(fitted) != needed or any(len(values) != column.numbers for values in fitted):
+            yield (
+                f"column {column.name!r}: fill, offset, divisor: expected {column.numbers} numbers "
+                "each where missing and scale need them"
+            )
 
 
 def tell_wide_columns(tables: Mapping[str, Iterable[FeatureColumn]]) -> str:
     """Name the columns whose numbers are so large that training suffers, and what to do, in a line.
 
-    Parameters
-    ----------
-    tables: the columns of each node type or relation.
-
-    Returns
-    -------
-    The line; "" if there are none.
+    The line is "" if the columns of no table are.
     """
     wide = [
         f"{table}: {name_of(column, found.at)} ({_number(found.min)} to {_number(found.max)})"
@@ -174,12 +160,7 @@ def _number(value: float) -> str:
 
 
 def name_of(column: FeatureColumn, at: int = 0) -> str:
-    """Name a column in a message.
-
-    Parameters
-    ----------
-    at: which of its numbers, if it holds several.
-    """
+    """Name a column, or one of its numbers, in a message."""
     if not column.name:
         return f"column {at}"
     return f"column {column.name!r}" + (f", number {at}" if column.numbers > 1 else "")

@@ -194,12 +194,7 @@ class GraphDirectory:
         return self.path
 
     def features(self, node_type: str) -> NDArray[Any]:
-        """Map the features of a node type in their stored form: [count, columns].
-
-        Raises
-        ------
-        GraphError: the node type has no features.
-        """
+        """Map the features of a node type in their stored form: [count, columns]."""
         return self._map("features", node_type, self.features_file)
 
     def features_file(self, node_type: str) -> Path:
@@ -230,10 +225,6 @@ class GraphDirectory:
         By kind. ``class``: [count] int64 in [-1, classes), -1 for unlabelled. ``multi_hot``:
         [count, classes] uint8 of 0 and 1. ``float``: [count, classes] float32, or [count] if
         there is one class. ``tasks``: [count, columns] float32.
-
-        Raises
-        ------
-        GraphError: there are no labels.
         """
         return self._map("labels", owner)
 
@@ -249,10 +240,6 @@ class GraphDirectory:
         """Read the ends of a split's edges, and their labels and times if they have any.
 
         This scans the topologies of the target relations.
-
-        Raises
-        ------
-        GraphError: nodes are predicted, or there is no such split.
         """
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")

@@ -28,11 +28,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 def read_json(file: Path, absent: str = "no such file") -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Parameters
-    ----------
-    absent: the error's text if there is no such file.
+    """Read a file that holds one JSON object; ``absent`` is the error's text if it is missing.
 
     Raises
     ------
@@ -66,12 +62,7 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_json(adapter: TypeAdapter[_Parsed], value: object, where: str) -> _Parsed:
-    """Validate what a JSON file holds.
-
-    Raises
-    ------
-    GraphError: names ``where``, the first wrong field, expected and given, in one line.
-    """
+    """Validate what a file holds; an error names ``where``, the first field, expected and given."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:

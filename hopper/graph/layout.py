@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -21,13 +21,7 @@ SCHEMA_FILE: Final = "graph.json"
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
 StoredArray = TopologyArray | Literal["positions", "weight_sums", "alias_table", "times", "by_time"]
 """Arrays of a relation's topology in partitioned directories."""
-TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
-    "indptr",
-    "indices",
-    "edge_ids",
-    "in_degrees",
-    "out_degrees",
-)
+TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = get_args(TopologyArray)
 
 ID_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
 """What ``indices`` and ``edge_ids`` may be stored as; readers take either."""
@@ -38,14 +32,10 @@ _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
 def check_name(name: object, what: str, where: str) -> str:
     """Return ``name`` if it is safe as one component of a path.
 
-    Parameters
-    ----------
-    what: what is named, for the error ("node type", "split", ...).
-    where: the file or argument it comes from, for the error.
-
     Raises
     ------
-    GraphError: it is not a string of letters, digits and ``_.+-``, or it is ``.`` or ``..``.
+    GraphError: it is not a string of letters, digits and ``_.+-``, or it is ``.`` or ``..``. The
+        text says what is named, and where.
     """
     if isinstance(name, str) and _SAFE_NAME.fullmatch(name) and name not in (".", ".."):
         return name
@@ -86,10 +76,9 @@ def topology_arrays(
 def draw_arrays(
     schema: GraphSchema, relation: Relation
 ) -> dict[StoredArray, np.dtype[np.int64] | np.dtype[np.uint32]]:
-    """Return the arrays, [edges] each, that draws by weight and in time read besides the CSC; by
-    name.
+    """Return names and dtypes of the arrays, [edges] each, that draws by weight and in time read.
 
-    They are in partitioned directories only. Their values here are the dtypes.
+    They stand beside the CSC in partitioned directories only.
     """
     names: list[StoredArray] = []
     if schema.relations[relation].weighted:
@@ -159,12 +148,7 @@ def link_labels_file(root: Path, name: str) -> Path:
 
 
 def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
-    """Return the optional file of the source's names of classes, one line a class.
-
-    Parameters
-    ----------
-    task: which of several tasks the classes are of; "" = there is one.
-    """
+    """Return the optional file of the source's names of classes, of a task if there are several."""
     file = labels_file(root / "names", owner)
     return file.with_suffix("") / f"{task}.txt" if task else file.with_suffix(".txt")
 

@@ -21,9 +21,9 @@ class MemoryBudget(NamedTuple):
 
     Attributes
     ----------
-    chunk: bytes of one piece of an array. A few pieces are in memory at a time.
-    resident: bytes of all arrays with a number for every node or edge together. Larger arrays are
-        worked on in ranges, or lie in a file.
+    chunk: of one piece of an array. A few pieces are in memory at a time.
+    resident: of all arrays with a number for every node or edge together. Larger arrays are worked
+        on in ranges, or lie in a file.
     """
 
     chunk: int = MOST_CHUNK
@@ -56,10 +56,7 @@ def edges_at_once() -> int:
 
 
 def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Divide rows [``start``, ``stop``) of a CSC into ranges with few edges.
-
-    A range has at most :func:`edges_at_once` edges, or a single row.
-    """
+    """Divide rows [``start``, ``stop``) into ranges of :func:`edges_at_once` edges, or one row."""
     most = edges_at_once()
     while start < stop:
         full = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1

@@ -30,12 +30,7 @@ class Names:
 
     @classmethod
     def open(cls, file: Path, count: int) -> Self | None:
-        """Open a file of names; return None if there is no such file.
-
-        Raises
-        ------
-        GraphError: it has not ``count`` lines.
-        """
+        """Open a file of names, which must have ``count`` lines; return None if there is none."""
         if not file.is_file():
             return None
         names = cls(file)

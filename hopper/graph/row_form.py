@@ -83,9 +83,7 @@ class StoredFeatures(NamedTuple):
 def stored_features(kind: _Rows, dim: int | None = None) -> StoredFeatures | None:
     """Return how the features of a node type or relation are stored; None without features.
 
-    Parameters
-    ----------
-    dim: numbers in a row, if a server stores only some of them; None = all.
+    ``dim`` is the number of a row's numbers, if a server stores only some of them.
     """
     if kind.feature_dim is None or kind.feature_dtype is None:
         return None

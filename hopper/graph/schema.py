@@ -37,8 +37,7 @@ class Relation(NamedTuple):
         return f"{self.src}/{self.rel}/{self.dst}"
 
     def draw_key(self) -> int:
-        """Return the 64-bit key of this relation in the counter-based draw
-        (docs/inside/draws.md)."""
+        """Return this relation's 64-bit key in draws (docs/inside/draws.md)."""
         text = "\0".join(self).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
@@ -58,9 +57,7 @@ class NodeType:
 
     Attributes
     ----------
-    count: number of nodes.
-    feature_dim: numbers in a row of features; None = no features.
-    feature_dtype: stored form of the features; None = no features.
+    feature_dim, feature_dtype: width and stored form of the features; None = no features.
     timed: whether the nodes have times.
     feature_error: how far the features are from those that they were made of; None = not at all.
     columns: the columns of the source that the features were made of; empty = not known.
@@ -78,16 +75,7 @@ class NodeType:
 
 @dataclass(frozen=True)
 class EdgeType:
-    """One relation.
-
-    Attributes
-    ----------
-    count: number of edges.
-    feature_dim, feature_dtype, feature_error, columns: of the edges' features, as in
-        :class:`NodeType`.
-    weighted: whether the edges have weights.
-    timed: whether the edges have times.
-    """
+    """One relation; features of its edges are described as in :class:`NodeType`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -109,7 +97,6 @@ class Labels:
 
     Attributes
     ----------
-    kind: kind of the labels.
     classes: width of the logits, of all tasks together.
     tasks: name and labels of each task, in order of their columns; empty unless ``kind`` is
         "tasks".
@@ -132,8 +119,7 @@ class Labels:
         return {"class": "int64", "multi_hot": "uint8"}.get(self.kind, "float32")
 
     def task_slices(self) -> dict[str, tuple[Labels, slice, slice]]:
-        """Return each task's labels, slice of the logits and slice of the columns, by the task's
-        name."""
+        """Return each task's labels, and its slices of the logits and of the columns, by name."""
         slices, logit, column = {}, 0, 0
         for name, labels in self.tasks:
             logits = slice(logit, logit + labels.classes)
@@ -171,16 +157,7 @@ class GraphSchema:
         return () if isinstance(self.target, str) else (self.target, *self.also)
 
     def table(self, name: str) -> NodeType | EdgeType:
-        """Return the node type or relation whose features a table holds.
-
-        Parameters
-        ----------
-        name: a node type, or a relation as ``src/rel/dst``.
-
-        Raises
-        ------
-        KeyError: there is no such node type or relation.
-        """
+        """Return the node type, or the relation ``src/rel/dst``, whose features a table holds."""
         if name in self.node_types:
             return self.node_types[name]
         return self.relations[Relation(*name.split("/"))]
@@ -234,10 +211,7 @@ class GraphSchema:
 
     @property
     def target_count(self) -> int:
-        """Number of nodes of the target type, or of edges of the target relations.
-
-        Ids in splits are below it.
-        """
+        """Number of target nodes, or of edges of the target relations; ids in splits are below."""
         if isinstance(self.target, str):
             return self.node_types[self.target].count
         return sum(self.relations[relation].count for relation in self.target_relations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -12,7 +12,7 @@ import xxhash
 from pydantic import ConfigDict, TypeAdapter
 
 from hopper.errors import GraphError
-from hopper.graph.columns import check_column, to_plain, width_of
+from hopper.graph.columns import find_faults, to_plain, width_of
 from hopper.graph.json_file import parse_json, read_json
 from hopper.graph.layout import SCHEMA_FILE, check_name
 from hopper.graph.schema import (
@@ -109,11 +109,7 @@ def schema_fingerprint(schema: GraphSchema) -> str:
 
 
 def schema_from_json(data: object, where: str) -> GraphSchema:
-    """Parse the content of ``graph.json``.
-
-    Parameters
-    ----------
-    where: the file, for errors.
+    """Parse the content of ``graph.json``; ``where`` is the file, for errors.
 
     Raises
     ------
@@ -152,23 +148,13 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
 
 
 def check_schema(schema: GraphSchema, where: str) -> None:
-    """Check that a schema's names are safe, and that whatever it refers to exists.
-
-    Raises
-    ------
-    GraphError: a field is wrong. The text names ``where``, the field, expected and given.
-    """
+    """Check a schema that was made in Python as :func:`schema_from_json` checks one of a file."""
     _check_references(schema, where)
     schema_from_json(schema_to_json(schema), where)
 
 
 def read_schema(directory: Path) -> GraphSchema:
-    """Read ``graph.json`` of a graph directory or of a partitioned directory.
-
-    Raises
-    ------
-    GraphError: the file is missing, is not JSON, or :func:`schema_from_json` refuses it.
-    """
+    """Read ``graph.json`` of a graph directory or of a partitioned directory."""
     file = directory / SCHEMA_FILE
     data = read_json(file, f"missing file; {directory} is not a graph directory")
     return schema_from_json(data, str(file))
@@ -214,85 +200,78 @@ def _parse_targets(value: object, where: str) -> list[str | Relation]:
 
 def _check_references(schema: GraphSchema, where: str) -> None:
     """Check the names in a schema, and what depends on several of its fields."""
+    for what, names in (
+        ("node_types", schema.node_types),
+        *((f"relations: name of {relation}", [relation.rel]) for relation in schema.relations),
+        ("splits", schema.splits),
+        *((f"labels.{owner}.tasks", dict(of.tasks)) for owner, of in schema.labels.items()),
+    ):
+        for name in names:
+            check_name(name, what, where)
+    for fault in _find_faults(schema):
+        raise GraphError(f"{where}: {fault}")
+
+
+def _find_faults(schema: GraphSchema) -> Iterator[str]:
+    """Yield the fields that contradict others; the first fault may cause the next ones."""
+    types = f"expected one of the node types {sorted(schema.node_types)}"
     if not schema.node_types:
-        raise GraphError(f"{where}: node_types: expected at least one node type, given none")
-    for name, kind in schema.node_types.items():
-        check_name(name, "node_types", where)
-        _check_features(kind, f"{where}: node_types.{name}")
-    for relation, edges in schema.relations.items():
-        check_name(relation.rel, f"relations: name of {relation}", where)
+        yield "node_types: expected at least one node type, given none"
+    for relation in schema.relations:
         for end, name in (("src", relation.src), ("dst", relation.dst)):
             if name not in schema.node_types:
-                raise GraphError(
-                    f"{where}: relations: {end} of {relation}: expected one of the node types "
-                    f"{sorted(schema.node_types)}, given {name!r}"
-                )
-        _check_features(edges, f"{where}: relations.{relation}")
-    _check_target(schema, where)
+                yield f"relations: {end} of {relation}: {types}, given {name!r}"
+    for owner, kind in schema.kinds.items():
+        where, form = (
+            "relations" if isinstance(owner, Relation) else "node_types",
+            kind.feature_dtype,
+        )
+        if (kind.feature_dim is None) != (form is None):
+            yield (
+                f"{where}.{owner}: expected feature_dim and feature_dtype both or neither, given "
+                f"{kind.feature_dim!r} and {form!r}"
+            )
+        width = width_of(kind.columns)
+        if kind.columns and width != kind.feature_dim:
+            yield (
+                f"{where}.{owner}.columns: expected columns of feature_dim {kind.feature_dim}, "
+                f"given {width}"
+            )
+        yield from (f"{where}.{owner}.columns: {fault}" for fault in find_faults(kind.columns))
+    if isinstance(schema.target, str) and schema.target not in schema.node_types:
+        yield f"target: {types}, given {schema.target!r}"
+    for number, relation in enumerate(schema.target_relations):
+        if relation not in schema.relations:
+            yield f"target: expected one of the relations, given {relation}"
+        if relation in schema.target_relations[:number]:
+            yield f"target: {relation} stands there twice"
+        if schema.labels.get(relation) != schema.target_labels:
+            kinds = (_describe_labels(schema, owner) for owner in (relation, schema.target))
+            yield (
+                "target: expected edges of all target relations to have labels of the same kind "
+                f"and width, or none; given {' and '.join(kinds)}"
+            )
     for owner, labels in schema.labels.items():
         if owner not in schema.kinds:
-            raise GraphError(
-                f"{where}: labels: expected a node type or a relation, given {str(owner)!r}"
-            )
-        _check_tasks(labels, where, f"labels.{owner}")
-    for name in schema.splits:
-        check_name(name, "splits", where)
+            yield f"labels: expected a node type or a relation, given {str(owner)!r}"
+        yield from (f"labels.{owner}.{fault}" for fault in _find_task_faults(labels))
 
 
-def _check_features(kind: NodeType | EdgeType, where: str) -> None:
-    if (kind.feature_dim is None) != (kind.feature_dtype is None):
-        raise GraphError(
-            f"{where}: expected feature_dim and feature_dtype both or neither, "
-            f"given {kind.feature_dim!r} and {kind.feature_dtype!r}"
-        )
-    if kind.columns and width_of(kind.columns) != kind.feature_dim:
-        raise GraphError(
-            f"{where}.columns: expected columns of feature_dim {kind.feature_dim}, "
-            f"given {width_of(kind.columns)}"
-        )
-    for column in kind.columns:
-        check_column(column, f"{where}.columns")
-
-
-def _check_tasks(labels: Labels, where: str, field: str) -> None:
-    """Check the labels of each task, and that their widths add up to that of all tasks."""
+def _find_task_faults(labels: Labels) -> Iterator[str]:
     if (labels.kind == "tasks") != bool(labels.tasks):
-        raise GraphError(f'{where}: {field}.tasks: expected where kind is "tasks", and only there')
+        yield 'tasks: expected where kind is "tasks", and only there'
     for name, task in labels.tasks:
-        check_name(name, f"{field}.tasks", where)
         if task.kind == "tasks" or task.classes > _MOST_CLASSES:
-            raise GraphError(
-                f"{where}: {field}.tasks.{name}: expected kind class, multi_hot or float, and 1 to "
+            yield (
+                f"tasks.{name}: expected kind class, multi_hot or float, and 1 to "
                 f"{_MOST_CLASSES:,} classes, given {task.kind!r} and {task.classes}"
             )
     total = sum(task.classes for _, task in labels.tasks)
     if labels.tasks and labels.classes != total:
-        raise GraphError(
-            f"{where}: {field}.classes: expected {total}, of all tasks together, given "
-            f"{labels.classes}"
-        )
-
-
-def _check_target(schema: GraphSchema, where: str) -> None:
-    target = schema.target
-    if isinstance(target, str) and target not in schema.node_types:
-        raise GraphError(
-            f"{where}: target: expected one of the node types {sorted(schema.node_types)}, "
-            f"given {target!r}"
-        )
-    for number, relation in enumerate(schema.target_relations):
-        if relation not in schema.relations:
-            raise GraphError(f"{where}: target: expected one of the relations, given {relation}")
-        if relation in schema.target_relations[:number]:
-            raise GraphError(f"{where}: target: {relation} stands there twice")
-        if schema.labels.get(relation) != schema.target_labels:
-            raise GraphError(
-                f"{where}: target: expected edges of all target relations to have labels of the "
-                f"same kind and width, or none; given {_describe_labels(schema, relation)} of "
-                f"{relation} and {_describe_labels(schema, target)} of {target}"
-            )
+        yield f"classes: expected {total}, of all tasks together, given {labels.classes}"
 
 
 def _describe_labels(schema: GraphSchema, owner: Labelled) -> str:
     labels = schema.labels.get(owner)
-    return "none" if labels is None else f"{labels.kind} of width {labels.classes}"
+    kind = "none" if labels is None else f"{labels.kind} of width {labels.classes}"
+    return f"{kind} of {owner}"

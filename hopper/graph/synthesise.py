@@ -170,7 +170,7 @@ def _make_schema(
 
 
 def _count_splits(count: int, preset: Preset) -> dict[str, int]:
-    """Return the number of nodes of each split, of ``count`` in all; shares are rounded.
+    """Return the number of nodes of each split.
 
     Published splits of some graphs of several types are so small that a scaled one would be empty.
     There each has a few nodes a class at least, which the largest split gives up.
@@ -188,7 +188,7 @@ def _count_splits(count: int, preset: Preset) -> dict[str, int]:
 
 
 def _require_memory(preset: Preset, schema: GraphSchema) -> None:
-    """Refuse a graph whose largest relation is too large to be made in memory."""
+    """Refuse a graph whose largest relation memory does not hold while it is made."""
     edges = 0
     for published in preset.relations:
         stored = schema.relations[published.relation].count
@@ -295,10 +295,7 @@ class _Generator:
     def _draw_weights(
         self, key: int, end: int, nodes: int, edges: int, most: int
     ) -> NDArray[np.uint64]:
-        """Return [nodes + 1] uint64: running sum of power-law weights by position.
-
-        None is worth more than about ``most`` edges.
-        """
+        """Return the running sum of power-law weights, none worth more than ``most`` edges."""
         preset = self._preset
         exponent = preset.in_exponent if end == IN else preset.out_exponent
         if preset.max_degree is not None:

@@ -65,12 +65,7 @@ class Topology:
         return replace(self, **views)
 
     def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [n] bool: whether all in-edges of each destination are here.
-
-        Parameters
-        ----------
-        destinations: [n] int64 ids.
-        """
+        """Return [n] bool: whether all in-edges of each destination, [n] ids, are here."""
         lengths = self.indptr[destinations + 1] - self.indptr[destinations]
         return lengths == self.in_degrees[destinations]
 
@@ -80,15 +75,9 @@ class Topology:
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return [edges] int64: indices of edges in the CSC of all servers.
+        """Return [edges] int64: indices of edges in the CSC of all servers, as features have.
 
-        Features of edges are stored in its order.
-
-        Parameters
-        ----------
-        destinations: [n] int64 ids.
-        indptr: [n + 1] int64, bounds of each destination's edges in ``positions``.
-        positions: [edges] int64, positions in the destinations' neighbour lists.
+        ``positions`` in the neighbour lists of [n] ``destinations`` lie within bounds ``indptr``.
         """
         starts = self.indptr if self.starts is None else self.starts
         firsts = starts[destinations]
@@ -100,8 +89,5 @@ class Topology:
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return [edges] bool: whether each edge is here, where there are gaps.
-
-        The parameters are those of :meth:`edge_indices`.
-        """
+        """Return [edges] bool: whether each edge of :meth:`edge_indices` is here."""
         return self.indices[self.edge_indices(destinations, indptr, positions)] >= 0

@@ -122,20 +122,13 @@ class GraphWriter:
     def times(self, owner: Labelled, times: NDArray[Any]) -> None:
         """Write the times of a node type's nodes, or of a relation's edges.
 
-        Parameters
-        ----------
-        times: [count] int64; times of edges are in order of edge id.
+        They are [count] int64, those of edges in order of edge id.
         """
         self._check("times", owner, times)
         self._save("times", owner, times)
 
     def edge_weights(self, relation: Relation, weights: NDArray[Any]) -> None:
-        """Write the weights of a relation's edges.
-
-        Parameters
-        ----------
-        weights: [edges] float32, positive, in order of edge id.
-        """
+        """Write the weights of a relation's edges: [edges] float32, positive, by edge id."""
         where = self._check("weights", relation, weights)
         check_values.check_weights(weights, where)
         self._save("weights", relation, weights)
@@ -151,12 +144,7 @@ class GraphWriter:
         self._save("labels", owner, values)
 
     def split(self, name: str, ids: NDArray[np.integer[Any]]) -> None:
-        """Write a split: distinct ids of the target type or edge ids of the target relation.
-
-        Parameters
-        ----------
-        ids: [n] integers in any order; stored ascending.
-        """
+        """Write a split: distinct ids of target nodes or edges, in any order; stored ascending."""
         ascending: NDArray[Any] = ids
         if np.issubdtype(ids.dtype, np.integer) and (
             ids.dtype != np.int64 or check_values.find_not_ascending(ids) >= 0
@@ -167,10 +155,7 @@ class GraphWriter:
         self._save("split", name, ascending)
 
     def names(self, node_type: str, names: Sequence[str]) -> None:
-        """Write the source's names of a type's nodes to ``names/<type>.txt``, one line a node.
-
-        They are not part of the schema. Predictions show them.
-        """
+        """Write the source's names of a type's nodes, which predictions show, one line a node."""
         kind = self.schema.node_types.get(node_type)
         if kind is None or len(names) != kind.count:
             raise GraphError(
@@ -180,12 +165,7 @@ class GraphWriter:
         self._write_names(layout.names_file(self._work, node_type), names, f"names of {node_type}")
 
     def label_names(self, owner: Labelled, names: Sequence[str], task: str = "") -> None:
-        """Write the source's names of the classes of a node type or a relation, one line a class.
-
-        Parameters
-        ----------
-        task: which of several tasks the classes are of; "" = there is one.
-        """
+        """Write the source's names of classes, of a task if there are several, one line a class."""
         file = layout.label_names_file(self._work, owner, task)
         self._write_names(file, names, f"names of classes of {owner}")
 
