@@ -46,7 +46,8 @@ def build_topology(
     GraphError: shapes or dtypes are wrong, or an id is out of range.
     """
     arrays = topology_arrays(src.size, num_src, num_dst).items()
-    topology = Topology(**{name: np.empty(length, dtype) for name, (dtype, length) in arrays})
+    empty: dict[str, Any] = {name: np.empty(length, dtype) for name, (dtype, length) in arrays}
+    topology = Topology(**empty)
     fill_topology(src, dst, topology, where=where)
     return topology
 

@@ -187,7 +187,8 @@ class GraphDirectory:
         if relation not in self.schema.relations:
             raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
         owner = Relation(*relation)
-        return Topology(**{name: self._map(name, owner) for name in layout.TOPOLOGY_ARRAYS})
+        arrays: dict[str, Any] = {name: self._map(name, owner) for name in layout.TOPOLOGY_ARRAYS}
+        return Topology(**arrays)
 
     def topology_folder(self, relation: Relation) -> Path:
         """Return the folder that has a relation's topology, in the layout of a graph directory."""
@@ -281,8 +282,8 @@ class GraphDirectory:
             if edges.weighted:
                 weights = self.edge_weights(relation)
                 check_values.check_weights(weights, where("weights", relation))
-        for owner, labels in self.schema.labels.items():
-            check_values.check_labels(self.labels(owner), labels, where("labels", owner))
+        for labelled, labels in self.schema.labels.items():
+            check_values.check_labels(self.labels(labelled), labels, where("labels", labelled))
         for name in self.schema.splits:
             most = self.schema.target_count
             check_values.check_split(self.split(name), most, where("split", name))

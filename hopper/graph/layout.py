@@ -184,7 +184,7 @@ def graph_arrays(schema: GraphSchema) -> dict[tuple[str, str], ArraySpec]:
     arrays: dict[tuple[str, str], ArraySpec] = {}
 
     def add(part: str, owner: object, file: Path, dtype: Any, *shapes: tuple[int, ...]) -> None:
-        dtypes = (np.dtype(dtype),)
+        dtypes: tuple[np.dtype[Any], ...] = (np.dtype(dtype),)
         if part in ("indices", "edge_ids"):
             dtypes = (narrow, wide) if dtype == narrow else (wide, narrow)
         name = f"{part} {owner}" if part == "split" else f"{part} of {owner}"

@@ -21,7 +21,7 @@ class PresetEdges(NamedTuple):
     src: str
     rel: str
     dst: str
-    count: int
+    published: int
     structure: int = 0
     """which of the two community structures its edges follow; graphs of one type have one"""
 
@@ -88,7 +88,9 @@ class Preset:
     @property
     def edges(self) -> int:
         """Stored edges of all relations, reverses included."""
-        return sum(edges.count for edges in self.relations) * (1 if self.reverse == "none" else 2)
+        return sum(edges.published for edges in self.relations) * (
+            1 if self.reverse == "none" else 2
+        )
 
     def is_symmetrised(self, edges: PresetEdges) -> bool:
         """Return whether a relation stores each of its edges in both directions."""

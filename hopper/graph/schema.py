@@ -176,7 +176,8 @@ class GraphSchema:
     @property
     def kinds(self) -> dict[Labelled, NodeType | EdgeType]:
         """All node types and relations."""
-        return {**self.node_types, **self.relations}
+        pairs: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]
+        return dict(pairs + [*self.relations.items()])
 
     @property
     def timed(self) -> list[Labelled]:

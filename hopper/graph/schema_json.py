@@ -184,11 +184,12 @@ def _labels_to_json(labels: Labels) -> dict[str, Any]:
     return {"kind": labels.kind, "classes": labels.classes} | ({"tasks": tasks} if tasks else {})
 
 
-def _parse_targets(value: object, where: str) -> list[str | Relation]:
+def _parse_targets(value: Any, where: str) -> list[str | Relation]:
     """Parse the target: one node type, or one relation or more."""
     if isinstance(value, str):
         return [value]
-    items = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    is_list = isinstance(value, list) and value and isinstance(value[0], list)
+    items: list[Any] = value if is_list else [value]
     for item in items:
         if not (isinstance(item, list) and [*map(type, item)] == [str] * 3):
             raise GraphError(

@@ -146,11 +146,11 @@ def _make_schema(
     relations: dict[Relation, EdgeType] = {}
     for edges in preset.relations:
         if preset.one_type:
-            count = round(edges.count * counts[edges.src] / preset.nodes)
+            count = round(edges.published * counts[edges.src] / preset.nodes)
         else:
             # A node has edges to at most a quarter of the other type.
             smaller, larger = sorted((counts[edges.src], counts[edges.dst]))
-            count = min(max(1, round(edges.count * scale)), larger * max(1, smaller // 8))
+            count = min(max(1, round(edges.published * scale)), larger * max(1, smaller // 8))
         stored = EdgeType(count * 2 if preset.is_symmetrised(edges) else count)
         relations |= dict.fromkeys(preset.stored_relations(edges), stored)
     return GraphSchema(
