@@ -193,7 +193,7 @@ def _draw_one(
 
 
 @kernel
-def _keep_distinct(row: Ids) -> int:
+def _keep_distinct(row: NDArray[np.int32]) -> int:
     """Sort a row, move its distinct non-negative values to the front, and return their number."""
     row.sort()
     distinct = 0
@@ -212,7 +212,7 @@ def _draw_row(
     sums: NDArray[np.uint64],
     within: bool,
     undirected: bool,
-    row: Ids,
+    row: NDArray[np.int32],
 ) -> None:
     """Fill ``row`` with distinct positions of the far type."""
     far, deepest = sums.size - 1, near.thresholds.size - 1
@@ -249,7 +249,7 @@ def draw_rows(
     sums: NDArray[np.uint64],
     within: bool,
     undirected: bool,
-    out: Ids,
+    out: NDArray[np.int32],
 ) -> None:
     """Draw the edges of some nodes, distinct in each row and ascending.
 
@@ -262,7 +262,7 @@ def draw_rows(
     sums: [far + 1] uint64, running sum of the far type's weights by position.
     within: whether the far type is the near one; then no node draws itself.
     undirected: whether each pair is drawn by one of its nodes only.
-    out: [indptr[-1] - indptr[0]] int64, receives node ids.
+    out: [indptr[-1] - indptr[0]] int32, receives node ids.
     """
     for i in numba.prange(indptr.size - 1):
         p = positions[i]
@@ -273,42 +273,3 @@ def draw_rows(
             for j in range(row.size):
                 row[j] = far_id_of[row[j]]
             row.sort()
-
-
-@kernel
-def _scatter(
-    indptr: Ids,
-    indices: Ids,
-    places: Ids,
-    out: Ids,
-) -> None:
-    for v in range(indptr.size - 1):
-        for j in range(indptr[v], indptr[v + 1]):
-            u = indices[j]
-            out[places[v]] = u
-            places[v] += 1
-            out[places[u]] = v
-            places[u] += 1
-
-
-@kernel(parallel=True)
-def _sort_rows(indptr: Ids, indices: Ids) -> None:
-    for v in numba.prange(indptr.size - 1):
-        indices[indptr[v] : indptr[v + 1]].sort()
-
-
-def add_reverse_edges(indptr: Ids, indices: Ids) -> tuple[Ids, Ids]:
-    """Add the reverse of every edge of a CSR; no edge may have its reverse in the input.
-
-    Returns
-    -------
-    [n + 1] int64 indptr and [2 * edges] int64 indices, ascending in each row.
-    """
-    degrees = np.diff(indptr)
-    degrees += np.bincount(indices, minlength=degrees.size)
-    new_indptr = np.zeros(indptr.size, np.int64)
-    np.cumsum(degrees, out=new_indptr[1:])
-    new_indices = np.empty(2 * indices.size, np.int64)
-    _scatter(indptr, indices, new_indptr[:-1].copy(), new_indices)
-    _sort_rows(new_indptr, new_indices)
-    return new_indptr, new_indices

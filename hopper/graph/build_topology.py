@@ -95,7 +95,7 @@ def _sort_in_memory(src: NDArray[Any], dst: NDArray[Any], out: Topology) -> None
     order = np.empty(src.size, out.edge_ids.dtype)
     _order_by_source(src, out.out_degrees, order)
     out.indptr[0] = 0
-    _cumulate(out.in_degrees, out.indptr)
+    np.cumsum(out.in_degrees, out=out.indptr[1:])
     _place_by_destination(dst, order, out.out_degrees, out.indptr, out.indices, out.edge_ids)
 
 
@@ -113,7 +113,7 @@ def _write_sorted(pieces: Iterator[tuple[NDArray[Any], ...]], out: Topology) -> 
     release_pages(out.out_degrees)
     out.indptr[0] = 0
     for row, degrees in iter_pieces(out.in_degrees):
-        _cumulate(degrees, out.indptr[row : row + len(degrees) + 1])
+        out.indptr[row + 1 : row + 1 + len(degrees)] = out.indptr[row] + np.cumsum(degrees)
         release_pages(out.indptr)
 
 
@@ -121,14 +121,6 @@ def _write_sorted(pieces: Iterator[tuple[NDArray[Any], ...]], out: Topology) -> 
 def _add_degrees(ids: NDArray[Any], degrees: NDArray[Any]) -> None:
     for index in range(ids.size):
         degrees[ids[index]] += 1
-
-
-@kernel
-def _cumulate(degrees: NDArray[Any], indptr: NDArray[np.int64]) -> None:
-    total = indptr[0]
-    for row in range(degrees.size):
-        total += degrees[row]
-        indptr[row + 1] = total
 
 
 @kernel

@@ -18,7 +18,7 @@ from hopper.errors import GraphError
 from hopper.graph.array_file import find_first, iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
-from hopper.graph.memory_budget import memory_budget, row_ranges
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 
@@ -141,12 +141,21 @@ def _first_repeated(edge_ids: NDArray[Any]) -> int:
 def _first_unsorted(topology: Topology) -> int:
     """Return the first edge that does not follow its predecessor by (source id, edge id), or -1."""
     indptr, indices, edge_ids = topology.indptr, topology.indices, topology.edge_ids
-    for first, last in row_ranges(indptr, 0, indptr.size - 1):
-        edge = _find_unsorted(first, last, indptr, indices, edge_ids)
-        release_pages(indptr, indices, edge_ids)
-        if edge >= 0:
-            return edge
-    return -1
+
+    def is_wrong(first: int, sources: NDArray[Any]) -> NDArray[np.bool_]:
+        # Each edge is compared with the one before it, but for the first of a list.
+        ids, last = edge_ids[first : first + sources.size], max(0, first - 1)
+        before, before_ids = indices[last:][: sources.size], edge_ids[last:][: sources.size]
+        if first == 0:
+            before, before_ids = np.append(-1, before[:-1]), np.append(-1, before_ids[:-1])
+        wrong = (sources < before) | ((sources == before) & (ids <= before_ids))
+        rows = slice(*np.searchsorted(indptr, (first, first + sources.size)))
+        for _, starts in iter_pieces(indptr[rows]):
+            wrong[starts - first] = False
+        release_pages(edge_ids)
+        return wrong
+
+    return find_first(indices, is_wrong)
 
 
 def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
@@ -154,7 +163,7 @@ def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
     for low, high in _ranges(topology.out_degrees.size, max(1, memory_budget().resident // 8)):
         degrees = np.zeros(high - low, np.int64)
         for _, piece in iter_pieces(topology.indices):
-            _count(piece, low, degrees)
+            np.add.at(degrees, piece[(piece >= low) & (piece < high)] - low, 1)
         row = find_first(topology.out_degrees[low:high], partial(_differ, degrees))
         if row >= 0:
             return low + row, int(degrees[row])
@@ -172,23 +181,6 @@ def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:
 
 
 @kernel
-def _find_unsorted(
-    first: int,
-    last: int,
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    edge_ids: NDArray[Any],
-) -> int:
-    for row in range(first, last):
-        for edge in range(indptr[row] + 1, indptr[row + 1]):
-            if indices[edge] < indices[edge - 1] or (
-                indices[edge] == indices[edge - 1] and edge_ids[edge] <= edge_ids[edge - 1]
-            ):
-                return edge
-    return -1
-
-
-@kernel
 def _find_repeated(edge_ids: NDArray[Any], low: int, high: int, seen: NDArray[np.uint8]) -> int:
     """Find a value in [``low``, ``high``) with a bit in ``seen``; add the bits of the others."""
     for index in range(edge_ids.size):
@@ -200,10 +192,3 @@ def _find_repeated(edge_ids: NDArray[Any], low: int, high: int, seen: NDArray[np
             return index
         seen[byte] |= bit
     return -1
-
-
-@kernel
-def _count(sources: NDArray[Any], low: int, degrees: NDArray[np.int64]) -> None:
-    for source in sources:
-        if low <= source < low + degrees.size:
-            degrees[source - low] += 1

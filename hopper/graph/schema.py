@@ -177,7 +177,7 @@ class GraphSchema:
     def kinds(self) -> dict[Labelled, NodeType | EdgeType]:
         """All node types and relations."""
         pairs: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]
-        return dict(pairs + [*self.relations.items()])
+        return dict([*pairs, *self.relations.items()])
 
     @property
     def timed(self) -> list[Labelled]:

@@ -22,13 +22,13 @@ from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph.block_model import (
     Ids,
-    add_reverse_edges,
     apportion,
     cap_weights,
     cumulative_weights,
     draw_rows,
     power_law_weights,
 )
+from hopper.graph.build_topology import build_topology
 from hopper.graph.presets import Preset, PresetEdges, find_preset
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.synthetic_nodes import (
@@ -189,13 +189,12 @@ def _count_splits(count: int, preset: Preset) -> dict[str, int]:
 
 def _require_memory(preset: Preset, schema: GraphSchema) -> None:
     """Refuse a graph whose largest relation memory does not hold while it is made."""
-    edges = 0
-    for published in preset.relations:
-        stored = schema.relations[published.relation].count
-        # A list of edges, sorted for the side that did not draw them, takes six arrays.
-        arrays = 2.5 if preset.is_symmetrised(published) else 2 if preset.reverse == "none" else 6
-        edges = max(edges, int(arrays * stored))
-    required = 8 * (edges + 10 * sum(kind.count for kind in schema.node_types.values()))
+    most = 0
+    for edges in preset.relations:
+        # Four bytes for each end, edge id and place in the order of edges that is sorted.
+        arrays = 6 if preset.is_symmetrised(edges) else 3 if preset.reverse == "none" else 5
+        most = max(most, 4 * arrays * schema.relations[edges.relation].count)
+    required = most + 80 * sum(kind.count for kind in schema.node_types.values())
     available = available_memory()
     if required > available:
         raise RequestError(
@@ -247,16 +246,23 @@ class _Generator:
         if far.hierarchy.nodes > near.hierarchy.nodes:
             near, far, stored = far, near, stored[::-1]
         indptr, indices = self._draw_edges(edges, near, far, task)
+        degrees = np.diff(indptr)
+        rows = np.repeat(np.arange(degrees.size, dtype=np.int32), degrees)
         # Rows of a CSR are the in-edges of one of the directions, in order of edge ids.
-        degrees, out_degrees = np.diff(indptr), np.bincount(indices, minlength=far.hierarchy.nodes)
-        csc = Topology(indptr, indices, np.arange(indices.size), degrees, out_degrees)
+        edge_ids = np.arange(indices.size, dtype=indices.dtype)
+        out_degrees = np.bincount(indices, minlength=far.hierarchy.nodes)
+        csc = Topology(indptr, indices, edge_ids, degrees, out_degrees)
+        if self._preset.is_symmetrised(edges):
+            ends = np.concatenate((indices, rows)), np.concatenate((rows, indices))
+            both = build_topology(*ends, degrees.size, degrees.size)
+            csc = replace(both, edge_ids=np.arange(both.indices.size))
         self._writer.topology_csc(stored[0], csc)
         for reverse in stored[1:]:
-            self._writer.topology(reverse, np.repeat(np.arange(degrees.size), degrees), indices)
+            self._writer.topology(reverse, rows, indices)
 
     def _draw_edges(
         self, edges: PresetEdges, near: Nodes, far: Nodes, task: TaskID
-    ) -> tuple[Ids, Ids]:
+    ) -> tuple[Ids, NDArray[np.int32]]:
         """Draw a relation as a CSR whose rows are the nodes of the near type."""
         preset, structure = self._preset, edges.structure
         key = self._key if preset.one_type else key_of(self._key, *str(edges.relation).encode())
@@ -271,7 +277,7 @@ class _Generator:
         np.cumsum(apportion(sums, count)[positions], out=indptr[1:])
         if not symmetrised:
             sums = self._draw_weights(key, OUT, far_count, count, far_most)
-        indices = np.empty(count, np.int64)
+        indices = np.empty(count, np.int32)
         for first, last in _divide_rows(indptr):
             draw_rows(
                 np.uint64(key_of(key, EDGES)),
@@ -285,7 +291,7 @@ class _Generator:
                 indices[indptr[first] : indptr[last]],
             )
             self._bar.advance(task, int(indptr[last] - indptr[first]))
-        return add_reverse_edges(indptr, indices) if symmetrised else (indptr, indices)
+        return indptr, indices
 
     def _count_drawn(self, edges: PresetEdges) -> int:
         """Return how many edges of a relation are drawn; reverses are not."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory, Relation, synthesise
-from hopper.graph.block_model import add_reverse_edges
 from hopper.graph.presets import PRESETS
 from hopper.graph.synthesise import EDGE, NODE, make
 from hopper.graph.synthetic_nodes import combine_parts, make_nodes
@@ -177,12 +176,6 @@ def test_no_single_relation_reveals_the_class(graphs: dict[str, GraphDirectory])
         ]
         assert equal[edges.structure] > 0.3
         assert equal[1 - edges.structure] < chance + 0.1
-
-
-def test_both_directions_of_a_path() -> None:
-    indptr, indices = add_reverse_edges(np.array([0, 2, 2, 3]), np.array([1, 2, 1]))
-    assert indptr.tolist() == [0, 2, 4, 6]
-    assert indices.tolist() == [1, 2, 0, 2, 0, 1]
 
 
 @pytest.mark.parametrize("name", ["products-like", "in-like"])
