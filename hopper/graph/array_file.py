@@ -26,10 +26,7 @@ BLOCK_BYTES: Final = 16 << 20
 
 
 def open_array(
-    file: Path,
-    field: str,
-    dtypes: DTypeLike | tuple[DTypeLike, ...],
-    *shapes: tuple[int, ...],
+    file: Path, field: str, dtypes: DTypeLike | tuple[DTypeLike, ...], *shapes: tuple[int, ...]
 ) -> NDArray[Any]:
     """Map a .npy file read-only, as :func:`cache_server.array_file.map_array` does.
 

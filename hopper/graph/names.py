@@ -44,9 +44,11 @@ class Names:
     def of(self, ids: NDArray[np.int64]) -> list[str]:
         """Return the names of the nodes or classes with these numbers."""
         blocks, lines = np.divmod(np.asarray(ids), _LINES)
-        texts = {
-            block: bytes(self._text[slice(*self._starts[block : block + 2])]).split(b"\n")
-            for block in np.unique(blocks).tolist()
-        }
-        places = zip(blocks.tolist(), lines.tolist(), strict=True)
-        return [texts[block][line].decode() for block, line in places]
+        names, current, texts = [""] * len(ids), -1, list[bytes]()
+        for place in np.argsort(blocks, kind="stable").tolist():
+            if blocks[place] != current:
+                current = int(blocks[place])
+                first, stop = self._starts[current : current + 2].tolist()
+                texts = bytes(self._text[first:stop]).split(b"\n")
+            names[place] = texts[lines[place]].decode()
+        return names

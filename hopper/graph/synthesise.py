@@ -215,28 +215,23 @@ class _Generator:
         writer, schema = self._writer, self._writer.schema
         task = self._bar.add_task("nodes", total=None)
         types = make_nodes(self._preset, schema, self._key)
-        labels = self._draw_labels(types[self._preset.target])
-        writer.labels(self._preset.target, labels)
+        target, classes = self._preset.target, self._preset.classes
+        clean, noise_key = combine_parts(types[target].parts, classes), key_of(self._key, NOISE)
+        labels = add_noise(np.uint64(noise_key), clean, classes, self._preset.label_noise)
+        writer.labels(target, labels)
         order, _ = shuffle(key_of(self._key, SPLITS), labels.size)
         first = 0
         for name, size in schema.splits.items():
             writer.split(name, order[first : first + size])
             first += size
         self._bar.remove_task(task)
-        task = self._bar.add_task(
-            "edges", total=sum(map(self._count_drawn, self._preset.relations))
-        )
+        edges_drawn = sum(map(self._count_drawn, self._preset.relations))
+        task = self._bar.add_task("edges", total=edges_drawn)
         for edges in self._preset.relations:
             self._write_relation(edges, types, task)
         for name, nodes in types.items():
             if schema.node_types[name].feature_dim is not None:
                 self._write_features(name, nodes, labels)
-
-    def _draw_labels(self, target: Nodes) -> Ids:
-        preset = self._preset
-        clean = combine_parts(target.parts, preset.classes)
-        noise_key = np.uint64(key_of(self._key, NOISE))
-        return add_noise(noise_key, clean, preset.classes, preset.label_noise)
 
     def _write_relation(self, edges: PresetEdges, types: dict[str, Nodes], task: TaskID) -> None:
         """Draw a relation's edges, and write the relation and its reverse."""
@@ -247,18 +242,18 @@ class _Generator:
             near, far, stored = far, near, stored[::-1]
         indptr, indices = self._draw_edges(edges, near, far, task)
         degrees = np.diff(indptr)
-        rows = np.repeat(np.arange(degrees.size, dtype=np.int32), degrees)
-        # Rows of a CSR are the in-edges of one of the directions, in order of edge ids.
-        edge_ids = np.arange(indices.size, dtype=indices.dtype)
-        out_degrees = np.bincount(indices, minlength=far.hierarchy.nodes)
-        csc = Topology(indptr, indices, edge_ids, degrees, out_degrees)
         if self._preset.is_symmetrised(edges):
+            rows = _rows_of(degrees)
             ends = np.concatenate((indices, rows)), np.concatenate((rows, indices))
-            both = build_topology(*ends, degrees.size, degrees.size)
-            csc = replace(both, edge_ids=np.arange(both.indices.size))
+            csc = build_topology(*ends, degrees.size, degrees.size)
+            csc = replace(csc, edge_ids=np.arange(csc.indices.size))
+        else:
+            # Rows of a CSR are the in-edges of one of the directions, in order of edge ids.
+            out_degrees = np.bincount(indices, minlength=far.hierarchy.nodes)
+            csc = Topology(indptr, indices, np.arange(indices.size), degrees, out_degrees)
         self._writer.topology_csc(stored[0], csc)
         for reverse in stored[1:]:
-            self._writer.topology(reverse, rows, indices)
+            self._writer.topology(reverse, _rows_of(degrees), indices)
 
     def _draw_edges(
         self, edges: PresetEdges, near: Nodes, far: Nodes, task: TaskID
@@ -338,6 +333,11 @@ class _Generator:
             fill_features(feature_key, start, chunk, centroids, values)
             out[start : start + rows] = values
             self._bar.advance(task, chunk.size)
+
+
+def _rows_of(degrees: Ids) -> NDArray[np.int32]:
+    """Return the row of each edge of a CSR."""
+    return np.repeat(np.arange(degrees.size, dtype=np.int32), degrees)
 
 
 def _divide_rows(indptr: Ids) -> Iterator[tuple[int, int]]:

@@ -108,6 +108,8 @@ class GraphWriter:
                     f"{self.out}: {name} of {relation}: expected int32 or int64 of shape "
                     f"{list(target.shape)}, given {source.dtype} of shape {list(source.shape)}"
                 )
+            if target.dtype == np.int32 and check_values.find_outside(source, 0, 1 << 31) >= 0:
+                raise GraphError(f"{self.out}: {name} of {relation}: expected ids below 2^31")
             target[...] = source
         self._missing.discard(("topology", "/".join(relation)))
 

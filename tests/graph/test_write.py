@@ -154,6 +154,9 @@ def test_topology_built_elsewhere(dtype: Any, tmp_path: Path) -> None:
         write_small(writer)
         with pytest.raises(GraphError, match=r"in_degrees of .* of shape \[2\], given int64 of"):
             writer.topology_csc(KNOWS, short)
+        wide = dataclasses.replace(topology, indices=np.array([1 + 2**32]))
+        with pytest.raises(GraphError, match=r"indices of .*: expected ids below 2"):
+            writer.topology_csc(KNOWS, wide)
         writer.topology_csc(KNOWS, topology)
     indices = GraphDirectory.open(tmp_path / "graph").topology(KNOWS).indices
     assert (indices.tolist(), indices.dtype) == ([1], np.int32)
