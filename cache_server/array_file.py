@@ -26,7 +26,7 @@ def map_array(
     file: Path,
     what: str,
     dtypes: DTypeLike | tuple[DTypeLike, ...] = (),
-    shapes: tuple[tuple[int, ...], ...] = (),
+    shapes: tuple[tuple[int, ...] | None, ...] = (),
 ) -> NDArray[Any]:
     """Map a .npy file read-only; only its header is read.
 
@@ -34,7 +34,7 @@ def map_array(
     ----------
     what: what the array is, for errors.
     dtypes: the dtypes it may have (native byte order); none = any but objects.
-    shapes: the shapes it may have; none = any.
+    shapes: the shapes it may have, None for any [n]; none = any.
 
     Returns
     -------
@@ -70,8 +70,8 @@ def map_array(
     if allowed and dtype not in allowed:
         expected = " or ".join(map(str, allowed))
         raise ArrayFileError(f"{where}: expected dtype {expected}, given {dtype}")
-    if shapes and shape not in shapes:
-        expected = " or ".join(str(list(each)) for each in shapes)
+    if shapes and shape not in shapes and not (None in shapes and len(shape) == 1):
+        expected = " or ".join("[n]" if each is None else str(list(each)) for each in shapes)
         raise ArrayFileError(f"{where}: expected shape {expected}, given {list(shape)}")
     if is_fortran and len(shape) > 1:
         raise ArrayFileError(f"{where}: expected C order (row by row), given Fortran order")
