@@ -116,12 +116,13 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
     )
     stored = [*part.edges.items(), (part.root, part.root_edges)]
     rows += sum(_feature_bytes(schema.relations[relation]) * count for relation, count in stored)
-    numbers = part.root_edges  # the positions of edges into roots
+    numbers, nbytes = part.root_edges, 0  # the positions of edges into roots
     for relation, count in stored:
         sources = schema.node_types[relation.src].count
         destinations = schema.node_types[relation.dst].count
-        numbers += sources + 2 * destinations + 1 + 2 * count
-    nbytes = 0
+        numbers += sources + 2 * destinations + 1
+        topology = graph.topology(relation)
+        nbytes += count * (topology.indices.itemsize + topology.edge_ids.itemsize)
     for relation, count in [*part.edges.items(), (part.root, part.list_edges)]:
         nbytes += count * draw_bytes(schema, relation)
     return rows, _NUMBER_BYTES * numbers + nbytes
