@@ -19,9 +19,9 @@ class Topology:
     are in ascending order of *original* id, and parallel edges in order of edge id. All arrays may
     be read-only memory maps.
 
-    ``indices`` and ``edge_ids`` are int32 or int64, as they are stored: kernels are compiled for
-    what they get, and whoever computes with ids (as ``source * count + destination``) widens the
-    piece at hand, never a whole array.
+    ``indices``, ``edge_ids`` and ``positions`` are int32 or int64, as they are stored: kernels are
+    compiled for what they get, and whoever computes with ids (as ``source * count + destination``)
+    widens the piece at hand, never a whole array.
     """
 
     indptr: NDArray[np.int64]
@@ -34,9 +34,9 @@ class Topology:
     """[destinations] int64, full-graph in-degree under this relation"""
     out_degrees: NDArray[np.int64]
     """[sources] int64, full-graph out-degree under this relation"""
-    positions: NDArray[np.int64] | None = None
-    """[edges] int64, ascending by destination: the position of each edge among all in-edges of its
-    destination, where only some of them are here; None: all are here"""
+    positions: NDArray[Any] | None = None
+    """[edges] int32 or int64, ascending by destination: the position of each edge among all
+    in-edges of its destination, where only some of them are here; None: all are here"""
     weight_sums: NDArray[np.int64] | None = None
     """[edges] int64: running sum of the weights within each neighbour list, in units of 2^-32 of
     the relation's largest weight; None: edges have no weights, or this is a graph directory, which

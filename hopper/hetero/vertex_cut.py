@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 
 _NUMBER_BYTES: Final = 8
 _EDGE_BYTES: Final = 3 * _NUMBER_BYTES
-"""The bytes of an edge's source, edge id and position."""
+"""the weight of an edge's source, edge id and position beside the bytes of a row"""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
     )
     stored = [*part.edges.items(), (part.root, part.root_edges)]
     rows += sum(_feature_bytes(schema.relations[relation]) * count for relation, count in stored)
-    numbers, nbytes = part.root_edges, 0  # the positions of edges into roots
+    # The positions of edges into roots are as wide as edge ids.
+    numbers, nbytes = 0, part.root_edges * graph.topology(part.root).edge_ids.itemsize
     for relation, count in stored:
         sources = schema.node_types[relation.src].count
         destinations = schema.node_types[relation.dst].count

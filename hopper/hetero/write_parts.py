@@ -96,7 +96,7 @@ def _write_edges(
     total = int(indptr[-1])
     indices = create("indices", total, whole.indices.dtype)
     edge_ids = create("edge_ids", total, whole.edge_ids.dtype)
-    positions = create("positions", total) if with_positions else None
+    positions = create("positions", total, edge_ids.dtype) if with_positions else None
     offset = 0
     for edges in chosen():
         piece = slice(offset, offset + edges.size)
