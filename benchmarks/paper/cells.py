@@ -13,7 +13,6 @@ from benchmarks.paper.experiment import Grid
 from hopper.config import DEEP_MODELS, Config, make_config
 from hopper.errors import RequestError
 from hopper.graph.presets import find_preset
-from hopper.graph.typed_presets import TYPED_PRESETS
 
 LEAST_BATCH: Final = 16
 SERVERS: Final = 4
@@ -146,8 +145,7 @@ def is_directory(graph: str) -> bool:
 
 def _check_graph(graph: str) -> None:
     if not is_directory(graph):
-        if graph not in TYPED_PRESETS:
-            find_preset(graph)
+        find_preset(graph)
     elif not (Path(graph) / "graph.json").is_file():
         raise RequestError(
             f"--graphs: {graph}: expected a preset or a graph directory (with a graph.json); "

@@ -242,7 +242,7 @@ def hand_out(graph: GraphDirectory, parts: PartitionedGraph, out: Path) -> None:
     for place, relation in enumerate(schema.relations):
         topology = graph.topology(relation)
         degrees = topology.in_degrees
-        save(f"src-{place}", topology.indices)
+        save(f"src-{place}", topology.indices.astype(np.int64))
         save(f"dst-{place}", np.repeat(np.arange(degrees.size), degrees))
     save("labels", graph.labels(target))
     for split in ("train", "test"):

@@ -14,7 +14,8 @@ import torch
 def main(graph: Path, out: Path, method: str, servers: int) -> None:
     (folder,) = (file.parent for file in (graph / "topology").rglob("indptr.npy"))
     indptr, indices = (
-        torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("indptr", "indices")
+        torch.from_numpy(np.load(folder / f"{name}.npy").astype(np.int64))
+        for name in ("indptr", "indices")
     )
     dgl_graph = dgl.graph(("csc", (indptr, indices, torch.empty(0, dtype=torch.int64))))
     dgl.distributed.partition_graph(

@@ -21,7 +21,7 @@ from hopper.cli.phases import show_progress
 from hopper.config.bounds import is_fanout, parse_size
 from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import limit_pieces
+from hopper.graph.memory_budget import limit_memory
 from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
@@ -56,7 +56,7 @@ def divide(arguments: argparse.Namespace) -> int:
         )
     limit = _size("memory-limit", arguments.memory_limit)
     console, progress = show_progress()
-    with limit_pieces(choose_pieces(limit)):
+    with limit_memory(choose_pieces(limit)):
         graph = GraphDirectory.open(arguments.graph)
     measure = partial(_measure_locality, fanouts, arguments, limit, console)
     with open_workers(arguments.on, arguments.workers) as workers:
@@ -92,7 +92,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
     weights_fanouts = _weights_fanouts(arguments)
     limit = _size("memory-limit", arguments.memory_limit)
     console, progress = show_progress()
-    with limit_pieces(choose_pieces(limit)):
+    with limit_memory(choose_pieces(limit)):
         graph = GraphDirectory.open(arguments.graph)
     result = divide_graph(
         graph,

@@ -1,103 +1,48 @@
-"""Map the .npy files of a directory, with checks of dtype and shape; create and write them."""
+"""Open, create and write the .npy files of a directory, and pass through them in pieces."""
 
 from __future__ import annotations
 
 import mmap
 import os
-import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
-from cache_server.store.npy import NPY_ERRORS, map_of
+from cache_server.store.npy import ArrayFileError, map_array, map_of
 from hopper.errors import GraphError
-from hopper.graph.piece_size import piece_size
+from hopper.graph.memory_budget import memory_budget
 
-HEADER_BYTES = 128
+HEADER_BYTES: Final = 128
 """Length of the header that numpy writes before the data of the arrays used here."""
 
 BLOCK_BYTES: Final = 16 << 20
 """Largest piece, in bytes, in which an array is passed through."""
 
-_READING_HEADERS: Final = threading.Lock()
-"""Lets one thread at a time read a header. numpy uses Python's own parser for it, which may fail in
-CPython 3.11 when several threads are in it (python/cpython, issue 106905)."""
 
-
-def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> NDArray[Any]:
-    """Map a .npy file read-only; only its header is read.
-
-    Parameters
-    ----------
-    field: what the array is, for errors.
-    dtype: the dtype it must have (native byte order).
-    shapes: the shapes it may have.
-
-    Returns
-    -------
-    A read-only memory map, or an empty array where there is nothing to map.
+def open_array(
+    file: Path, field: str, dtypes: DTypeLike | tuple[DTypeLike, ...], *shapes: tuple[int, ...]
+) -> NDArray[Any]:
+    """Map a .npy file read-only, as :func:`cache_server.store.npy.map_array` does.
 
     Raises
     ------
-    GraphError: the file is missing, is not a C-ordered .npy file, is shorter than its header says,
-        or has another dtype or shape. The text names file, field, expected and given.
+    GraphError: it is not as expected. The text names file, field, expected and given.
     """
     try:
-        # Opening a pipe would wait until something writes to it.
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise GraphError(f"{file}: {field}: expected a file, found something else")
-        with _READING_HEADERS, file.open("rb") as stream:
-            shape, is_fortran, stored_dtype = _read_header(stream)
-            if stored_dtype.hasobject:
-                raise ValueError("Object arrays are not read")
-            # An empty file region cannot be mapped.
-            if 0 in shape:
-                array = np.empty(shape, stored_dtype)
-            else:
-                order: Literal["F", "C"] = "F" if is_fortran else "C"
-                array = np.memmap(stream, stored_dtype, "r", stream.tell(), shape, order)
-    except FileNotFoundError:
-        raise GraphError(f"{file}: {field}: missing file") from None
-    except (OSError, *NPY_ERRORS) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise GraphError(f"{file}: {field}: not a readable .npy file: {reason}") from error
-    if stored_dtype != np.dtype(dtype):
-        raise GraphError(f"{file}: {field}: expected dtype {np.dtype(dtype)}, given {stored_dtype}")
-    if shape not in shapes:
-        expected = " or ".join(str(list(shape)) for shape in shapes)
-        raise GraphError(f"{file}: {field}: expected shape {expected}, given {list(shape)}")
-    if is_fortran and len(shape) > 1:
-        raise GraphError(f"{file}: {field}: expected C order (row by row), given Fortran order")
-    array.flags.writeable = False
-    return np.asarray(array)
-
-
-def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = npy_format.read_magic(stream)
-    if version == (1, 0):
-        return npy_format.read_array_header_1_0(stream)
-    if version == (2, 0):
-        return npy_format.read_array_header_2_0(stream)
-    raise ValueError(f"version {version} of the format is not read")
+        return map_array(file, field, dtypes, shapes)
+    except ArrayFileError as error:
+        raise GraphError(str(error)) from error
 
 
 def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """Create a .npy file of zeros, reserve its disk space, and map it for writing.
 
-    Returns
-    -------
-    A writable memory map, or an empty array where there is nothing to map. The kernel writes its
-    pages to disk as it sees fit, so only the pages in use take memory.
-
-    Raises
-    ------
-    OSError: the disk has too little space.
+    Where there is nothing to map, the array is a new one.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     if 0 in shape:
@@ -117,10 +62,6 @@ def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None
 
     A map writes whole pages back; this leaves the bytes beside a range alone. So several machines
     may write ranges of one file on a shared file system.
-
-    Raises
-    ------
-    OSError: the file cannot be written. The error names it.
     """
     with name_in_errors(file), file.open("r+b", buffering=0) as stream:
 
@@ -146,31 +87,33 @@ def save_array(file: Path, array: NDArray[Any]) -> None:
 
 
 def iter_pieces(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Iterate over an array in pieces, as pairs of a first row and the rows from there on.
-
-    The pages of a map are given back after each piece.
+    """Yield pieces of an array with their first rows, and give back the pages of each.
 
     Parameters
     ----------
-    rows: rows of a piece; None = as many as :mod:`hopper.graph.piece_size` allows.
+    rows: rows of a piece; None = as many as :mod:`hopper.graph.memory_budget` allows.
     """
-    size = min(BLOCK_BYTES, piece_size().piece)
+    size = min(BLOCK_BYTES, memory_budget().chunk)
     step = rows or max(1, size // max(1, array[:1].nbytes))
     for start in range(0, len(array), step):
         yield start, array[start : start + step]
         release_pages(array)
 
 
+def find_first(array: NDArray[Any], is_wrong: Callable[[int, Any], NDArray[np.bool_]]) -> int:
+    """Return the first index for which ``is_wrong(first, piece)`` is true, or -1."""
+    for first, piece in iter_pieces(array):
+        wrong = np.flatnonzero(is_wrong(first, piece))
+        if wrong.size:
+            return first + int(wrong[0])
+    return -1
+
+
 def release_pages(*arrays: NDArray[Any]) -> None:
     """Release the pages of mapped files from this process's memory; what was written stays.
 
-    The kernel drops such pages by itself when memory is short. Until then they count as memory of
-    the process, which would seem to need a whole graph.
-
-    Parameters
-    ----------
-    arrays: maps of files, or views of them. Other arrays are left as they are. So are private
-        maps, because their pages would lose what was written.
+    Until the kernel drops them by itself, they count as memory of the process, which would seem to
+    need a whole graph. Private maps, which would lose what was written, stay as they are.
     """
     for array in arrays:
         base: Any = array

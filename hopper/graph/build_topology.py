@@ -12,6 +12,7 @@ from cache_server.kernel import kernel
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
+from hopper.graph.layout import ID_DTYPES, topology_arrays
 from hopper.graph.topology import Topology
 
 SortEdges = Callable[
@@ -32,8 +33,7 @@ def build_topology(
 ) -> Topology:
     """Build the CSC of an edge list, in-neighbours ascending by (source id, edge id).
 
-    Time is linear. Memory is the output and one working array of 4 bytes an edge (8 from 2**31
-    edges on).
+    Time is linear. Memory is the output and one working array as large as its ``edge_ids``.
 
     Parameters
     ----------
@@ -45,14 +45,9 @@ def build_topology(
     ------
     GraphError: shapes or dtypes are wrong, or an id is out of range.
     """
-    edges = _check_edges(src, dst, where)
-    topology = Topology(
-        indptr=np.empty(num_dst + 1, np.int64),
-        indices=np.empty(edges, np.int64),
-        edge_ids=np.empty(edges, np.int64),
-        in_degrees=np.empty(num_dst, np.int64),
-        out_degrees=np.empty(num_src, np.int64),
-    )
+    arrays = topology_arrays(src.size, num_src, num_dst).items()
+    empty: dict[str, Any] = {name: np.empty(length, dtype) for name, (dtype, length) in arrays}
+    topology = Topology(**empty)
     fill_topology(src, dst, topology, where=where)
     return topology
 
@@ -61,112 +56,75 @@ def fill_topology(
     src: NDArray[np.integer[Any]],
     dst: NDArray[np.integer[Any]],
     out: Topology,
+    sort: SortEdges | None = None,
     *,
     where: str = "edges",
 ) -> None:
-    """Do what :func:`build_topology` does, but write into the arrays of ``out``, which may be
-    maps."""
-    edges = _check_edges(src, dst, where)
-    _check_ends(src, dst, out, where)
-    _count(src, out.out_degrees)
-    _count(dst, out.in_degrees)
-    order = np.empty(edges, np.int32 if edges < 2**31 else np.int64)
+    """Do what :func:`build_topology` does, but write into the arrays of ``out``, which may be maps.
+
+    With ``sort``, memory is a piece of sorted edges, and a number a source node.
+    """
+    for end, ids, degrees in (("src", src, out.out_degrees), ("dst", dst, out.in_degrees)):
+        if ids.ndim != 1 or ids.dtype not in ID_DTYPES:
+            raise GraphError(
+                f"{where}: {end}: expected a one-dimensional int32 or int64 array, "
+                f"given {ids.dtype} of shape {list(ids.shape)}"
+            )
+        if ids.size != src.size:
+            raise GraphError(
+                f"{where}: expected as many sources as destinations, given {src.size} and "
+                f"{dst.size}"
+            )
+        edge = find_outside(ids, 0, degrees.size)
+        if edge >= 0:
+            raise GraphError(
+                f"{where}: {end} of edge {edge}: expected an id in [0, {degrees.size}), given "
+                f"{int(ids[edge])}"
+            )
+        for _, zeros in iter_pieces(degrees):
+            zeros[:] = 0
+    if sort is None:
+        _sort_in_memory(src, dst, out)
+    else:
+        _write_sorted(sort(src, dst, where), out)
+
+
+def _sort_in_memory(src: NDArray[Any], dst: NDArray[Any], out: Topology) -> None:
+    _add_degrees(src, out.out_degrees)
+    _add_degrees(dst, out.in_degrees)
+    order = np.empty(src.size, out.edge_ids.dtype)
     _order_by_source(src, out.out_degrees, order)
     out.indptr[0] = 0
-    _cumulate(out.in_degrees, out.indptr)
+    np.cumsum(out.in_degrees, out=out.indptr[1:])
     _place_by_destination(dst, order, out.out_degrees, out.indptr, out.indices, out.edge_ids)
 
 
-def fill_sorted_topology(
-    src: NDArray[np.integer[Any]],
-    dst: NDArray[np.integer[Any]],
-    out: Topology,
-    sort: SortEdges,
-    *,
-    where: str = "edges",
-) -> None:
-    """Do what :func:`fill_topology` does, but let ``sort`` put the edges in order.
-
-    Memory is one piece of sorted edges, and 8 bytes a source node.
-    """
-    _check_edges(src, dst, where)
-    _check_ends(src, dst, out, where)
-    out.out_degrees[:] = 0
-    for _, degrees in iter_pieces(out.in_degrees):
-        degrees[:] = 0
+def _write_sorted(pieces: Iterator[tuple[NDArray[Any], ...]], out: Topology) -> None:
     first = 0
-    for sources, targets, edge_ids in sort(src, dst, where):
+    for sources, targets, edge_ids in pieces:
         last = first + len(sources)
         out.indices[first:last] = sources
         out.edge_ids[first:last] = edge_ids
         _add_degrees(sources, out.out_degrees)
         _add_degrees(targets, out.in_degrees)
         # Destinations ascend, so their degrees are not touched again.
-        for array in (out.indices, out.edge_ids, out.in_degrees):
-            release_pages(array)
+        release_pages(out.indices, out.edge_ids, out.in_degrees)
         first = last
     release_pages(out.out_degrees)
     out.indptr[0] = 0
     for row, degrees in iter_pieces(out.in_degrees):
-        bounds = out.indptr[row : row + len(degrees) + 1]
-        _cumulate(degrees, bounds)
+        out.indptr[row + 1 : row + 1 + len(degrees)] = out.indptr[row] + np.cumsum(degrees)
         release_pages(out.indptr)
 
 
-def _check_ends(
-    src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]], out: Topology, where: str
-) -> None:
-    for end, ids, count in (
-        ("src", src, out.out_degrees.size),
-        ("dst", dst, out.in_degrees.size),
-    ):
-        for first, piece in iter_pieces(ids):
-            index = find_outside(piece, 0, count)
-            if index >= 0:
-                raise GraphError(
-                    f"{where}: {end} of edge {first + index}: expected an id in [0, {count}), "
-                    f"given {int(piece[index])}"
-                )
-
-
-def _check_edges(src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]], where: str) -> int:
-    for end, ids in (("src", src), ("dst", dst)):
-        if ids.ndim != 1 or ids.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-            raise GraphError(
-                f"{where}: {end}: expected a one-dimensional int32 or int64 array, "
-                f"given {ids.dtype} of shape {list(ids.shape)}"
-            )
-    if src.size != dst.size:
-        raise GraphError(
-            f"{where}: expected as many sources as destinations, given {src.size} and {dst.size}"
-        )
-    return int(src.size)
-
-
 @kernel
-def _count(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
-    degrees[:] = 0
-    _add_degrees(ids, degrees)
-
-
-@kernel
-def _add_degrees(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
+def _add_degrees(ids: NDArray[Any], degrees: NDArray[Any]) -> None:
     for index in range(ids.size):
         degrees[ids[index]] += 1
 
 
 @kernel
-def _cumulate(degrees: NDArray[np.int64], indptr: NDArray[np.int64]) -> None:
-    total = indptr[0]
-    for row in range(degrees.size):
-        total += degrees[row]
-        indptr[row + 1] = total
-
-
-@kernel
-def _order_by_source(
-    src: NDArray[Any], out_degrees: NDArray[np.int64], order: NDArray[Any]
-) -> None:
+def _order_by_source(src: NDArray[Any], out_degrees: NDArray[Any], order: NDArray[Any]) -> None:
     """Write the edge ids to ``order``, sorted by (source id, edge id)."""
     ends = np.empty(out_degrees.size, np.int64)
     total = np.int64(0)
@@ -182,10 +140,10 @@ def _order_by_source(
 def _place_by_destination(
     dst: NDArray[Any],
     order: NDArray[Any],
-    out_degrees: NDArray[np.int64],
+    out_degrees: NDArray[Any],
     indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    edge_ids: NDArray[np.int64],
+    indices: NDArray[Any],
+    edge_ids: NDArray[Any],
 ) -> None:
     """Write the edges to their destinations' lists, in the order of (source id, edge id)."""
     ends = indptr[:-1].copy()

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import GraphError
-from hopper.graph.array_file import iter_pieces, release_pages
+from hopper.graph.array_file import find_first, iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
-from hopper.graph.piece_size import piece_size
-from hopper.graph.row_ranges import row_ranges
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 
@@ -31,14 +31,20 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
     GraphError: ``indptr`` does not rise from 0 to the number of edges, or a source id is out of
         range. The text names the file, the index, expected and given.
     """
-    refuse = partial(_refusal, root, relation)
-    edges, sources = topology.indices.size, topology.out_degrees.size
-    row = _find_bad_indptr(topology.indptr, edges)
+    refuse = partial(_refuse, root, relation)
+    indptr, edges, sources = topology.indptr, topology.indices.size, topology.out_degrees.size
+
+    def is_wrong(first: int, bounds: NDArray[Any]) -> NDArray[np.bool_]:
+        before = np.concatenate(([indptr[first - 1] if first else 0], bounds[:-1]))
+        return (bounds < before) | (bounds > edges)
+
+    row = 0 if indptr[0] != 0 else find_first(indptr, is_wrong)
+    if row < 0 and indptr[-1] != edges:
+        row = indptr.size - 1
     if row >= 0:
         expected = f"to start at 0, never to fall and to end at the number of edges, {edges}"
-        raise refuse("indptr", f"at {row}", expected, int(topology.indptr[row]))
-    release_pages(topology.indptr)
-    edge = _first_outside(topology.indices, sources)
+        raise refuse("indptr", f"at {row}", expected, int(indptr[row]))
+    edge = find_outside(topology.indices, 0, sources)
     if edge >= 0:
         value = int(topology.indices[edge])
         raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", value)
@@ -54,31 +60,24 @@ def check_lists(topology: Topology, relation: Relation, root: Path, first: int, 
     ------
     GraphError: a list has another length. The text names the file, the node, expected and given.
     """
-    row = _find_bad_list(topology.indptr, topology.in_degrees, first, stop)
+
+    def is_wrong(start: int, degrees: NDArray[Any]) -> NDArray[np.bool_]:
+        lengths, nodes = _lengths(topology, start, degrees), np.arange(start, start + degrees.size)
+        return (lengths != degrees) & ((lengths > 0) | ((nodes >= first) & (nodes < stop)))
+
+    row = find_first(topology.in_degrees, is_wrong)
     if row >= 0:
         degree, is_local = int(topology.in_degrees[row]), first <= row < stop
         expected = f"{degree} edges" if is_local else f"{degree} edges, or none"
         length = int(topology.indptr[row + 1] - topology.indptr[row])
-        raise _refusal(root, relation, "indptr", f"of node {row}", expected, length)
-
-
-def _refusal(
-    root: Path,
-    relation: Relation,
-    array: TopologyArray,
-    place: str,
-    expected: str,
-    value: object,
-) -> GraphError:
-    file = topology_file(root, relation, array)
-    return GraphError(f"{file}: {array} of {relation}: {place}: expected {expected}, given {value}")
+        raise _refuse(root, relation, "indptr", f"of node {row}", expected, length)
 
 
 def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
     """Check all values of a relation's CSC, as stored in a graph directory.
 
     This takes 8 bytes a source node and a bit an edge. Where memory may hold less
-    (:mod:`hopper.graph.piece_size`), it reads the edges several times.
+    (:mod:`hopper.graph.memory_budget`), it reads the edges several times.
 
     Raises
     ------
@@ -88,8 +87,8 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
         and given.
     """
     check_bounds(topology, relation, root)
-    refuse, edges = partial(_refusal, root, relation), topology.indices.size
-    edge = _first_outside(topology.edge_ids, edges)
+    refuse, edges = partial(_refuse, root, relation), topology.indices.size
+    edge = find_outside(topology.edge_ids, 0, edges)
     if edge >= 0:
         value = int(topology.edge_ids[edge])
         raise refuse("edge_ids", f"at {edge}", f"an id in [0, {edges})", value)
@@ -102,8 +101,7 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
         pairs = [(int(topology.indices[i]), int(topology.edge_ids[i])) for i in (edge - 1, edge)]
         expected = "in-neighbours ascending by (source id, edge id)"
         raise refuse("indices", f"at {edge}", expected, f"{pairs[0]} before {pairs[1]}")
-    row = _find_bad_in_degree(topology.indptr, topology.in_degrees)
-    release_pages(topology.indptr, topology.in_degrees)
+    row = find_first(topology.in_degrees, lambda first, of: _lengths(topology, first, of) != of)
     if row >= 0:
         expected = f"{int(topology.indptr[row + 1] - topology.indptr[row])}, as indptr says"
         raise refuse("in_degrees", f"of node {row}", expected, int(topology.in_degrees[row]))
@@ -113,19 +111,24 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
         raise refuse("out_degrees", f"of node {row}", expected, int(topology.out_degrees[row]))
 
 
-def _first_outside(values: NDArray[np.int64], high: int) -> int:
-    """Return the first index whose value is not in [0, high), or -1."""
-    for start, piece in iter_pieces(values):
-        index = find_outside(piece, 0, high)
-        if index >= 0:
-            return start + index
-    return -1
+def _refuse(
+    root: Path, relation: Relation, array: TopologyArray, place: str, expected: str, value: object
+) -> GraphError:
+    file = topology_file(root, relation, array)
+    return GraphError(f"{file}: {array} of {relation}: {place}: expected {expected}, given {value}")
 
 
-def _first_repeated(edge_ids: NDArray[np.int64]) -> int:
+def _lengths(topology: Topology, start: int, degrees: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the lengths of the lists of nodes ``start ..``, as many as ``degrees`` has."""
+    lengths = np.diff(topology.indptr[start : start + degrees.size + 1])
+    release_pages(topology.indptr)
+    return lengths
+
+
+def _first_repeated(edge_ids: NDArray[Any]) -> int:
     """Return the first index whose value occurs before it, or -1; values must be in [0, edges)."""
     repeated = -1
-    for low, high in _ranges(edge_ids.size, 8 * piece_size().whole):
+    for low, high in _ranges(edge_ids.size, 8 * memory_budget().resident):
         seen = np.zeros((high - low + 7) // 8, np.uint8)
         for start, piece in iter_pieces(edge_ids):
             index = _find_repeated(piece, low, high, seen)
@@ -138,26 +141,37 @@ def _first_repeated(edge_ids: NDArray[np.int64]) -> int:
 def _first_unsorted(topology: Topology) -> int:
     """Return the first edge that does not follow its predecessor by (source id, edge id), or -1."""
     indptr, indices, edge_ids = topology.indptr, topology.indices, topology.edge_ids
-    for first, last in row_ranges(indptr, 0, indptr.size - 1):
-        edge = _find_unsorted(first, last, indptr, indices, edge_ids)
-        release_pages(indptr, indices, edge_ids)
-        if edge >= 0:
-            return edge
-    return -1
+
+    def is_wrong(first: int, sources: NDArray[Any]) -> NDArray[np.bool_]:
+        # Each edge is compared with the one before it, but for the first of a list.
+        ids, last = edge_ids[first : first + sources.size], max(0, first - 1)
+        before, before_ids = indices[last:][: sources.size], edge_ids[last:][: sources.size]
+        if first == 0:
+            before, before_ids = np.append(-1, before[:-1]), np.append(-1, before_ids[:-1])
+        wrong = (sources < before) | ((sources == before) & (ids <= before_ids))
+        rows = slice(*np.searchsorted(indptr, (first, first + sources.size)))
+        for _, starts in iter_pieces(indptr[rows]):
+            wrong[starts - first] = False
+        release_pages(edge_ids)
+        return wrong
+
+    return find_first(indices, is_wrong)
 
 
 def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
     """Return the first node whose out-degree is wrong, and its right one; or (-1, 0)."""
-    for low, high in _ranges(topology.out_degrees.size, max(1, piece_size().whole // 8)):
+    for low, high in _ranges(topology.out_degrees.size, max(1, memory_budget().resident // 8)):
         degrees = np.zeros(high - low, np.int64)
         for _, piece in iter_pieces(topology.indices):
-            _count(piece, low, degrees)
-        for start, piece in iter_pieces(topology.out_degrees[low:high]):
-            wrong = np.flatnonzero(piece != degrees[start : start + piece.size])
-            if wrong.size:
-                row = start + int(wrong[0])
-                return low + row, int(degrees[row])
+            np.add.at(degrees, piece[(piece >= low) & (piece < high)] - low, 1)
+        row = find_first(topology.out_degrees[low:high], partial(_differ, degrees))
+        if row >= 0:
+            return low + row, int(degrees[row])
     return -1, 0
+
+
+def _differ(right: NDArray[Any], first: int, piece: NDArray[Any]) -> Any:
+    return piece != right[first : first + piece.size]
 
 
 def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:
@@ -167,45 +181,8 @@ def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:
 
 
 @kernel
-def _find_bad_indptr(indptr: NDArray[np.int64], edges: int) -> int:
-    """Return the first index where ``indptr`` does not start at 0, falls, or misses the end; or
-    -1."""
-    if indptr[0] != 0:
-        return 0
-    for row in range(1, indptr.size):
-        if indptr[row] < indptr[row - 1] or indptr[row] > edges:
-            return row
-    if indptr[-1] != edges:
-        return indptr.size - 1
-    return -1
-
-
-@kernel
-def _find_unsorted(
-    first: int,
-    last: int,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    edge_ids: NDArray[np.int64],
-) -> int:
-    """Do what :func:`_first_unsorted` does among the edges of rows [``first``, ``last``)."""
-    for row in range(first, last):
-        for edge in range(indptr[row] + 1, indptr[row + 1]):
-            if indices[edge] < indices[edge - 1] or (
-                indices[edge] == indices[edge - 1] and edge_ids[edge] <= edge_ids[edge - 1]
-            ):
-                return edge
-    return -1
-
-
-@kernel
-def _find_repeated(
-    edge_ids: NDArray[np.int64], low: int, high: int, seen: NDArray[np.uint8]
-) -> int:
-    """Do what :func:`_first_repeated` does among values in [``low``, ``high``).
-
-    ``seen`` has a bit for each value that occurred in an earlier piece, and is updated.
-    """
+def _find_repeated(edge_ids: NDArray[Any], low: int, high: int, seen: NDArray[np.uint8]) -> int:
+    """Find a value in [``low``, ``high``) with a bit in ``seen``; add the bits of the others."""
     for index in range(edge_ids.size):
         if edge_ids[index] < low or edge_ids[index] >= high:
             continue
@@ -214,30 +191,4 @@ def _find_repeated(
         if seen[byte] & bit:
             return index
         seen[byte] |= bit
-    return -1
-
-
-@kernel
-def _find_bad_in_degree(indptr: NDArray[np.int64], in_degrees: NDArray[np.int64]) -> int:
-    for row in range(in_degrees.size):
-        if in_degrees[row] != indptr[row + 1] - indptr[row]:
-            return row
-    return -1
-
-
-@kernel
-def _count(sources: NDArray[np.int64], low: int, degrees: NDArray[np.int64]) -> None:
-    for source in sources:
-        if low <= source < low + degrees.size:
-            degrees[source - low] += 1
-
-
-@kernel
-def _find_bad_list(
-    indptr: NDArray[np.int64], in_degrees: NDArray[np.int64], first: int, stop: int
-) -> int:
-    for row in range(in_degrees.size):
-        length = indptr[row + 1] - indptr[row]
-        if length != in_degrees[row] and (length or first <= row < stop):
-            return row
     return -1

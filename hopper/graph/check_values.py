@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel, read_only
 from hopper.errors import GraphError
-from hopper.graph.array_file import iter_pieces
+from hopper.graph.array_file import find_first
 from hopper.graph.schema import Labels
 
 
@@ -41,10 +40,14 @@ def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(~np.isnan(values.reshape(values.shape[0], -1)).any(axis=1))
 
 
+def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
+    """Convert labels of one of several tasks, [n, columns], to the form that they have alone."""
+    values = columns.astype(labels.dtype)
+    return values[:, 0] if labels.kind == "class" else values
+
+
 def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 0) -> None:
     """Check that classes are in [-1, classes), multi-hot labels 0 or 1, and floats not infinite.
-
-    Labels of several tasks are checked task by task.
 
     Parameters
     ----------
@@ -61,35 +64,18 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 
                 raise GraphError(f"{where}: task {name}: expected whole numbers")
             check_labels(task_values(task, stored), task, f"{where}: task {name}", first)
         return
+    flat = values.reshape(-1)
     if labels.kind == "float":
-        index = find_infinite(read_only(values.reshape(-1)))
-        if index >= 0:
-            raise GraphError(
-                f"{where}: of node {first + index // labels.classes}: expected a finite number, or "
-                f"NaN for unlabelled, given {values.reshape(-1)[index]}"
-            )
-        return
-    low, high = (-1, labels.classes) if labels.kind == "class" else (0, 2)
-    index = find_outside(values.reshape(-1), low, high)
-    if index < 0:
-        return
-    node = first + index if labels.kind == "class" else first + index // labels.classes
-    expected = f"-1 or a class in [0, {labels.classes})" if labels.kind == "class" else "0 or 1"
-    raise GraphError(
-        f"{where}: of node {node}: expected {expected}, given {values.reshape(-1)[index]}"
-    )
-
-
-def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
-    """Convert labels of one of several tasks to the form they have alone: [n] or [n, classes].
-
-    Parameters
-    ----------
-    labels: the task's labels.
-    columns: [n, columns] float32, the task's columns.
-    """
-    values = columns.astype(labels.dtype)
-    return values[:, 0] if labels.kind == "class" else values
+        index, expected = find_first(flat, lambda _, v: np.isinf(v)), "a finite number, or NaN"
+        expected += " for unlabelled"
+    elif labels.kind == "class":
+        index = find_outside(flat, -1, labels.classes)
+        expected = f"-1 or a class in [0, {labels.classes})"
+    else:
+        index, expected = find_outside(flat, 0, 2), "0 or 1"
+    if index >= 0:
+        node = first + index // labels.columns
+        raise GraphError(f"{where}: of node {node}: expected {expected}, given {flat[index]}")
 
 
 def check_weights(weights: NDArray[Any], where: str) -> None:
@@ -99,13 +85,12 @@ def check_weights(weights: NDArray[Any], where: str) -> None:
     ------
     GraphError: a weight is not. The text names ``where``, the edge, expected and given.
     """
-    for first, piece in iter_pieces(weights):
-        index = find_no_weight(read_only(piece))
-        if index >= 0:
-            raise GraphError(
-                f"{where}: of edge {first + index}: expected a positive, finite number, given "
-                f"{piece[index]} (an edge that is never to be drawn is best left out)"
-            )
+    index = find_first(weights, lambda _, w: ~((w > 0) & (w < np.inf)))
+    if index >= 0:
+        raise GraphError(
+            f"{where}: of edge {index}: expected a positive, finite number, given "
+            f"{weights[index]} (an edge that is never to be drawn is best left out)"
+        )
 
 
 def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
@@ -130,43 +115,10 @@ def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
 
 def find_outside(values: NDArray[Any], low: int, high: int) -> int:
     """Return the index of the first value outside [low, high), or -1."""
-    return int(_find_outside(read_only(values), low, high))
+    return find_first(values, lambda _, v: (v < low) | (v >= high))
 
 
 def find_not_ascending(ids: NDArray[Any]) -> int:
     """Return the first index whose id does not exceed the id before it, or -1."""
-    return int(_find_not_ascending(read_only(ids)))
-
-
-@kernel
-def _find_outside(values: NDArray[Any], low: int, high: int) -> int:
-    for index in range(values.size):
-        if values[index] < low or values[index] >= high:
-            return index
-    return -1
-
-
-@kernel
-def _find_not_ascending(ids: NDArray[Any]) -> int:
-    for index in range(1, ids.size):
-        if ids[index] <= ids[index - 1]:
-            return index
-    return -1
-
-
-@kernel
-def find_no_weight(weights: NDArray[np.float32]) -> int:
-    """Return the index of the first weight that is not positive and finite, or -1."""
-    for index in range(weights.size):
-        if not 0 < weights[index] < np.inf:
-            return index
-    return -1
-
-
-@kernel
-def find_infinite(values: NDArray[np.float32]) -> int:
-    """Return the index of the first infinite value, or -1."""
-    for index in range(values.size):
-        if np.isinf(values[index]):
-            return index
-    return -1
+    index = find_first(ids[1:], lambda first, v: v <= ids[first : first + v.size])
+    return index + 1 if index >= 0 else -1

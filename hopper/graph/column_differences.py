@@ -8,7 +8,7 @@ from typing import Any, Final
 from hopper.graph.columns import FeatureColumn, name_of
 
 _SHOWN: Final = 6
-"""How many values of a list are shown."""
+"""how many values of a list are shown"""
 
 
 def find_column_difference(
@@ -16,13 +16,8 @@ def find_column_difference(
 ) -> str:
     """Describe the first difference between how a run's features and others were encoded.
 
-    Parameters
-    ----------
-    trained, given: the columns by table. Where either has no names, only scales are compared.
-
-    Returns
-    -------
-    A text that names table, column and values; "" if there is none.
+    The text names table, column and values; "" if there is none. Where columns of either, by table,
+    have no names, only scales are compared.
     """
     for table in sorted(trained.keys() & given.keys()):
         before, now = trained[table], given[table]
@@ -86,10 +81,8 @@ def find_class_difference(
 ) -> str:
     """Describe the first difference between the names of a run's classes and others.
 
-    Parameters
-    ----------
-    trained, given: the names of classes by task, "" if there is one. Classes without names, which
-        the source numbered, are not compared.
+    Names are by task, "" if there is one. Classes without names, which the source numbered, are not
+    compared.
     """
     for task in sorted(trained.keys() & given.keys()):
         old, new = tuple(trained[task]), tuple(given[task])

@@ -5,21 +5,14 @@ They are an optional part of ``graph.json``, specified in docs/reference/graph-d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
-from pydantic import (
-    ConfigDict,
-    FiniteFloat,
-    NonNegativeInt,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic import Field as Checked
+from pydantic import ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter
 
 from hopper.errors import GraphError
+from hopper.graph.json_file import parse_json
 
 ScaleName = Literal["standard", "minmax", "log"]
 _Numbers = tuple[FiniteFloat, ...]
@@ -79,7 +72,7 @@ class FeatureColumn:
     fill: _Numbers = ()
     scale: Literal["", "row"] | ScaleName = ""
     offset: _Numbers = ()
-    divisor: tuple[Annotated[FiniteFloat, Checked(gt=0)], ...] = ()
+    divisor: tuple[Annotated[FiniteFloat, Field(gt=0)], ...] = ()
     ranges: tuple[ColumnRange, ...] = ()
 
     @property
@@ -98,7 +91,17 @@ class FeatureColumn:
 
 
 _COLUMNS: Final = TypeAdapter(tuple[FeatureColumn, ...])
-_TRIVIAL: Final = {field.name: field.default for field in fields(FeatureColumn)}
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value of a schema to what JSON holds, without fields that say nothing."""
+    if is_dataclass(value):
+        told = {field.name: getattr(value, field.name) for field in fields(value)}
+        silent = {field.name: field.default for field in fields(value)}
+        return {name: to_plain(of) for name, of in told.items() if of != silent[name]}
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    return [to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def width_of(columns: Iterable[FeatureColumn]) -> int:
@@ -108,63 +111,33 @@ def width_of(columns: Iterable[FeatureColumn]) -> int:
 
 def columns_to_json(columns: Iterable[FeatureColumn]) -> list[dict[str, Any]]:
     """Convert columns to their form in ``graph.json``, without fields that say nothing."""
-    entries = []
-    for column in columns:
-        values = {name: getattr(column, name) for name in _TRIVIAL}
-        entry = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-            if value != _TRIVIAL[name]
-        }
-        if column.ranges:
-            entry["ranges"] = [found._asdict() for found in column.ranges]
-        entries.append(entry)
-    return entries
+    return [to_plain(column) for column in columns]
 
 
-def columns_from_json(value: object, where: str, width: int | None) -> tuple[FeatureColumn, ...]:
-    """Parse columns; inverts :func:`columns_to_json`.
+def columns_from_json(value: object, where: str) -> tuple[FeatureColumn, ...]:
+    """Parse columns; inverts :func:`columns_to_json`. Errors name ``where`` and the field."""
+    columns = parse_json(_COLUMNS, value, where)
+    for fault in find_faults(columns):
+        raise GraphError(f"{where}: {fault}")
+    return columns
 
-    Parameters
-    ----------
-    where: file and field, for errors.
-    width: number of columns of features that they must become; None = any.
 
-    Raises
-    ------
-    GraphError: a field is unknown or wrong. The text names it.
-    """
-    try:
-        columns = _COLUMNS.validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, (where, *first["loc"])))
-        raise GraphError(f"{place}: {first['msg']}, given {first['input']!r:.100}") from None
-    if width not in (None, width_of(columns)):
-        raise GraphError(
-            f"{where}: expected columns of feature_dim {width}, given {width_of(columns)}"
-        )
+def find_faults(columns: Iterable[FeatureColumn]) -> Iterator[str]:
+    """Yield the columns without the numbers that their scale and filling need, or with others."""
     for column in columns:
         fitted = [values for values in (column.fill, column.offset, column.divisor) if values]
         needed = bool(column.missing) + 2 * (column.scale in ("standard", "minmax"))
         if len(fitted) != needed or any(len(values) != column.numbers for values in fitted):
-            raise GraphError(
-                f"{where}: column {column.name!r}: fill, offset, divisor: expected "
-                f"{column.numbers} numbers each where missing and scale need them"
+            yield (
+                f"column {column.name!r}: fill, offset, divisor: expected {column.numbers} numbers "
+                "each where missing and scale need them"
             )
-    return columns
 
 
 def tell_wide_columns(tables: Mapping[str, Iterable[FeatureColumn]]) -> str:
     """Name the columns whose numbers are so large that training suffers, and what to do, in a line.
 
-    Parameters
-    ----------
-    tables: the columns of each node type or relation.
-
-    Returns
-    -------
-    The line; "" if there are none.
+    The line is "" if the columns of no table are.
     """
     wide = [
         f"{table}: {name_of(column, found.at)} ({_number(found.min)} to {_number(found.max)})"
@@ -187,12 +160,7 @@ def _number(value: float) -> str:
 
 
 def name_of(column: FeatureColumn, at: int = 0) -> str:
-    """Name a column in a message.
-
-    Parameters
-    ----------
-    at: which of its numbers, if it holds several.
-    """
+    """Name a column, or one of its numbers, in a message."""
     if not column.name:
         return f"column {at}"
     return f"column {column.name!r}" + (f", number {at}" if column.numbers > 1 else "")

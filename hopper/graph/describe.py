@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph import layout
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.check_values import is_labelled, task_values
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Labels, Relation
+from hopper.graph.schema import EdgeType, Labels, NodeType, Relation
 from hopper.graph.schema_json import target_to_json
 
 MAX_LISTED_CLASSES: Final = 1000
-_LABEL_ROWS: Final = 1 << 20
 
 
 def describe(graph: GraphDirectory) -> dict[str, Any]:
@@ -40,10 +40,7 @@ def describe(graph: GraphDirectory) -> dict[str, Any]:
         "bytes": sum(file.stat().st_size for file in graph.path.rglob("*") if file.is_file()),
         "node_types": {
             name: {
-                "count": kind.count,
-                "feature_dim": kind.feature_dim,
-                "feature_dtype": kind.feature_dtype,
-                "feature_bytes": _size(layout.features_file(graph.path, name)),
+                **_features(kind, layout.features_file(graph.path, name)),
                 "without_edges": _share(int((~touched[name]).sum()), kind.count),
             }
             for name, kind in schema.node_types.items()
@@ -84,50 +81,37 @@ def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:
     (minimum, median and maximum number of nodes), ``empty_classes`` and, up to 1000 classes,
     ``counts``; for float labels ``min``, ``mean`` and ``max`` over the labelled nodes.
     """
+    summary = {"kind": labels.kind, "classes": labels.classes, "nodes": int(values.shape[0])}
     if labels.kind == "tasks":
         tasks = {
             name: summarize_labels(task, task_values(task, np.asarray(values[:, columns])))
             for name, (task, _, columns) in labels.task_slices().items()
         }
-        return {
-            "kind": "tasks",
-            "classes": labels.classes,
-            "nodes": int(values.shape[0]),
-            "labelled": int(is_labelled(labels, values).sum()),
-            "tasks": tasks,
-        }
-    summary: dict[str, Any] = {
-        "kind": labels.kind,
-        "classes": labels.classes,
-        "nodes": int(values.shape[0]),
-        "labelled": 0,
-    }
-    counts = np.zeros(labels.classes, np.int64)
+        return summary | {"labelled": int(is_labelled(labels, values).sum()), "tasks": tasks}
+    counts, labelled = np.zeros(labels.classes, np.int64), 0
     low, high, total = np.inf, -np.inf, 0.0
-    for start in range(0, values.shape[0], _LABEL_ROWS):
-        chunk = np.asarray(values[start : start + _LABEL_ROWS])
-        known_labels = chunk[is_labelled(labels, chunk)]
-        summary["labelled"] += int(known_labels.shape[0])
+    for _, rows in iter_pieces(values):
+        known = np.asarray(rows)[is_labelled(labels, rows)]
+        labelled += len(known)
         if labels.kind == "class":
-            counts += np.bincount(known_labels, minlength=labels.classes)
+            counts += np.bincount(known, minlength=labels.classes)
         elif labels.kind == "multi_hot":
-            counts += known_labels.sum(axis=0, dtype=np.int64)
-        elif known_labels.size:
-            low, high = min(low, float(known_labels.min())), max(high, float(known_labels.max()))
-            total += float(known_labels.sum(dtype=np.float64))
+            counts += known.sum(axis=0, dtype=np.int64)
+        elif known.size:
+            low, high = min(low, float(known.min())), max(high, float(known.max()))
+            total += float(known.sum(dtype=np.float64))
+    summary["labelled"] = labelled
     if labels.kind == "float":
-        entries = summary["labelled"] * labels.classes
-        spread = (low, total / entries, high) if entries else (None, None, None)
+        spread = (low, total / (labelled * labels.classes), high) if labelled else (None,) * 3
         return summary | dict(zip(("min", "mean", "max"), spread, strict=True))
-    summary["per_class"] = {
+    per_class = {
         "min": int(counts.min()),
         "median": float(np.median(counts)),
         "max": int(counts.max()),
     }
-    summary["empty_classes"] = int((counts == 0).sum())
-    if labels.classes <= MAX_LISTED_CLASSES:
-        summary["counts"] = counts.tolist()
-    return summary
+    told = {"per_class": per_class, "empty_classes": int((counts == 0).sum())}
+    listed = {"counts": counts.tolist()} if labels.classes <= MAX_LISTED_CLASSES else {}
+    return summary | told | listed
 
 
 def _relation(
@@ -139,13 +123,8 @@ def _relation(
     touched[relation.src] |= topology.out_degrees > 0
     touched[relation.dst] |= topology.in_degrees > 0
     return {
-        "src": relation.src,
-        "rel": relation.rel,
-        "dst": relation.dst,
-        "count": kind.count,
-        "feature_dim": kind.feature_dim,
-        "feature_dtype": kind.feature_dtype,
-        "feature_bytes": _size(layout.edge_features_file(graph.path, relation)),
+        **relation._asdict(),
+        **_features(kind, layout.edge_features_file(graph.path, relation)),
         "weighted": kind.weighted,
         "timed": kind.timed,
         "topology_bytes": sum(
@@ -157,19 +136,23 @@ def _relation(
     }
 
 
+def _features(kind: NodeType | EdgeType, file: Path) -> dict[str, Any]:
+    return {
+        "count": kind.count,
+        "feature_dim": kind.feature_dim,
+        "feature_dtype": kind.feature_dtype,
+        "feature_bytes": _size(file),
+    }
+
+
 def _split(graph: GraphDirectory, name: str) -> dict[str, Any]:
     schema = graph.schema
     ids = graph.split(name)
-    summary: dict[str, Any] = {
-        "count": int(ids.size),
-        "share": _share(int(ids.size), schema.target_count),
-    }
+    share = _share(int(ids.size), schema.target_count)
+    summary: dict[str, Any] = {"count": int(ids.size), "share": share}
     if schema.target_labels is not None:
-        if isinstance(schema.target, str):
-            values = graph.labels(schema.target)[ids]
-        else:
-            by_relation = [graph.labels(relation) for relation in schema.target_relations]
-            values = np.concatenate(by_relation)[ids]
+        owners = schema.target_relations or [schema.target]
+        values = np.concatenate([graph.labels(owner) for owner in owners])[ids]
         summary["unlabelled"] = int((~is_labelled(schema.target_labels, values)).sum())
     return summary
 

@@ -6,8 +6,9 @@ The layout is specified in docs/reference/graph-directory.md.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,6 @@ from hopper.graph import check_values, layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_topology import check_topology
 from hopper.graph.links import Links, find_links
-from hopper.graph.row_form import stored_features
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -184,29 +184,19 @@ class GraphDirectory:
 
     def topology(self, relation: Relation) -> Topology:
         """Map the CSC of a relation, with original ids."""
-        root, relation = self.path, self._find_relation(relation)
-        edges = self.schema.relations[relation].count
-        sources = self.schema.node_types[relation.src].count
-        destinations = self.schema.node_types[relation.dst].count
-        return open_topology(root, relation, edges, sources, destinations)
+        if relation not in self.schema.relations:
+            raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
+        owner = Relation(*relation)
+        arrays: dict[str, Any] = {name: self._map(name, owner) for name in layout.TOPOLOGY_ARRAYS}
+        return Topology(**arrays)
 
     def topology_folder(self, relation: Relation) -> Path:
         """Return the folder that has a relation's topology, in the layout of a graph directory."""
         return self.path
 
     def features(self, node_type: str) -> NDArray[Any]:
-        """Map the features of a node type in their stored form: [count, columns].
-
-        Raises
-        ------
-        GraphError: the node type has no features.
-        """
-        kind = self.schema.node_types.get(node_type)
-        stored = None if kind is None else stored_features(kind)
-        if kind is None or stored is None:
-            raise GraphError(f"{self.path}: node type {node_type!r} has no features")
-        file, shape = self.features_file(node_type), (kind.count, stored.columns)
-        return open_array(file, f"features of {node_type}", stored.dtype, shape)
+        """Map the features of a node type in their stored form: [count, columns]."""
+        return self._map("features", node_type, self.features_file)
 
     def features_file(self, node_type: str) -> Path:
         """Return the file of a node type's features."""
@@ -214,12 +204,7 @@ class GraphDirectory:
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
         """Map a relation's edge features in their stored form, by edge id: [edges, columns]."""
-        kind = self.schema.relations[self._find_relation(relation)]
-        stored = stored_features(kind)
-        if stored is None:
-            raise GraphError(f"{self.path}: relation {relation} has no edge features")
-        file, shape = self.edge_features_file(relation), (kind.count, stored.columns)
-        return open_array(file, f"edge features of {relation}", stored.dtype, shape)
+        return self._map("edge features", Relation(*relation), self.edge_features_file)
 
     def edge_features_file(self, relation: Relation) -> Path:
         """Return the file of a relation's edge features."""
@@ -227,18 +212,11 @@ class GraphDirectory:
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
         """Map the weights of a relation's edges, by edge id: [edges] float32; all are positive."""
-        kind = self.schema.relations[self._find_relation(relation)]
-        if not kind.weighted:
-            raise GraphError(f"{self.path}: relation {relation} has no weights")
-        file = layout.edge_weights_file(self.path, relation)
-        return open_array(file, f"weights of {relation}", np.float32, (kind.count,))
+        return self._map("weights", Relation(*relation))
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
         """Map the times of a type's nodes, or of a relation's edges by edge id: [count] int64."""
-        if owner not in self.schema.timed:
-            raise GraphError(f"{self.path}: {owner} has no times")
-        file = layout.times_file(self.path, owner)
-        return open_array(file, f"times of {owner}", np.int64, (self.schema.count_of(owner),))
+        return self._map("times", owner)
 
     def labels(self, owner: Labelled) -> NDArray[Any]:
         """Map the labels of a node type's nodes, or of a relation's edges by edge id.
@@ -248,18 +226,8 @@ class GraphDirectory:
         By kind. ``class``: [count] int64 in [-1, classes), -1 for unlabelled. ``multi_hot``:
         [count, classes] uint8 of 0 and 1. ``float``: [count, classes] float32, or [count] if
         there is one class. ``tasks``: [count, columns] float32.
-
-        Raises
-        ------
-        GraphError: there are no labels.
         """
-        labels = self.schema.labels.get(owner)
-        if labels is None:
-            what = "relation" if isinstance(owner, Relation) else "node type"
-            raise GraphError(f"{self.path}: {what} {str(owner)!r} has no labels")
-        dtype, shapes = check_values.label_format(labels, self.schema.count_of(owner))
-        file = layout.labels_file(self.path, owner)
-        return open_array(file, f"labels of {owner}", dtype, *shapes)
+        return self._map("labels", owner)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Map a split's ids of target nodes, or of target edges: [n] int64, ascending."""
@@ -267,55 +235,58 @@ class GraphDirectory:
             raise GraphError(
                 f"{self.path}: split {name!r}: expected one of {sorted(self.schema.splits)}"
             )
-        file = layout.split_file(self.path, name)
-        return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
+        return self._map("split", name)
 
     def links(self, split: str) -> Links:
         """Read the ends of a split's edges, and their labels and times if they have any.
 
         This scans the topologies of the target relations.
-
-        Raises
-        ------
-        GraphError: nodes are predicted, or there is no such split.
         """
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
         ids = np.asarray(self.split(split))
         return find_links(self.schema, self.topology, self.labels, self.times, ids)
 
-    def _find_relation(self, relation: Relation) -> Relation:
-        if relation not in self.schema.relations:
-            raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
-        return Relation(*relation)
+    @cached_property
+    def _arrays(self) -> dict[tuple[str, str], layout.ArraySpec]:
+        return layout.graph_arrays(self.schema)
+
+    def _map(
+        self, part: str, owner: Labelled, find_file: Callable[[Any], Path] | None = None
+    ) -> NDArray[Any]:
+        """Map an array of the schema.
+
+        Parameters
+        ----------
+        find_file: returns the owner's file, where another directory may hold it.
+        """
+        spec = self._arrays.get((part, str(owner)))
+        if spec is None:
+            what = "relation" if isinstance(owner, Relation) else "node type"
+            raise GraphError(f"{self.path}: {what} {str(owner)!r} has no {part}")
+        file = find_file(owner) if find_file is not None else self.path / spec.file
+        return open_array(file, spec.name, spec.dtypes, *spec.shapes)
 
     def _check(self, full: bool) -> None:
+        for part, owner in self._arrays:
+            self._map(part, owner)
+        if not full:
+            return
+
+        def where(part: str, owner: Labelled) -> str:
+            spec = self._arrays[part, str(owner)]
+            return f"{self.path / spec.file}: {spec.name}"
+
         for relation, edges in self.schema.relations.items():
-            topology = self.topology(relation)
-            if full:
-                check_topology(topology, relation, self.path)
-            if edges.feature_dim is not None:
-                self.edge_features(relation)
+            check_topology(self.topology(relation), relation, self.path)
             if edges.weighted:
                 weights = self.edge_weights(relation)
-                if full:
-                    where = f"{layout.edge_weights_file(self.path, relation)}"
-                    check_values.check_weights(weights, f"{where}: weights of {relation}")
-        for node_type, kind in self.schema.node_types.items():
-            if kind.feature_dim is not None:
-                self.features(node_type)
-        for owner in self.schema.timed:
-            self.times(owner)
-        for owner, labels in self.schema.labels.items():
-            values = self.labels(owner)
-            if full:
-                where = f"{layout.labels_file(self.path, owner)}: labels of {owner}"
-                check_values.check_labels(values, labels, where)
+                check_values.check_weights(weights, where("weights", relation))
+        for labelled, labels in self.schema.labels.items():
+            check_values.check_labels(self.labels(labelled), labels, where("labels", labelled))
         for name in self.schema.splits:
-            ids = self.split(name)
-            if full:
-                where = f"{layout.split_file(self.path, name)}: split {name}"
-                check_values.check_split(ids, self.schema.target_count, where)
+            most = self.schema.target_count
+            check_values.check_split(self.split(name), most, where("split", name))
 
 
 def open_topology(
@@ -343,9 +314,10 @@ def open_topology(
     GraphError: an array is missing or has the wrong dtype or shape.
     """
 
-    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[np.int64]:
+    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[Any]:
         file = layout.topology_file(folder, relation, name)
-        return open_array(file, f"{name} of {relation}", np.int64, (length,))
+        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else np.int64
+        return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
     indptr = array("indptr", destinations + 1)
     count = int(indptr[-1]) if edges is None else edges

@@ -5,17 +5,30 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from hopper.errors import GraphError
 
+_EXPECTED: Final = {
+    "missing": "missing field",
+    "unexpected_keyword_argument": "unknown field",
+    "bool_type": "true or false",
+    "dataclass_type": "an object",
+    "dict_type": "an object",
+    "greater_than_equal": "at least {ge}",
+    "int_type": "an integer",
+    "list_type": "a list",
+    "literal_error": "one of {expected}",
+    "string_type": "text",
+}
+"""Words for pydantic's types of errors."""
+_Parsed = TypeVar("_Parsed")
+
 
 def read_json(file: Path, absent: str = "no such file") -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Parameters
-    ----------
-    absent: the error's text if there is no such file.
+    """Read a file that holds one JSON object; ``absent`` is the error's text if it is missing.
 
     Raises
     ------
@@ -46,3 +59,18 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"field {repeated!r} is given twice")
     return fields
+
+
+def parse_json(adapter: TypeAdapter[_Parsed], value: object, where: str) -> _Parsed:
+    """Validate what a file holds; an error names ``where``, the first field, expected and given."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+    keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"])
+    place = ": ".join(filter(None, (where, "".join(keys).removeprefix("."))))
+    expected = _EXPECTED.get(first["type"], first["msg"].removeprefix("Input should be "))
+    expected = expected.format(**first.get("ctx", {}))
+    if not expected.endswith(" field"):
+        expected = f"expected {expected}, given {first['input']!r:.100}"
+    raise GraphError(f"{place}: {expected}")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from hopper.errors import GraphError
+from hopper.graph.check_values import label_format
+from hopper.graph.row_form import stored_features
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 
 SCHEMA_FILE: Final = "graph.json"
@@ -19,13 +21,10 @@ SCHEMA_FILE: Final = "graph.json"
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
 StoredArray = TopologyArray | Literal["positions", "weight_sums", "alias_table", "times", "by_time"]
 """Arrays of a relation's topology in partitioned directories."""
-TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
-    "indptr",
-    "indices",
-    "edge_ids",
-    "in_degrees",
-    "out_degrees",
-)
+TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = get_args(TopologyArray)
+
+ID_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
+"""What ``indices`` and ``edge_ids`` may be stored as; readers take either."""
 
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
 
@@ -33,14 +32,10 @@ _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
 def check_name(name: object, what: str, where: str) -> str:
     """Return ``name`` if it is safe as one component of a path.
 
-    Parameters
-    ----------
-    what: what is named, for the error ("node type", "split", ...).
-    where: the file or argument it comes from, for the error.
-
     Raises
     ------
-    GraphError: it is not a string of letters, digits and ``_.+-``, or it is ``.`` or ``..``.
+    GraphError: it is not a string of letters, digits and ``_.+-``, or it is ``.`` or ``..``. The
+        text says what is named, and where.
     """
     if isinstance(name, str) and _SAFE_NAME.fullmatch(name) and name not in (".", ".."):
         return name
@@ -64,13 +59,26 @@ def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
 
 
+def topology_arrays(
+    edges: int, sources: int, destinations: int
+) -> dict[TopologyArray, tuple[np.dtype[Any], int]]:
+    """Return dtypes and lengths of a relation's arrays: ids of edges are int32 where they fit."""
+    narrow, wide = ID_DTYPES
+    return {
+        "indptr": (wide, destinations + 1),
+        "indices": (narrow if sources < 1 << 31 else wide, edges),
+        "edge_ids": (narrow if edges < 1 << 31 else wide, edges),
+        "in_degrees": (wide, destinations),
+        "out_degrees": (wide, sources),
+    }
+
+
 def draw_arrays(
     schema: GraphSchema, relation: Relation
 ) -> dict[StoredArray, np.dtype[np.int64] | np.dtype[np.uint32]]:
-    """Return the arrays, [edges] each, that draws by weight and in time read besides the CSC; by
-    name.
+    """Return names and dtypes of the arrays, [edges] each, that draws by weight and in time read.
 
-    They are in partitioned directories only. Their values here are the dtypes.
+    They stand beside the CSC in partitioned directories only.
     """
     names: list[StoredArray] = []
     if schema.relations[relation].weighted:
@@ -140,12 +148,7 @@ def link_labels_file(root: Path, name: str) -> Path:
 
 
 def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
-    """Return the optional file of the source's names of classes, one line a class.
-
-    Parameters
-    ----------
-    task: which of several tasks the classes are of; "" = there is one.
-    """
+    """Return the optional file of the source's names of classes, of a task if there are several."""
     file = labels_file(root / "names", owner)
     return file.with_suffix("") / f"{task}.txt" if task else file.with_suffix(".txt")
 
@@ -153,3 +156,61 @@ def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
 def names_file(root: Path, node_type: str) -> Path:
     """Return the optional file of the source's names of a type's nodes, one line a node."""
     return root / "names" / f"{node_type}.txt"
+
+
+class ArraySpec(NamedTuple):
+    """An array that a graph directory must have.
+
+    Attributes
+    ----------
+    name: what it is, for errors.
+    file: its file inside the directory.
+    dtypes: those that readers take; writers write the first.
+    shapes: those that it may have.
+    """
+
+    name: str
+    file: Path
+    dtypes: tuple[np.dtype[Any], ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def graph_arrays(schema: GraphSchema) -> dict[tuple[str, str], ArraySpec]:
+    """Return all arrays of a graph directory by part ("indices", "features", ...) and owner.
+
+    The owner is a node type, a relation as ``src/rel/dst``, or a split.
+    """
+    root, (narrow, wide) = Path(), ID_DTYPES
+    arrays: dict[tuple[str, str], ArraySpec] = {}
+
+    def add(part: str, owner: object, file: Path, dtype: Any, *shapes: tuple[int, ...]) -> None:
+        dtypes: tuple[np.dtype[Any], ...] = (np.dtype(dtype),)
+        if part in ("indices", "edge_ids"):
+            dtypes = (narrow, wide) if dtype == narrow else (wide, narrow)
+        name = f"{part} {owner}" if part == "split" else f"{part} of {owner}"
+        arrays[part, str(owner)] = ArraySpec(name, file, dtypes, shapes)
+
+    for relation, edges in schema.relations.items():
+        counts = (schema.node_types[name].count for name in (relation.src, relation.dst))
+        for array, (dtype, length) in topology_arrays(edges.count, *counts).items():
+            add(array, relation, topology_file(root, relation, array), dtype, (length,))
+        if edges.weighted:
+            file = edge_weights_file(root, relation)
+            add("weights", relation, file, np.float32, (edges.count,))
+    for owner, kind in schema.kinds.items():
+        features = stored_features(kind)
+        if features is not None:
+            shape = kind.count, features.columns
+            if isinstance(owner, Relation):
+                file = edge_features_file(root, owner)
+                add("edge features", owner, file, features.dtype, shape)
+            else:
+                add("features", owner, features_file(root, owner), features.dtype, shape)
+        if kind.timed:
+            add("times", owner, times_file(root, owner), wide, (kind.count,))
+    for owner, labels in schema.labels.items():
+        dtype, shapes = label_format(labels, schema.count_of(owner))
+        add("labels", owner, labels_file(root, owner), dtype, *shapes)
+    for split, count in schema.splits.items():
+        add("split", split, split_file(root, split), wide, (count,))
+    return arrays

@@ -67,7 +67,6 @@ def select_ends(
 
     Parameters
     ----------
-    targets: the target relations.
     places: [k] int64, indices of the links to read, in that order; None = all.
     """
     places = np.arange(links.relations.size) if places is None else places
@@ -94,13 +93,9 @@ def find_links(
     times: Callable[[Labelled], Ids],
     ids: Ids,
 ) -> Links:
-    """Find the ends, labels and times of target edges.
+    """Find the ends, labels and times of target edges, with ids as in splits, ascending.
 
-    Parameters
-    ----------
-    topology: gives a relation's CSC, in original ids.
-    labels, times: give the labels and times of a relation's edges, by edge id.
-    ids: [n] int64, ascending ids as in splits.
+    Functions give a relation's CSC in original ids, and its edges' labels and times by edge id.
     """
     offsets = link_offsets(schema)
     relations = np.searchsorted(offsets, ids, side="right") - 1
@@ -119,14 +114,15 @@ def find_links(
         edges = topology(relation)
         link_of = np.full(schema.relations[relation].count, -1, np.int64)
         link_of[relation_ids] = np.arange(first, stop)
-        indptr, indices, edge_ids = map(np.asarray, (edges.indptr, edges.indices, edges.edge_ids))
-        _find_ends(indptr, indices, edge_ids, link_of, src, dst)
+        _find_ends(edges.indptr, edges.indices, edges.edge_ids, link_of, src, dst)
     joined_labels = np.concatenate(link_labels) if link_labels else None
     return Links(ids, relations, src, dst, joined_labels, link_times)
 
 
 @kernel
-def _find_ends(indptr: Ids, indices: Ids, edge_ids: Ids, link_of: Ids, src: Ids, dst: Ids) -> None:
+def _find_ends(
+    indptr: Ids, indices: NDArray[Any], edge_ids: NDArray[Any], link_of: Ids, src: Ids, dst: Ids
+) -> None:
     for node in range(indptr.size - 1):
         for edge in range(indptr[node], indptr[node + 1]):
             link = link_of[edge_ids[edge]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,33 +11,26 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.graph.array_file import iter_pieces
 
-_END: int = ord("\n")
+_LINES: Final = 256
+"""Lines between two places that are remembered, so that there may be more names than memory."""
+_BYTES_AT_ONCE: Final = 1 << 20
 
 
 class Names:
     """The lines of a text file by number, each read when it is asked for."""
 
     def __init__(self, file: Path) -> None:
-        self._text = (
-            np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.empty(0, "B")
-        )
-        ends = [
-            first + 1 + np.flatnonzero(piece == _END) for first, piece in iter_pieces(self._text)
-        ]
-        self._bounds = np.concatenate([np.zeros(1, np.int64), *ends])
+        text = np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.empty(0, "B")
+        starts, self._count = [np.zeros(1, np.int64)], 0
+        for first, piece in iter_pieces(text, _BYTES_AT_ONCE):
+            ends = np.flatnonzero(piece == ord("\n"))
+            starts.append(first + 1 + ends[-(self._count + 1) % _LINES :: _LINES])
+            self._count += ends.size
+        self._text, self._starts = text, np.append(np.concatenate(starts), text.size)
 
     @classmethod
     def open(cls, file: Path, count: int) -> Self | None:
-        """Open a file of names; return None if there is no such file.
-
-        Parameters
-        ----------
-        count: number of lines that the file must have.
-
-        Raises
-        ------
-        GraphError: it has another number of lines.
-        """
+        """Open a file of names, which must have ``count`` lines; return None if there is none."""
         if not file.is_file():
             return None
         names = cls(file)
@@ -46,9 +39,16 @@ class Names:
         return names
 
     def __len__(self) -> int:
-        return self._bounds.size - 1
+        return self._count
 
     def of(self, ids: NDArray[np.int64]) -> list[str]:
         """Return the names of the nodes or classes with these numbers."""
-        bounds = zip(self._bounds[ids].tolist(), self._bounds[ids + 1].tolist(), strict=True)
-        return [bytes(self._text[first : last - 1]).decode() for first, last in bounds]
+        blocks, lines = np.divmod(np.asarray(ids), _LINES)
+        names, current, texts = [""] * len(ids), -1, list[bytes]()
+        for place in np.argsort(blocks, kind="stable").tolist():
+            if blocks[place] != current:
+                current = int(blocks[place])
+                first, stop = self._starts[current : current + 2].tolist()
+                texts = bytes(self._text[first:stop]).split(b"\n")
+            names[place] = texts[lines[place]].decode()
+        return names

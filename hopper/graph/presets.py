@@ -1,194 +1,128 @@
-"""Parameters of the synthetic graphs that stand for the papers' data sets.
-
-How the generator uses the parameters is explained in docs/reference/presets.md.
-"""
+"""The synthetic graphs that stand for published data sets, as ``presets.toml`` lists them."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from importlib.resources import files
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal, NamedTuple
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from hopper.errors import RequestError
-from hopper.graph.typed_presets import TYPED_PRESETS
+from hopper.graph.schema import Relation
+
+
+class PresetEdges(NamedTuple):
+    """A relation as it was published, without its reverse."""
+
+    src: str
+    rel: str
+    dst: str
+    published: int
+    structure: int = 0
+    """which of the two community structures its edges follow; graphs of one type have one"""
+
+    @property
+    def relation(self) -> Relation:
+        """The relation's triple."""
+        return Relation(self.src, self.rel, self.dst)
 
 
 @dataclass(frozen=True)
+class PresetNodes:
+    """A node type; without a ``feature_dim``, its rows have to be learned."""
+
+    count: int
+    feature_dim: int | None = None
+    feature_dtype: Literal["float32", "float16"] = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A homogeneous graph: its published figures, and how the graph that stands for it is drawn."""
+    """A graph: its published figures, and how the graph that stands for it is drawn."""
 
     source: str
-    """where the published figures come from"""
-    nodes: int
-    edges: int
-    """published edges; an undirected graph stores each of them in both directions"""
-    undirected: bool
-    feature_dim: int
+    """where the published figures come from, and what is ours"""
+    types: dict[str, PresetNodes]
+    relations: list[PresetEdges]
+    reverse: Literal["none", "cross-type", "all"]
+    """which relations have a reverse; under "cross-type", those within a type are symmetrised"""
+    target: str
     classes: int
-    splits: Mapping[str, float]
-    """share of the nodes in each split, drawn at random"""
-    max_degree: int
-    """largest number of edges that one node is meant to have, in-edges where directed"""
-    in_exponent: float
-    """exponent of the power law of in-degrees (of all degrees where undirected)"""
-    out_exponent: float
-    """the same for out-degrees; not used where undirected"""
-    leaf: int
-    """nodes in the smallest communities, at least; they are smaller than twice this"""
+    splits: dict[str, float]
+    """share of the target's nodes in each split, drawn at random"""
     shares: tuple[float, ...]
     """share of the edges drawn at level 0 (the whole graph), 1 (its halves), 2, ...; the rest is
-    drawn inside the communities that have one class"""
-    secluded: float
+    drawn inside the communities that have one class, or one part of it"""
+    secluded: float = 0.0
     """share of those communities that take no part in level 0"""
-    label_level: int
-    """level of the communities that have one class"""
-    label_noise: float
+    leaf: int = 64
+    """nodes in the smallest communities, at least; they are smaller than twice this"""
+    label_level: int = 8
+    """level of the communities that have one class; less deep where communities are too small"""
+    max_degree: int | None = None
+    """largest number of edges that one node is meant to have, in-edges where directed; None: a
+    multiple of the mean"""
+    in_exponent: float = 2.3
+    """exponent of the power law of in-degrees (of all degrees where undirected)"""
+    out_exponent: float = 2.3
+    """the same for out-degrees; not used where undirected"""
+    label_noise: float = 0.05
     """share of the nodes whose class is drawn at random"""
-    signal: float
-    """distance of a class's centroid from the origin, in standard deviations of a feature"""
+    signal: float = 2.0
+    """distance of a community's centroid from the origin, in standard deviations of a feature"""
 
-    def mean_degree(self) -> float:
-        """Return the mean number of stored in-edges of a node, which is the same at every scale."""
-        return self.edges * (2 if self.undirected else 1) / self.nodes
+    @property
+    def one_type(self) -> bool:
+        """Whether there is one node type, whose communities have one structure."""
+        return len(self.types) == 1
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(kind.count for kind in self.types.values())
+
+    @property
+    def edges(self) -> int:
+        """Stored edges of all relations, reverses included."""
+        return sum(edges.published for edges in self.relations) * (
+            1 if self.reverse == "none" else 2
+        )
+
+    def is_symmetrised(self, edges: PresetEdges) -> bool:
+        """Return whether a relation stores each of its edges in both directions."""
+        return edges.src == edges.dst and self.reverse == "cross-type"
+
+    def stored_relations(self, edges: PresetEdges) -> list[Relation]:
+        """Return a relation, and its reverse if that is another one."""
+        reverse = Relation(edges.dst, f"rev_{edges.rel}", edges.src)
+        is_alone = self.reverse == "none" or self.is_symmetrised(edges)
+        return [edges.relation] if is_alone else [edges.relation, reverse]
 
     def smallest_count(self) -> int:
-        """Return the fewest nodes for which levels and degrees still make sense."""
-        return max(self.leaf << len(self.shares), 16 * int(self.mean_degree()), 8 * self.classes)
+        """Return the fewest nodes for which levels and degrees of one type still make sense."""
+        mean_degree = int(self.edges / self.nodes)
+        return max(self.leaf << len(self.shares), 16 * mean_degree, 8 * self.classes)
 
 
-# HopGNN has random features on its web graphs and names no split. Here a GNN must learn something,
-# so these graphs get classes, and splits of 65, 10 and 25 %.
-_WEB_SPLITS: Final = MappingProxyType({"train": 0.65, "val": 0.10, "test": 0.25})
+def _read_presets() -> dict[str, Preset]:
+    text = files("hopper.graph").joinpath("presets.toml").read_text("utf-8")
+    return TypeAdapter(dict[str, Preset]).validate_python(tomllib.loads(text))
 
-# `shares` and `secluded` of arxiv-like and products-like were tuned with METIS partitions for 2, 4
-# and 8 servers, until R_micro with fanouts 10,10 came near HopGNN Table 1 (node-wise, 2L). The
-# share at level 0 sets R_micro at 2 servers. Those at levels 1 and 2 set how much it falls with
-# more servers. `secluded` keeps it up at ten hops. docs/reference/presets.md has the results.
-# it-like is tuned to Table 1's figures for IT, which were measured with another partitioner. No
-# locality was published for the other two graphs.
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
-    {
-        "arxiv-like": Preset(
-            source="HopGNN Table 2: Arxiv",
-            nodes=169_343,
-            edges=1_166_243,
-            undirected=True,
-            feature_dim=128,
-            classes=40,
-            splits=MappingProxyType({"train": 0.537, "val": 0.176, "test": 0.287}),
-            max_degree=13_000,
-            in_exponent=2.5,
-            out_exponent=2.5,
-            leaf=64,
-            shares=(0.53,),
-            secluded=0.5,
-            label_level=8,
-            label_noise=0.1,
-            signal=2.0,
-        ),
-        "products-like": Preset(
-            source="HopGNN Table 2: Products",
-            nodes=2_449_029,
-            edges=61_859_140,
-            undirected=True,
-            feature_dim=100,
-            classes=47,
-            splits=MappingProxyType({"train": 0.080, "val": 0.016, "test": 0.904}),
-            max_degree=17_500,
-            in_exponent=2.5,
-            out_exponent=2.5,
-            leaf=512,
-            shares=(0.04, 0.008, 0.012),
-            secluded=0.7,
-            label_level=9,
-            label_noise=0.05,
-            signal=2.0,
-        ),
-        "uk-like": Preset(
-            source="HopGNN Table 2: UK",
-            nodes=1_000_000,
-            edges=41_200_000,
-            undirected=False,
-            feature_dim=600,
-            classes=32,
-            splits=_WEB_SPLITS,
-            max_degree=50_000,
-            in_exponent=2.2,
-            out_exponent=2.6,
-            leaf=512,
-            shares=(0.10, 0.02, 0.02),
-            secluded=0.5,
-            label_level=8,
-            label_noise=0.05,
-            signal=2.0,
-        ),
-        "in-like": Preset(
-            source="HopGNN Table 2: IN",
-            nodes=1_380_000,
-            edges=16_900_000,
-            undirected=False,
-            feature_dim=600,
-            classes=32,
-            splits=_WEB_SPLITS,
-            max_degree=20_000,
-            in_exponent=2.2,
-            out_exponent=2.6,
-            leaf=256,
-            shares=(0.10, 0.02, 0.02),
-            secluded=0.5,
-            label_level=8,
-            label_noise=0.05,
-            signal=2.0,
-        ),
-        "it-like": Preset(
-            source="HopGNN Table 2: IT",
-            nodes=41_300_000,
-            edges=1_150_000_000,
-            undirected=False,
-            feature_dim=600,
-            classes=32,
-            splits=_WEB_SPLITS,
-            max_degree=500_000,
-            in_exponent=2.2,
-            out_exponent=2.6,
-            leaf=512,
-            shares=(0.50, 0.02, 0.02),
-            secluded=0.3,
-            label_level=8,
-            label_noise=0.05,
-            signal=2.0,
-        ),
-        "scattered": Preset(
-            source="no data set: a third of the edges go anywhere, so that partitions help little",
-            nodes=200_000,
-            edges=3_000_000,
-            undirected=False,
-            feature_dim=600,
-            classes=32,
-            splits=MappingProxyType({"train": 0.25, "val": 0.10, "test": 0.65}),
-            max_degree=10_000,
-            in_exponent=2.2,
-            out_exponent=2.2,
-            leaf=256,
-            shares=(1 / 3,),
-            secluded=0.0,
-            label_level=8,
-            label_noise=0.05,
-            signal=2.0,
-        ),
-    }
-)
+
+PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(_read_presets())
 
 
 def find_preset(name: str) -> Preset:
-    """Look up a homogeneous preset.
+    """Look up a preset.
 
     Raises
     ------
-    RequestError: there is none of this name. The text lists all presets, typed ones too.
+    RequestError: there is none of this name. The text lists all presets.
     """
     if name not in PRESETS:
-        names = ", ".join([*PRESETS, *TYPED_PRESETS])
-        raise RequestError(f"preset: expected one of {names}, given {name!r}")
+        raise RequestError(f"preset: expected one of {', '.join(PRESETS)}, given {name!r}")
     return PRESETS[name]

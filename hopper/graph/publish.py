@@ -18,7 +18,7 @@ _FLUSHED_AT_ONCE: Final = 16
 
 
 @contextmanager
-def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
+def atomic_output_dir(out: Path, needed_bytes: int) -> Iterator[Path]:
     """Yield a folder beside ``out`` to write into; rename it to ``out`` at the end.
 
     All files are on the disk before it is renamed, so a power loss leaves all of it or nothing. An
@@ -27,7 +27,6 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
     Raises
     ------
     RequestError: ``out`` has content, or its disk has too little space.
-    OSError: the disk cannot be written.
     """
     refuse_occupied(out)
     with folder_beside(out) as scratch:
@@ -65,14 +64,9 @@ def remove_unfinished(out: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Wait until all files of a folder and of the folders in it are on the disk.
-
-    Several threads wait, since a disk writes the records of many files at once.
-    """
-    paths = [folder, *folder.rglob("*")]
+    """Wait until everything in a folder is on the disk; many files at once take less time."""
     with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
-        for _ in pool.map(_flush, paths):
-            pass
+        list(pool.map(_flush, [folder, *folder.rglob("*")]))
 
 
 def _flush(path: Path) -> None:
@@ -84,12 +78,7 @@ def _flush(path: Path) -> None:
 
 
 def require_space(directory: Path, nbytes: int) -> None:
-    """Refuse a write that the disk of an existing directory cannot hold.
-
-    Raises
-    ------
-    RequestError: there is too little space. The text has the bytes needed and available.
-    """
+    """Refuse a write that the disk of an existing directory cannot hold."""
     available = shutil.disk_usage(directory).free
     if nbytes > available:
         raise RequestError(
@@ -99,12 +88,7 @@ def require_space(directory: Path, nbytes: int) -> None:
 
 
 def refuse_occupied(out: Path) -> None:
-    """Refuse a destination that is a file, a directory with content, or an address.
-
-    Raises
-    ------
-    RequestError: it is one of these. The text names it.
-    """
+    """Refuse a destination that is a file, a directory with content, or an address."""
     refuse_address(out)
     if out.is_dir():
         if any(out.iterdir()):

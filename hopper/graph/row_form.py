@@ -7,10 +7,11 @@ them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from cache_server.row_form import ROW_FORMS, RowForm, RowFormName
 
@@ -25,8 +26,8 @@ class RoundingError(NamedTuple):
         where it has no bound, as for averages of rounded rows.
     """
 
-    absolute: float
-    relative: float | None
+    absolute: Annotated[float, Field(strict=True, ge=0)]
+    relative: Annotated[float, Field(strict=True, ge=0)] | None
 
     def __str__(self) -> str:
         largest = f"a number is off by up to {self.absolute:.2g}"
@@ -82,9 +83,7 @@ class StoredFeatures(NamedTuple):
 def stored_features(kind: _Rows, dim: int | None = None) -> StoredFeatures | None:
     """Return how the features of a node type or relation are stored; None without features.
 
-    Parameters
-    ----------
-    dim: numbers in a row, if a server stores only some of them; None = all.
+    ``dim`` is the number of a row's numbers, if a server stores only some of them.
     """
     if kind.feature_dim is None or kind.feature_dtype is None:
         return None

@@ -1,6 +1,7 @@
 """The schema of a graph directory: the content of ``graph.json`` as typed values.
 
 A homogeneous graph is one node type and one relation. There is no second code path for it.
+Annotations say what :mod:`hopper.graph.schema_json` accepts in the file.
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field, StrictBool
 
 from cache_server.row_form import RowFormName
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.row_form import RoundingError
-
-SCHEMA_VERSION = 1
 
 LabelKind = Literal["class", "multi_hot", "float", "tasks"]
 Predicted = Literal["node", "edge", "link"]
 """Labels of nodes, labels of edges, or links."""
 TargetKind = Literal["class", "multi_hot", "float", "tasks", "link"]
 """What is predicted: labels of some kind, or links."""
+Count = Annotated[int, Field(strict=True, ge=0)]
+Width = Annotated[int, Field(strict=True, ge=1)]
 
 
 class Relation(NamedTuple):
@@ -34,8 +37,7 @@ class Relation(NamedTuple):
         return f"{self.src}/{self.rel}/{self.dst}"
 
     def draw_key(self) -> int:
-        """Return the 64-bit key of this relation in the counter-based draw
-        (docs/inside/draws.md)."""
+        """Return this relation's 64-bit key in draws (docs/inside/draws.md)."""
         text = "\0".join(self).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
@@ -55,40 +57,33 @@ class NodeType:
 
     Attributes
     ----------
-    count: number of nodes.
-    feature_dim: numbers in a row of features; None = no features.
-    feature_dtype: stored form of the features; None = no features.
+    feature_dim, feature_dtype: width and stored form of the features; None = no features.
     timed: whether the nodes have times.
     feature_error: how far the features are from those that they were made of; None = not at all.
     columns: the columns of the source that the features were made of; empty = not known.
     """
 
-    count: int
-    feature_dim: int | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    count: Count
+    feature_dim: Width | None = None
     feature_dtype: RowFormName | None = None
-    timed: bool = False
+    timed: StrictBool = False
     feature_error: RoundingError | None = None
     columns: tuple[FeatureColumn, ...] = ()
 
 
 @dataclass(frozen=True)
 class EdgeType:
-    """One relation.
+    """One relation; features of its edges are described as in :class:`NodeType`."""
 
-    Attributes
-    ----------
-    count: number of edges.
-    feature_dim, feature_dtype, feature_error, columns: of the edges' features, as in
-        :class:`NodeType`.
-    weighted: whether the edges have weights.
-    timed: whether the edges have times.
-    """
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    count: int
-    feature_dim: int | None = None
+    count: Count
+    feature_dim: Width | None = None
     feature_dtype: RowFormName | None = None
-    weighted: bool = False
-    timed: bool = False
+    weighted: StrictBool = False
+    timed: StrictBool = False
     feature_error: RoundingError | None = None
     columns: tuple[FeatureColumn, ...] = ()
 
@@ -102,7 +97,6 @@ class Labels:
 
     Attributes
     ----------
-    kind: kind of the labels.
     classes: width of the logits, of all tasks together.
     tasks: name and labels of each task, in order of their columns; empty unless ``kind`` is
         "tasks".
@@ -125,8 +119,7 @@ class Labels:
         return {"class": "int64", "multi_hot": "uint8"}.get(self.kind, "float32")
 
     def task_slices(self) -> dict[str, tuple[Labels, slice, slice]]:
-        """Return each task's labels, slice of the logits and slice of the columns, by the task's
-        name."""
+        """Return each task's labels, and its slices of the logits and of the columns, by name."""
         slices, logit, column = {}, 0, 0
         for name, labels in self.tasks:
             logits = slice(logit, logit + labels.classes)
@@ -164,16 +157,7 @@ class GraphSchema:
         return () if isinstance(self.target, str) else (self.target, *self.also)
 
     def table(self, name: str) -> NodeType | EdgeType:
-        """Return the node type or relation whose features a table holds.
-
-        Parameters
-        ----------
-        name: a node type, or a relation as ``src/rel/dst``.
-
-        Raises
-        ------
-        KeyError: there is no such node type or relation.
-        """
+        """Return the node type, or the relation ``src/rel/dst``, whose features a table holds."""
         if name in self.node_types:
             return self.node_types[name]
         return self.relations[Relation(*name.split("/"))]
@@ -181,9 +165,8 @@ class GraphSchema:
     @property
     def feature_tables(self) -> dict[str, NodeType | EdgeType]:
         """The node types and relations with features, by the names of their tables."""
-        kinds: dict[str, NodeType | EdgeType] = {**self.node_types}
-        kinds |= {str(relation): kind for relation, kind in self.relations.items()}
-        return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
+        featured = {o: kind for o, kind in self.kinds.items() if kind.feature_dim is not None}
+        return {str(owner): kind for owner, kind in featured.items()}
 
     @property
     def columns(self) -> dict[str, tuple[FeatureColumn, ...]]:
@@ -191,11 +174,15 @@ class GraphSchema:
         return {name: kind.columns for name, kind in self.feature_tables.items()}
 
     @property
+    def kinds(self) -> dict[Labelled, NodeType | EdgeType]:
+        """All node types and relations."""
+        pairs: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]
+        return dict([*pairs, *self.relations.items()])
+
+    @property
     def timed(self) -> list[Labelled]:
         """The node types and relations with times."""
-        kinds: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]
-        kinds += self.relations.items()
-        return [owner for owner, kind in kinds if kind.timed]
+        return [owner for owner, kind in self.kinds.items() if kind.timed]
 
     @property
     def links_are_timed(self) -> bool:
@@ -204,15 +191,12 @@ class GraphSchema:
         return bool(kinds) and all(kind.timed for kind in kinds)
 
     def is_timed(self, relation: Relation) -> bool:
-        """Return whether there is a time from which an edge may be seen: its own, or its
-        source's."""
+        """Return whether an edge may be seen from a time on: its own, or its source's."""
         return self.relations[relation].timed or self.node_types[relation.src].timed
 
     def count_of(self, owner: Labelled) -> int:
         """Return the number of nodes of a type, or of edges of a relation."""
-        if isinstance(owner, Relation):
-            return self.relations[owner].count
-        return self.node_types[owner].count
+        return self.kinds[owner].count
 
     @property
     def predicted(self) -> Predicted:
@@ -228,10 +212,7 @@ class GraphSchema:
 
     @property
     def target_count(self) -> int:
-        """Number of nodes of the target type, or of edges of the target relations.
-
-        Ids in splits are below it.
-        """
+        """Number of target nodes, or of edges of the target relations; ids in splits are below."""
         if isinstance(self.target, str):
             return self.node_types[self.target].count
         return sum(self.relations[relation].count for relation in self.target_relations)

@@ -1,6 +1,7 @@
 """Write a preset's graph directory, a pure function of preset, scale and seed.
 
-The model and the choices behind it are explained in docs/reference/presets.md.
+A graph of one type is a graph of several that has one relation. docs/reference/presets.md explains
+the model and the choices behind it.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,61 +20,47 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from cache_server.available_memory import available_memory
 from cache_server.draw import SYNTHESIS, key_of
 from hopper.errors import RequestError
-from hopper.graph.degree_corrected import (
-    Hierarchy,
-    add_reverse_edges,
+from hopper.graph.block_model import (
+    Ids,
     apportion,
     cap_weights,
     cumulative_weights,
     draw_rows,
-    level_thresholds,
     power_law_weights,
 )
-from hopper.graph.presets import Preset, find_preset
+from hopper.graph.build_topology import build_topology
+from hopper.graph.presets import Preset, PresetEdges, find_preset
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
-from hopper.graph.synthesise_typed import make_typed
 from hopper.graph.synthetic_nodes import (
-    class_centroids,
-    community_classes,
+    CENTROIDS,
+    EDGES,
+    FEATURES,
+    IN,
+    NOISE,
+    OUT,
+    SPLITS,
+    Nodes,
+    add_noise,
+    combine_parts,
+    count_parts,
+    draw_centroids,
     fill_features,
-    node_classes,
+    make_nodes,
     shuffle,
-    split_counts,
-    write_splits,
 )
 from hopper.graph.topology import Topology
-from hopper.graph.typed_presets import TYPED_PRESETS
 from hopper.graph.write import GraphWriter
 
-NODE = "node"
-EDGE = Relation(NODE, "edge", NODE)
+NODE: Final = "node"
+EDGE: Final = Relation(NODE, "edge", NODE)
+"""Node type and relation of presets with one type."""
 
-# The purpose of each key; part of the specification of a preset's graph.
-(
-    _SHUFFLE,
-    _SECLUDED,
-    _IN,
-    _OUT,
-    _EDGES,
-    _CLASSES,
-    _NOISE,
-    _CENTROIDS,
-    _FEATURES,
-    _SPLITS,
-) = range(10)
+_SMALLEST: Final = 16
+"""Fewest nodes of one of several types, if it was published with that many."""
+_MOST_TIMES_MEAN: Final = 200.0
+"""Largest weight, in means, where a preset names no largest degree."""
 _CHUNK_EDGES = 1 << 22
 _CHUNK_VALUES = 1 << 24
-
-
-@dataclass(frozen=True)
-class _Nodes:
-    """The nodes of a graph that is being made, and their positions in the hierarchy."""
-
-    hierarchy: Hierarchy
-    position_of: NDArray[np.int64]
-    """[count] int64, the position of each node"""
-    id_of: NDArray[np.int64]
-    """[count] int64, the node at each position"""
 
 
 def make(
@@ -88,13 +76,12 @@ def make(
 
     Parameters
     ----------
-    preset: a name in :data:`hopper.graph.presets.PRESETS` or
-        :data:`hopper.graph.typed_presets.TYPED_PRESETS`.
+    preset: a name in :data:`hopper.graph.presets.PRESETS`.
     out: the directory to write; it must not exist or be empty.
     scale: share of the published nodes and edges, in (0, 1]; the mean degree stays.
     seed: another seed is another graph of the same kind.
     feature_dim: width of the features, which does not change the topology; None = as published.
-        Typed presets take none.
+        Presets of several node types take none.
     progress: show a progress bar.
 
     Returns
@@ -108,173 +95,15 @@ def make(
     """
     if not (math.isfinite(scale) and 0.0 < scale <= 1.0):
         raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
-    if preset in TYPED_PRESETS:
-        if feature_dim is not None:
-            raise RequestError(
-                f"feature dim: {preset} has several; expected none, given {feature_dim}"
-            )
-        with _progress(progress) as bar:
-            return make_typed(preset, TYPED_PRESETS[preset], out, scale=scale, seed=seed, bar=bar)
-    figures = _set_feature_dim(find_preset(preset), feature_dim)
-    count, edges = _count_drawn(preset, figures, scale)
-    _require_memory(figures, count, edges)
-    key = key_of(SYNTHESIS, *preset.encode(), seed)
+    figures = _set_feature_dim(preset, find_preset(preset), feature_dim)
+    counts = _count_nodes(preset, figures, scale)
     width = "" if feature_dim is None else f", {feature_dim=}"
-    source = f"synthetic, {scale=:g}, {seed=}{width}; after {figures.source}"
-    schema = _schema(preset, figures, count, edges, source)
+    source = f"synthetic, {scale=:g}, {seed=}{width}; {figures.source}"
+    schema = _make_schema(preset, figures, counts, scale, source)
+    _require_memory(figures, schema)
     with GraphWriter(out, schema) as writer, _progress(progress) as bar:
-        task = bar.add_task("nodes", total=None)
-        nodes = _make_nodes(key, figures, count)
-        labels = _draw_labels(key, figures, nodes)
-        writer.labels(NODE, labels)
-        write_splits(key_of(key, _SPLITS), writer, count)
-        bar.remove_task(task)
-        writer.topology_csc(EDGE, _draw_topology(key, figures, edges, nodes, bar))
-        _write_features(key, figures, labels, writer.features(NODE), bar)
+        _Generator(figures, key_of(SYNTHESIS, *preset.encode(), seed), writer, bar).write()
     return Path(out)
-
-
-def _set_feature_dim(preset: Preset, feature_dim: int | None) -> Preset:
-    """Return the preset with another width of features, unless that is None."""
-    if feature_dim is None:
-        return preset
-    if feature_dim < 1:
-        raise RequestError(f"feature dim: expected at least 1, given {feature_dim}")
-    return replace(preset, feature_dim=feature_dim)
-
-
-def _count_drawn(name: str, preset: Preset, scale: float) -> tuple[int, int]:
-    """Return the number of nodes and of drawn edges at a scale."""
-    count = round(preset.nodes * scale)
-    smallest = preset.smallest_count()
-    if count < smallest:
-        raise RequestError(
-            f"scale: {name} needs at least {smallest} nodes, that is a scale of "
-            f"{smallest / preset.nodes:.2g} or more, given {scale:g} ({count} nodes)"
-        )
-    return count, round(preset.edges * count / preset.nodes)
-
-
-def required_memory(preset: Preset, count: int, edges: int) -> int:
-    """Estimate the peak memory, in bytes, of making such a graph; features take none."""
-    stored = edges * (2 if preset.undirected else 1)
-    drawn_edges = edges if preset.undirected else 0
-    return 8 * (2 * stored + drawn_edges + 10 * count)
-
-
-def _require_memory(preset: Preset, count: int, edges: int) -> None:
-    required, available = required_memory(preset, count, edges), available_memory()
-    if required > available:
-        raise RequestError(
-            f"too little memory: about {required / 2**30:.1f} GiB needed for the topology, "
-            f"{available / 2**30:.1f} GiB available; choose a smaller --scale"
-        )
-
-
-def _schema(name: str, preset: Preset, count: int, edges: int, source: str) -> GraphSchema:
-    return GraphSchema(
-        name=name,
-        node_types={NODE: NodeType(count, preset.feature_dim, "float32")},
-        relations={EDGE: EdgeType(edges * (2 if preset.undirected else 1))},
-        target=NODE,
-        labels={NODE: Labels("class", preset.classes)},
-        splits=split_counts(count, preset.splits),
-        source=source,
-    )
-
-
-def _make_nodes(key: int, preset: Preset, count: int) -> _Nodes:
-    thresholds = level_thresholds(count, preset.leaf, preset.shares, preset.label_level)
-    local_level = min(preset.label_level, thresholds.size - 1)
-    communities = 1 << local_level
-    order, _ = shuffle(key_of(key, _SECLUDED), communities)
-    secluded = order < round(preset.secluded * communities)
-    hierarchy = Hierarchy(count, local_level, thresholds, secluded)
-    id_of, position_of = shuffle(key_of(key, _SHUFFLE), count)
-    return _Nodes(hierarchy, position_of, id_of)
-
-
-def _draw_labels(key: int, preset: Preset, nodes: _Nodes) -> NDArray[np.int64]:
-    level = nodes.hierarchy.local_level
-    class_of_community = community_classes(key_of(key, _CLASSES), 1 << level, preset.classes)
-    noise_key = np.uint64(key_of(key, _NOISE))
-    return node_classes(
-        noise_key, nodes.position_of, level, class_of_community, preset.classes, preset.label_noise
-    )
-
-
-def _draw_topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Progress) -> Topology:
-    count = nodes.hierarchy.nodes
-    sums = _draw_weights(key_of(key, _IN), preset, count, preset.in_exponent)
-    indptr = np.zeros(count + 1, np.int64)
-    np.cumsum(apportion(sums, edges)[nodes.position_of], out=indptr[1:])
-    if not preset.undirected:
-        sums = _draw_weights(key_of(key, _OUT), preset, count, preset.out_exponent)
-    indices = np.empty(edges, np.int64)
-    _draw_edges(key_of(key, _EDGES), preset, nodes, sums, indptr, indices, bar)
-    if preset.undirected:
-        indptr, indices = add_reverse_edges(indptr, indices)
-    in_degrees = np.diff(indptr)
-    out_degrees = in_degrees if preset.undirected else np.bincount(indices, minlength=count)
-    return Topology(indptr, indices, np.arange(indices.size), in_degrees, out_degrees)
-
-
-def _draw_weights(key: int, preset: Preset, count: int, exponent: float) -> NDArray[np.uint64]:
-    """Return [count + 1] uint64: running sum of power-law weights by position."""
-    # A hub of a small graph has edges to at most a sixteenth of it.
-    largest = min(preset.max_degree, count // 16) / preset.mean_degree()
-    weights = power_law_weights(np.uint64(key), count, exponent)
-    return cumulative_weights(cap_weights(weights, largest))
-
-
-def _draw_edges(
-    key: int,
-    preset: Preset,
-    nodes: _Nodes,
-    sums: NDArray[np.uint64],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    bar: Progress,
-) -> None:
-    task = bar.add_task("edges", total=indices.size)
-    for first, last in _row_chunks(indptr):
-        low, high = indptr[first], indptr[last]
-        draw_rows(
-            np.uint64(key),
-            first,
-            indptr[first : last + 1],
-            nodes.position_of,
-            nodes.id_of,
-            nodes.hierarchy,
-            sums,
-            preset.undirected,
-            indices[low:high],
-        )
-        bar.advance(task, int(high - low))
-
-
-def _row_chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Divide rows into ranges of about as many edges each, to show progress between them."""
-    marks = np.arange(0, indptr[-1], _CHUNK_EDGES)
-    bounds = np.unique(np.append(np.searchsorted(indptr[:-1], marks), indptr.size - 1))
-    bounds[0] = 0
-    yield from zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-
-
-def _write_features(
-    key: int, preset: Preset, labels: NDArray[np.int64], out: NDArray[np.float32], bar: Progress
-) -> None:
-    task: TaskID = bar.add_task("features", total=labels.size)
-    centroids = class_centroids(
-        key_of(key, _CENTROIDS), preset.classes, preset.feature_dim, preset.signal
-    )
-    rows = max(1, _CHUNK_VALUES // preset.feature_dim)
-    for first in range(0, labels.size, rows):
-        chunk = labels[first : first + rows]
-        fill_features(
-            np.uint64(key_of(key, _FEATURES)), first, chunk, centroids, out[first : first + rows]
-        )
-        bar.advance(task, chunk.size)
 
 
 @contextmanager
@@ -282,3 +111,238 @@ def _progress(shown: bool) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, disable=not shown, transient=True) as bar:
         yield bar
+
+
+def _set_feature_dim(name: str, preset: Preset, feature_dim: int | None) -> Preset:
+    """Return the preset with another width of features, unless that is None."""
+    if feature_dim is None:
+        return preset
+    if not preset.one_type:
+        raise RequestError(f"feature dim: {name} has several; expected none, given {feature_dim}")
+    if feature_dim < 1:
+        raise RequestError(f"feature dim: expected at least 1, given {feature_dim}")
+    types = {name: replace(kind, feature_dim=feature_dim) for name, kind in preset.types.items()}
+    return replace(preset, types=types)
+
+
+def _count_nodes(name: str, preset: Preset, scale: float) -> dict[str, int]:
+    """Return the number of nodes of each type at a scale."""
+    counts = {node_type: round(kind.count * scale) for node_type, kind in preset.types.items()}
+    if not preset.one_type:
+        least = {node_type: min(kind.count, _SMALLEST) for node_type, kind in preset.types.items()}
+        return {node_type: max(least[node_type], count) for node_type, count in counts.items()}
+    count, smallest = counts[preset.target], preset.smallest_count()
+    if count < smallest:
+        raise RequestError(
+            f"scale: {name} needs at least {smallest} nodes, that is a scale of "
+            f"{smallest / preset.nodes:.2g} or more, given {scale:g} ({count} nodes)"
+        )
+    return counts
+
+
+def _make_schema(
+    name: str, preset: Preset, counts: dict[str, int], scale: float, source: str
+) -> GraphSchema:
+    relations: dict[Relation, EdgeType] = {}
+    for edges in preset.relations:
+        if preset.one_type:
+            count = round(edges.published * counts[edges.src] / preset.nodes)
+        else:
+            # A node has edges to at most a quarter of the other type.
+            smaller, larger = sorted((counts[edges.src], counts[edges.dst]))
+            count = min(max(1, round(edges.published * scale)), larger * max(1, smaller // 8))
+        stored = EdgeType(count * 2 if preset.is_symmetrised(edges) else count)
+        relations |= dict.fromkeys(preset.stored_relations(edges), stored)
+    return GraphSchema(
+        name=name,
+        node_types={
+            node_type: NodeType(counts[node_type], kind.feature_dim, kind.feature_dtype)
+            if kind.feature_dim is not None
+            else NodeType(counts[node_type])
+            for node_type, kind in preset.types.items()
+        },
+        relations=relations,
+        target=preset.target,
+        labels={preset.target: Labels("class", preset.classes)},
+        splits=_count_splits(counts[preset.target], preset),
+        source=source,
+    )
+
+
+def _count_splits(count: int, preset: Preset) -> dict[str, int]:
+    """Return the number of nodes of each split.
+
+    Published splits of some graphs of several types are so small that a scaled one would be empty.
+    There each has a few nodes a class at least, which the largest split gives up.
+    """
+    bounds = np.cumsum([0.0, *preset.splits.values()]).tolist()
+    ends = [min(count, round(count * bound)) for bound in bounds]
+    sizes = {name: ends[i + 1] - ends[i] for i, name in enumerate(preset.splits)}
+    if preset.one_type:
+        return sizes
+    least = min(count // (2 * len(sizes)), 4 * preset.classes)
+    sizes = {name: max(size, least) for name, size in sizes.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    sizes[largest] -= max(0, sum(sizes.values()) - count)
+    return sizes
+
+
+def _require_memory(preset: Preset, schema: GraphSchema) -> None:
+    """Refuse a graph whose largest relation memory does not hold while it is made."""
+    most = 0
+    for edges in preset.relations:
+        # Four bytes for each end, edge id and place in the order of edges that is sorted.
+        arrays = 6 if preset.is_symmetrised(edges) else 3 if preset.reverse == "none" else 5
+        most = max(most, 4 * arrays * schema.relations[edges.relation].count)
+    required = most + 80 * sum(kind.count for kind in schema.node_types.values())
+    available = available_memory()
+    if required > available:
+        raise RequestError(
+            f"too little memory: about {required / 2**30:.1f} GiB needed for the largest relation, "
+            f"{available / 2**30:.1f} GiB available; choose a smaller --scale"
+        )
+
+
+class _Generator:
+    """Draws a preset's graph, and writes it."""
+
+    def __init__(self, preset: Preset, key: int, writer: GraphWriter, bar: Progress) -> None:
+        self._preset, self._key = preset, key
+        self._writer, self._bar = writer, bar
+
+    def write(self) -> None:
+        """Write everything that the schema lists."""
+        writer, schema = self._writer, self._writer.schema
+        task = self._bar.add_task("nodes", total=None)
+        types = make_nodes(self._preset, schema, self._key)
+        target, classes = self._preset.target, self._preset.classes
+        clean, noise_key = combine_parts(types[target].parts, classes), key_of(self._key, NOISE)
+        labels = add_noise(np.uint64(noise_key), clean, classes, self._preset.label_noise)
+        writer.labels(target, labels)
+        order, _ = shuffle(key_of(self._key, SPLITS), labels.size)
+        first = 0
+        for name, size in schema.splits.items():
+            writer.split(name, order[first : first + size])
+            first += size
+        self._bar.remove_task(task)
+        edges_drawn = sum(map(self._count_drawn, self._preset.relations))
+        task = self._bar.add_task("edges", total=edges_drawn)
+        for edges in self._preset.relations:
+            self._write_relation(edges, types, task)
+        for name, nodes in types.items():
+            if schema.node_types[name].feature_dim is not None:
+                self._write_features(name, nodes, labels)
+
+    def _write_relation(self, edges: PresetEdges, types: dict[str, Nodes], task: TaskID) -> None:
+        """Draw a relation's edges, and write the relation and its reverse."""
+        relation, stored = edges.relation, self._preset.stored_relations(edges)
+        near, far = types[relation.dst], types[relation.src]
+        # The larger type draws, so that rows are short.
+        if far.hierarchy.nodes > near.hierarchy.nodes:
+            near, far, stored = far, near, stored[::-1]
+        indptr, indices = self._draw_edges(edges, near, far, task)
+        degrees = np.diff(indptr)
+        if self._preset.is_symmetrised(edges):
+            rows = _rows_of(degrees)
+            ends = np.concatenate((indices, rows)), np.concatenate((rows, indices))
+            csc = build_topology(*ends, degrees.size, degrees.size)
+            csc = replace(csc, edge_ids=np.arange(csc.indices.size))
+        else:
+            # Rows of a CSR are the in-edges of one of the directions, in order of edge ids.
+            out_degrees = np.bincount(indices, minlength=far.hierarchy.nodes)
+            csc = Topology(indptr, indices, np.arange(indices.size), degrees, out_degrees)
+        self._writer.topology_csc(stored[0], csc)
+        for reverse in stored[1:]:
+            self._writer.topology(reverse, _rows_of(degrees), indices)
+
+    def _draw_edges(
+        self, edges: PresetEdges, near: Nodes, far: Nodes, task: TaskID
+    ) -> tuple[Ids, NDArray[np.int32]]:
+        """Draw a relation as a CSR whose rows are the nodes of the near type."""
+        preset, structure = self._preset, edges.structure
+        key = self._key if preset.one_type else key_of(self._key, *str(edges.relation).encode())
+        within, symmetrised = near is far, preset.is_symmetrised(edges)
+        count = self._count_drawn(edges)
+        near_count, far_count = near.hierarchy.nodes, far.hierarchy.nodes
+        # A node has edges to at most a sixteenth of its own type, or a quarter of another.
+        most, far_most = (near_count // 16,) * 2 if within else (far_count // 4, near_count // 4)
+        sums = self._draw_weights(key, IN, near_count, count, most)
+        indptr = np.zeros(near_count + 1, np.int64)
+        positions = near.positions[structure]
+        np.cumsum(apportion(sums, count)[positions], out=indptr[1:])
+        if not symmetrised:
+            sums = self._draw_weights(key, OUT, far_count, count, far_most)
+        indices = np.empty(count, np.int32)
+        for first, last in _divide_rows(indptr):
+            draw_rows(
+                np.uint64(key_of(key, EDGES)),
+                indptr[first : last + 1],
+                positions[first:last],
+                far.id_of[structure],
+                near.hierarchy,
+                sums,
+                within,
+                symmetrised,
+                indices[indptr[first] : indptr[last]],
+            )
+            self._bar.advance(task, int(indptr[last] - indptr[first]))
+        return indptr, indices
+
+    def _count_drawn(self, edges: PresetEdges) -> int:
+        """Return how many edges of a relation are drawn; reverses are not."""
+        stored = self._writer.schema.relations[edges.relation].count
+        return stored // 2 if self._preset.is_symmetrised(edges) else stored
+
+    def _draw_weights(
+        self, key: int, end: int, nodes: int, edges: int, most: int
+    ) -> NDArray[np.uint64]:
+        """Return the running sum of power-law weights, none worth more than ``most`` edges."""
+        preset = self._preset
+        exponent = preset.in_exponent if end == IN else preset.out_exponent
+        if preset.max_degree is not None:
+            largest = min(preset.max_degree, most) / (preset.edges / preset.nodes)
+        else:
+            largest = max(1.0, min(_MOST_TIMES_MEAN, most / max(edges / nodes, 1e-9)))
+        weights = power_law_weights(np.uint64(key_of(key, end)), nodes, exponent)
+        return cumulative_weights(cap_weights(weights, largest))
+
+    def _write_features(self, name: str, nodes: Nodes, labels: Ids) -> None:
+        """Write a centroid for each node's communities, plus noise; the target's for the first."""
+        preset, out = self._preset, self._writer.features(name)
+        dim = out.shape[1]
+        key = self._key if preset.one_type else key_of(self._key, *name.encode())
+        if preset.one_type:
+            classes = labels
+            centroids = draw_centroids(key_of(key, CENTROIDS), preset.classes, dim, preset.signal)
+        else:
+            parts = count_parts(preset.classes)
+            first, second = (
+                draw_centroids(key_of(key, CENTROIDS, structure), parts, dim, preset.signal)
+                for structure in (0, 1)
+            )
+            if name == preset.target:
+                second = np.zeros_like(second)
+            centroids = (first[:, None] + second[None]).reshape(parts * parts, dim)
+            classes = nodes.parts[0] * parts + nodes.parts[1]
+        task = self._bar.add_task(f"features of {name}", total=classes.size)
+        rows = max(1, _CHUNK_VALUES // dim)
+        feature_key = np.uint64(key_of(key, FEATURES))
+        for start in range(0, classes.size, rows):
+            chunk = classes[start : start + rows]
+            values = np.empty((chunk.size, dim), np.float32)
+            fill_features(feature_key, start, chunk, centroids, values)
+            out[start : start + rows] = values
+            self._bar.advance(task, chunk.size)
+
+
+def _rows_of(degrees: Ids) -> NDArray[np.int32]:
+    """Return the row of each edge of a CSR."""
+    return np.repeat(np.arange(degrees.size, dtype=np.int32), degrees)
+
+
+def _divide_rows(indptr: Ids) -> Iterator[tuple[int, int]]:
+    """Divide rows into ranges of about as many edges each, to show progress between them."""
+    marks = np.arange(0, indptr[-1], _CHUNK_EDGES)
+    bounds = np.unique(np.append(np.searchsorted(indptr[:-1], marks), indptr.size - 1))
+    bounds[0] = 0
+    yield from zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)

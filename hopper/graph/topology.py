@@ -18,21 +18,25 @@ class Topology:
     A graph directory has original ids, a partitioned directory global ids. In either, in-neighbours
     are in ascending order of *original* id, and parallel edges in order of edge id. All arrays may
     be read-only memory maps.
+
+    ``indices``, ``edge_ids`` and ``positions`` are int32 or int64, as they are stored: kernels are
+    compiled for what they get, and whoever computes with ids (as ``source * count + destination``)
+    widens the piece at hand, never a whole array.
     """
 
     indptr: NDArray[np.int64]
     """[destinations + 1] int64"""
-    indices: NDArray[np.int64]
-    """[edges] int64, source ids"""
-    edge_ids: NDArray[np.int64]
-    """[edges] int64, the edge's position in the list that the graph was made from"""
+    indices: NDArray[Any]
+    """[edges] int32 or int64, source ids"""
+    edge_ids: NDArray[Any]
+    """[edges] int32 or int64, the edge's position in the list that the graph was made from"""
     in_degrees: NDArray[np.int64]
     """[destinations] int64, full-graph in-degree under this relation"""
     out_degrees: NDArray[np.int64]
     """[sources] int64, full-graph out-degree under this relation"""
-    positions: NDArray[np.int64] | None = None
-    """[edges] int64, ascending by destination: the position of each edge among all in-edges of its
-    destination, where only some of them are here; None: all are here"""
+    positions: NDArray[Any] | None = None
+    """[edges] int32 or int64, ascending by destination: the position of each edge among all
+    in-edges of its destination, where only some of them are here; None: all are here"""
     weight_sums: NDArray[np.int64] | None = None
     """[edges] int64: running sum of the weights within each neighbour list, in units of 2^-32 of
     the relation's largest weight; None: edges have no weights, or this is a graph directory, which
@@ -61,12 +65,7 @@ class Topology:
         return replace(self, **views)
 
     def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [n] bool: whether all in-edges of each destination are here.
-
-        Parameters
-        ----------
-        destinations: [n] int64 ids.
-        """
+        """Return [n] bool: whether all in-edges of each destination, [n] ids, are here."""
         lengths = self.indptr[destinations + 1] - self.indptr[destinations]
         return lengths == self.in_degrees[destinations]
 
@@ -76,15 +75,9 @@ class Topology:
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return [edges] int64: indices of edges in the CSC of all servers.
+        """Return [edges] int64: indices of edges in the CSC of all servers, as features have.
 
-        Features of edges are stored in its order.
-
-        Parameters
-        ----------
-        destinations: [n] int64 ids.
-        indptr: [n + 1] int64, bounds of each destination's edges in ``positions``.
-        positions: [edges] int64, positions in the destinations' neighbour lists.
+        ``positions`` in the neighbour lists of [n] ``destinations`` lie within bounds ``indptr``.
         """
         starts = self.indptr if self.starts is None else self.starts
         firsts = starts[destinations]
@@ -96,8 +89,5 @@ class Topology:
         indptr: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return [edges] bool: whether each edge is here, where there are gaps.
-
-        The parameters are those of :meth:`edge_indices`.
-        """
+        """Return [edges] bool: whether each edge of :meth:`edge_indices` is here."""
         return self.indices[self.edge_indices(destinations, indptr, positions)] >= 0

@@ -21,11 +21,10 @@ from hopper.graph.array_file import (
     name_in_errors,
     save_array,
 )
-from hopper.graph.build_topology import SortEdges, fill_sorted_topology, fill_topology
+from hopper.graph.build_topology import SortEdges, fill_topology
 from hopper.graph.columns import FeatureColumn
-from hopper.graph.publish import unpublished
-from hopper.graph.row_form import stored_features
-from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
+from hopper.graph.publish import atomic_output_dir
+from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import check_schema, write_schema
 from hopper.graph.topology import Topology
 
@@ -54,14 +53,16 @@ class GraphWriter:
         self.schema = schema
         self._work = Path()
         self._publication = ExitStack()
+        self._arrays: dict[tuple[str, str], layout.ArraySpec] = {}
         self._missing: set[tuple[str, str]] = set()
 
     def __enter__(self) -> GraphWriter:
         check_schema(self.schema, str(self.out / layout.SCHEMA_FILE))
         self._work = self._publication.enter_context(
-            unpublished(self.out, required_bytes(self.schema))
+            atomic_output_dir(self.out, required_bytes(self.schema))
         )
-        self._missing = _list_parts(self.schema)
+        self._arrays = layout.graph_arrays(self.schema)
+        self._missing = {(_part_of(name), owner) for name, owner in self._arrays}
         return self
 
     def __exit__(
@@ -93,131 +94,70 @@ class GraphWriter:
         src, dst: [edges] int32 or int64, the ends of edge 0, 1, ...; an edge's id is its index.
         sort: sorts edges that memory does not hold; None = sort in memory.
         """
-        relation = self._begin_relation(relation, src.size)
-        work, where = self._create_topology(relation), f"edges of {relation}"
-        if sort is None:
-            fill_topology(src, dst, work, where=where)
-        else:
-            fill_sorted_topology(src, dst, work, sort, where=where)
-        self._missing.discard(("topology", str(relation)))
+        files = self._create_topology(relation, src.size)
+        fill_topology(src, dst, files, sort, where=f"edges of {'/'.join(relation)}")
+        self._missing.discard(("topology", "/".join(relation)))
 
     def topology_csc(self, relation: Relation, topology: Topology) -> None:
         """Write a relation's CSC that is already built; its values are checked at opening."""
-        relation = self._begin_relation(relation, topology.indices.size)
-        files = self._create_topology(relation)
+        files = self._create_topology(relation, topology.indices.size)
         for name in layout.TOPOLOGY_ARRAYS:
             source, target = getattr(topology, name), getattr(files, name)
-            if source.shape != target.shape or source.dtype != np.int64:
+            if source.shape != target.shape or source.dtype not in layout.ID_DTYPES:
                 raise GraphError(
-                    f"{self.out}: {name} of {relation}: expected int64 of shape "
+                    f"{self.out}: {name} of {relation}: expected int32 or int64 of shape "
                     f"{list(target.shape)}, given {source.dtype} of shape {list(source.shape)}"
                 )
+            if target.dtype == np.int32 and check_values.find_outside(source, 0, 1 << 31) >= 0:
+                raise GraphError(f"{self.out}: {name} of {relation}: expected ids below 2^31")
             target[...] = source
-        self._missing.discard(("topology", str(relation)))
+        self._missing.discard(("topology", "/".join(relation)))
 
     def features(self, node_type: str) -> NDArray[Any]:
         """Create the features of a node type, zeros to be filled: [count, feature_dim]."""
-        kind = self.schema.node_types.get(node_type)
-        if kind is None:
-            raise GraphError(f"{self.out}: features: the schema has no node type {node_type!r}")
-        file = layout.features_file(self._work, node_type)
-        return self._create_table(file, kind, "features", node_type)
+        return self._create("features", node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
         """Create a relation's edge features by edge id, to be filled: [edges, feature_dim]."""
-        kind = self.schema.relations.get(relation)
-        if kind is None:
-            raise GraphError(f"{self.out}: edge features: the schema has no {relation}")
-        file = layout.edge_features_file(self._work, relation)
-        return self._create_table(file, kind, "edge features", str(relation))
+        return self._create("edge features", relation)
 
     def times(self, owner: Labelled, times: NDArray[Any]) -> None:
         """Write the times of a node type's nodes, or of a relation's edges.
 
-        Parameters
-        ----------
-        times: [count] int64; times of edges are in order of edge id.
+        They are [count] int64, those of edges in order of edge id.
         """
-        if owner not in self.schema.timed:
-            raise GraphError(f"{self.out}: times: the schema has none for {owner}")
-        expected = (self.schema.count_of(owner),)
-        if times.dtype != np.int64 or times.shape != expected:
-            raise GraphError(
-                f"{self.out}: times of {owner}: expected int64 of shape {list(expected)}, given "
-                f"{times.dtype} of shape {list(times.shape)}"
-            )
-        save_array(layout.times_file(self._work, owner), times)
-        self._missing.discard(("times", str(owner)))
+        self._check("times", owner, times)
+        self._save("times", owner, times)
 
     def edge_weights(self, relation: Relation, weights: NDArray[Any]) -> None:
-        """Write the weights of a relation's edges.
-
-        Parameters
-        ----------
-        weights: [edges] float32, positive, in order of edge id.
-        """
-        kind = self.schema.relations.get(relation)
-        if kind is None or not kind.weighted:
-            raise GraphError(f"{self.out}: weights: the schema has none for {relation}")
-        where = f"{self.out}: weights of {relation}"
-        if weights.dtype != np.float32 or weights.shape != (kind.count,):
-            raise GraphError(
-                f"{where}: expected float32 of shape [{kind.count}], given {weights.dtype} of "
-                f"shape {list(weights.shape)}"
-            )
+        """Write the weights of a relation's edges: [edges] float32, positive, by edge id."""
+        where = self._check("weights", relation, weights)
         check_values.check_weights(weights, where)
-        save_array(layout.edge_weights_file(self._work, relation), weights)
-        self._missing.discard(("weights", str(relation)))
+        self._save("weights", relation, weights)
 
     def labels(self, owner: Labelled, values: NDArray[Any]) -> None:
         """Write the labels of a node type's nodes, or of a relation's edges by edge id.
 
         Dtype and shape are those of :meth:`GraphDirectory.labels`.
         """
-        labels = self.schema.labels.get(owner)
-        if labels is None:
-            raise GraphError(f"{self.out}: labels: the schema has none for {str(owner)!r}")
-        where = f"{self.out}: labels of {owner}"
-        dtype, shapes = check_values.label_format(labels, self.schema.count_of(owner))
-        if values.dtype != dtype or values.shape not in shapes:
-            raise GraphError(
-                f"{where}: expected {dtype} of shape {' or '.join(str(list(s)) for s in shapes)}, "
-                f"given {values.dtype} of shape {list(values.shape)}"
-            )
+        where = self._check("labels", owner, values)
         for first, rows in iter_pieces(values):
-            check_values.check_labels(rows, labels, where, first)
-        save_array(layout.labels_file(self._work, owner), values)
-        self._missing.discard(("labels", str(owner)))
+            check_values.check_labels(rows, self.schema.labels[owner], where, first)
+        self._save("labels", owner, values)
 
     def split(self, name: str, ids: NDArray[np.integer[Any]]) -> None:
-        """Write a split: distinct ids of the target type or edge ids of the target relation.
-
-        Parameters
-        ----------
-        ids: [n] integers in any order; stored ascending.
-        """
-        where = f"{self.out}: split {name}"
-        if name not in self.schema.splits:
-            raise GraphError(f"{where}: not in the schema's splits {sorted(self.schema.splits)}")
-        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-            raise GraphError(
-                f"{where}: expected a one-dimensional integer array, "
-                f"given {ids.dtype} of shape {list(ids.shape)}"
-            )
-        if ids.size != self.schema.splits[name]:
-            raise GraphError(f"{where}: expected {self.schema.splits[name]} ids, given {ids.size}")
+        """Write a split: distinct ids of target nodes or edges, in any order; stored ascending."""
         ascending: NDArray[Any] = ids
-        if ids.dtype != np.int64 or check_values.find_not_ascending(ids) >= 0:
+        if np.issubdtype(ids.dtype, np.integer) and (
+            ids.dtype != np.int64 or check_values.find_not_ascending(ids) >= 0
+        ):
             ascending = np.sort(ids.astype(np.int64))
+        where = self._check("split", name, ascending)
         check_values.check_split(ascending, self.schema.target_count, where)
-        save_array(layout.split_file(self._work, name), ascending)
-        self._missing.discard(("split", name))
+        self._save("split", name, ascending)
 
     def names(self, node_type: str, names: Sequence[str]) -> None:
-        """Write the source's names of a type's nodes to ``names/<type>.txt``, one line a node.
-
-        They are not part of the schema. Predictions show them.
-        """
+        """Write the source's names of a type's nodes, which predictions show, one line a node."""
         kind = self.schema.node_types.get(node_type)
         if kind is None or len(names) != kind.count:
             raise GraphError(
@@ -227,12 +167,7 @@ class GraphWriter:
         self._write_names(layout.names_file(self._work, node_type), names, f"names of {node_type}")
 
     def label_names(self, owner: Labelled, names: Sequence[str], task: str = "") -> None:
-        """Write the source's names of the classes of a node type or a relation, one line a class.
-
-        Parameters
-        ----------
-        task: which of several tasks the classes are of; "" = there is one.
-        """
+        """Write the source's names of classes, of a task if there are several, one line a class."""
         file = layout.label_names_file(self._work, owner, task)
         self._write_names(file, names, f"names of classes of {owner}")
 
@@ -255,77 +190,52 @@ class GraphWriter:
                     )
                 stream.write(f"{name}\n")
 
-    def _begin_relation(self, relation: Relation, edges: int) -> Relation:
-        kind = self.schema.relations.get(relation)
-        if kind is None:
-            raise GraphError(f"{self.out}: topology: the schema has no {'/'.join(relation)}")
-        if edges != kind.count:
+    def _create_topology(self, relation: Relation, edges: int) -> Topology:
+        name = "/".join(relation)
+        count = self._spec("indices", name, "topology").shapes[0][0]
+        if edges != count:
             raise GraphError(
-                f"{self.out}: topology of {'/'.join(relation)}: expected {kind.count} edges, "
-                f"given {edges}"
+                f"{self.out}: topology of {name}: expected {count} edges, given {edges}"
             )
-        return Relation(*relation)
+        files: dict[str, Any] = {
+            array: self._create(array, name) for array in layout.TOPOLOGY_ARRAYS
+        }
+        return Topology(**files)
 
-    def _create_topology(self, relation: Relation) -> Topology:
-        edges = self.schema.relations[relation].count
-        sources = self.schema.node_types[relation.src].count
-        destinations = self.schema.node_types[relation.dst].count
+    def _spec(self, part: str, owner: object, what: str = "") -> layout.ArraySpec:
+        spec = self._arrays.get((part, str(owner)))
+        if spec is None:
+            raise GraphError(f"{self.out}: {what or part}: the schema has none for {str(owner)!r}")
+        return spec
 
-        def array(name: layout.TopologyArray, length: int) -> NDArray[np.int64]:
-            file = layout.topology_file(self._work, relation, name)
-            return create_array(file, np.int64, (length,))
+    def _create(self, part: str, owner: object) -> NDArray[Any]:
+        """Create an array of the schema, to be filled by the caller."""
+        spec = self._spec(part, owner)
+        self._missing.discard((part, str(owner)))
+        return create_array(self._work / spec.file, spec.dtypes[0], spec.shapes[0])
 
-        return Topology(
-            indptr=array("indptr", destinations + 1),
-            indices=array("indices", edges),
-            edge_ids=array("edge_ids", edges),
-            in_degrees=array("in_degrees", destinations),
-            out_degrees=array("out_degrees", sources),
-        )
+    def _check(self, part: str, owner: object, array: NDArray[Any]) -> str:
+        """Check an array's dtype and shape; return what it is, for errors."""
+        spec = self._spec(part, owner)
+        where = f"{self.out}: {spec.name}"
+        if array.dtype not in spec.dtypes or array.shape not in spec.shapes:
+            shapes = " or ".join(str(list(shape)) for shape in spec.shapes)
+            raise GraphError(
+                f"{where}: expected {spec.dtypes[0]} of shape {shapes}, given {array.dtype} of "
+                f"shape {list(array.shape)}"
+            )
+        return where
 
-    def _create_table(
-        self, file: Path, kind: NodeType | EdgeType, part: str, name: str
-    ) -> NDArray[Any]:
-        features = stored_features(kind)
-        if features is None:
-            raise GraphError(f"{self.out}: {part} of {name}: the schema says there are none")
-        self._missing.discard((part, name))
-        return create_array(file, features.dtype, (kind.count, features.columns))
+    def _save(self, part: str, owner: object, array: NDArray[Any]) -> None:
+        save_array(self._work / self._spec(part, owner).file, array)
+        self._missing.discard((part, str(owner)))
+
+
+def _part_of(array: str) -> str:
+    return "topology" if array in layout.TOPOLOGY_ARRAYS else array
 
 
 def required_bytes(schema: GraphSchema) -> int:
     """Return the bytes on disk of a graph directory with this schema, without ``graph.json``."""
-    total = 0
-    for relation, edges in schema.relations.items():
-        sources = schema.node_types[relation.src].count
-        destinations = schema.node_types[relation.dst].count
-        for length in (destinations + 1, edges.count, edges.count, destinations, sources):
-            total += array_bytes(np.int64, (length,))
-    tables: list[NodeType | EdgeType] = [*schema.node_types.values(), *schema.relations.values()]
-    for kind in tables:
-        features = stored_features(kind)
-        if features is not None:
-            total += array_bytes(features.dtype, (kind.count, features.columns))
-    for edges in schema.relations.values():
-        total += array_bytes(np.float32, (edges.count,)) if edges.weighted else 0
-    total += sum(array_bytes(np.int64, (schema.count_of(owner),)) for owner in schema.timed)
-    for owner, labels in schema.labels.items():
-        dtype, shapes = check_values.label_format(labels, schema.count_of(owner))
-        total += array_bytes(dtype, shapes[-1])
-    return total + sum(array_bytes(np.int64, (count,)) for count in schema.splits.values())
-
-
-def _list_parts(schema: GraphSchema) -> set[tuple[str, str]]:
-    parts = {("topology", str(relation)) for relation in schema.relations}
-    parts |= {("features", name) for name, kind in schema.node_types.items() if kind.feature_dim}
-    parts |= {
-        ("edge features", str(relation))
-        for relation, kind in schema.relations.items()
-        if kind.feature_dim
-    }
-    parts |= {
-        ("weights", str(relation)) for relation, kind in schema.relations.items() if kind.weighted
-    }
-    parts |= {("times", str(owner)) for owner in schema.timed}
-    parts |= {("labels", str(owner)) for owner in schema.labels}
-    return parts | {("split", name) for name in schema.splits}
+    specs = layout.graph_arrays(schema).values()
+    return sum(array_bytes(spec.dtypes[0], spec.shapes[-1]) for spec in specs)

@@ -19,8 +19,8 @@ from cache_server.kernel import kernel
 from hopper.graph.array_file import release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import draw_bytes
+from hopper.graph.memory_budget import row_ranges
 from hopper.graph.row_form import stored_features
-from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 
 _NUMBER_BYTES: Final = 8
 _EDGE_BYTES: Final = 3 * _NUMBER_BYTES
-"""The bytes of an edge's source, edge id and position."""
+"""the weight of an edge's source, edge id and position beside the bytes of a row"""
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,14 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
     )
     stored = [*part.edges.items(), (part.root, part.root_edges)]
     rows += sum(_feature_bytes(schema.relations[relation]) * count for relation, count in stored)
-    numbers = part.root_edges  # the positions of edges into roots
+    # The positions of edges into roots are as wide as edge ids.
+    numbers, nbytes = 0, part.root_edges * graph.topology(part.root).edge_ids.itemsize
     for relation, count in stored:
         sources = schema.node_types[relation.src].count
         destinations = schema.node_types[relation.dst].count
-        numbers += sources + 2 * destinations + 1 + 2 * count
-    nbytes = 0
+        numbers += sources + 2 * destinations + 1
+        topology = graph.topology(relation)
+        nbytes += count * (topology.indices.itemsize + topology.edge_ids.itemsize)
     for relation, count in [*part.edges.items(), (part.root, part.list_edges)]:
         nbytes += count * draw_bytes(schema, relation)
     return rows, _NUMBER_BYTES * numbers + nbytes

@@ -17,7 +17,7 @@ from cache_server.available_memory import available_memory
 from cache_server.store.manifest import TableSpec, write_manifest
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import limit_pieces
+from hopper.graph.memory_budget import limit_memory
 from hopper.graph.publish import refuse_occupied, require_space
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.describe_partition import describe_by_relation
@@ -98,7 +98,7 @@ def partition_by_relation(
     require_memory(estimate, available, memory_limit, "meta")
     reverses, phases = find_reverses(graph), Phases(progress)
     with (
-        limit_pieces(size),
+        limit_memory(size),
         store_rows_as(graph, forms, out, phases) as stored,
         message_edges(stored, reverses, out) as messages,
     ):

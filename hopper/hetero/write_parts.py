@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, release_pages, save_array
@@ -84,8 +84,8 @@ def _write_edges(
     whole = graph.topology(relation)
     nodes = whole.in_degrees.size
 
-    def create(name: Any, length: int) -> NDArray[Any]:
-        array = create_array(layout.topology_file(folder, relation, name), np.int64, (length,))
+    def create(name: Any, length: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+        array = create_array(layout.topology_file(folder, relation, name), dtype, (length,))
         return np.asarray(array)
 
     counts = np.zeros(nodes, np.int64)
@@ -94,18 +94,20 @@ def _write_edges(
     indptr = create("indptr", nodes + 1)
     np.cumsum(counts, out=indptr[1:])
     total = int(indptr[-1])
-    indices, edge_ids = create("indices", total), create("edge_ids", total)
-    positions = create("positions", total) if with_positions else None
+    indices = create("indices", total, whole.indices.dtype)
+    edge_ids = create("edge_ids", total, whole.edge_ids.dtype)
+    positions = create("positions", total, edge_ids.dtype) if with_positions else None
     offset = 0
     for edges in chosen():
         piece = slice(offset, offset + edges.size)
         indices[piece], edge_ids[piece] = whole.indices[edges], whole.edge_ids[edges]
         if positions is not None:
             positions[piece] = edges - whole.indptr[_rows_of(whole, edges)]
+            progress.advance(positions[piece].nbytes)
             release_pages(positions)
+        progress.advance(indices[piece].nbytes + edge_ids[piece].nbytes)
         release_pages(indices, edge_ids, whole.edge_ids)
         offset += edges.size
-        progress.advance((3 if with_positions else 2) * edges.nbytes)
     progress.advance(indptr.nbytes)
     if graph.schema.relations[relation].feature_dim is not None:
         # Features follow the order of the topology, as in every partitioned directory.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cache_server.available_memory import available_memory
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import limit_pieces
+from hopper.graph.memory_budget import limit_memory
 from hopper.partition.assign import Assignment, assign
 from hopper.partition.balance import Balance
 from hopper.partition.by_dimension import ByDimension
@@ -123,7 +123,7 @@ def partition_graph(
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, method)
-    with limit_pieces(size):
+    with limit_memory(size):
         _carry_out(request, estimate.peak, workers or ThisProcess(), measure, Phases(progress))
     return PartitionedGraph.open(out)
 

@@ -77,7 +77,8 @@ class ByRelation(Layout):
         part = open_topology(folder, relation, None, *self._counts(relation))
         file = layout.topology_file(folder, relation, "positions")
         what = f"positions of {relation}"
-        return replace(part, positions=open_array(file, what, np.int64, part.indices.shape))
+        positions = open_array(file, what, layout.ID_DTYPES, part.indices.shape)
+        return replace(part, positions=positions)
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
         """Make whole lists of roots' in-edges, with gaps for edges of other servers' parts."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, open_array, release_pages
+from hopper.graph.memory_budget import row_ranges
 from hopper.graph.publish import require_space
-from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.file_names import server_folder
 from hopper.partition.halo import StoredLists

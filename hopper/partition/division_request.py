@@ -9,7 +9,7 @@ from typing import Any
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import PieceSize
+from hopper.graph.memory_budget import MemoryBudget
 from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema
 from hopper.partition.assign import check_request
@@ -93,7 +93,7 @@ class DivisionRequest:
         """Return whether a server stores the in-edges of some nodes only."""
         return self.topology.name == "partitioned"
 
-    def estimate(self, size: PieceSize) -> MemoryEstimate:
+    def estimate(self, size: MemoryBudget) -> MemoryEstimate:
         """Estimate memory, disk space and time of the division.
 
         Parameters

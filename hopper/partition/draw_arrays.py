@@ -18,7 +18,7 @@ from cache_server.kernel import read_only
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.row_ranges import row_ranges
+from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import Relation
 from hopper.partition.time_order import order_by_time
 from hopper.partition.weight_sums import add_up, to_units

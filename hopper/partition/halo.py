@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 from hopper.errors import RequestError
 from hopper.graph.array_file import release_pages
-from hopper.graph.row_ranges import row_ranges
+from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import Relation
 from hopper.partition.whole_topology import open_indices, open_indptr
 from hopper.phases import Progress

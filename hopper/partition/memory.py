@@ -14,7 +14,7 @@ import numpy as np
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import LEAST_BYTES, MOST_BYTES, PieceSize, limit_pieces
+from hopper.graph.memory_budget import LEAST_CHUNK, MOST_CHUNK, MemoryBudget, limit_memory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import number_of_constraints
@@ -56,13 +56,13 @@ class MemoryEstimate:
         return max(self.phases, key=lambda name: self.phases[name])
 
 
-def choose_pieces(limit: int | None) -> PieceSize:
+def choose_pieces(limit: int | None) -> MemoryBudget:
     """Choose the sizes of pieces that keep the work below a limit of memory; None = no limit."""
     if limit is None:
-        return PieceSize()
+        return MemoryBudget()
     room = max(0, limit - _LIBRARIES)
-    piece = max(LEAST_BYTES, min(MOST_BYTES, room // (_SHARES * _PIECES)))
-    return PieceSize(piece, room // _SHARES)
+    piece = max(LEAST_CHUNK, min(MOST_CHUNK, room // (_SHARES * _PIECES)))
+    return MemoryBudget(piece, room // _SHARES)
 
 
 def estimate_memory(
@@ -74,7 +74,7 @@ def estimate_memory(
     split: bool = False,
     balance: Sequence[str] = (),
     refiner: Refiner | None = None,
-    size: PieceSize | None = None,
+    size: MemoryBudget | None = None,
 ) -> MemoryEstimate:
     """Estimate the peak memory of partitioning a graph.
 
@@ -90,24 +90,24 @@ def estimate_memory(
     -----
     Maps of files are not counted: the kernel drops their pages when memory is short.
     """
-    schema, size = graph.schema, size or PieceSize()
+    schema, size = graph.schema, size or MemoryBudget()
     nodes = sum(kind.count for kind in schema.node_types.values())
     largest = max(kind.count for kind in schema.node_types.values())
-    pieces = _PIECES * size.piece
+    pieces = _PIECES * size.chunk
     roots = schema.node_types[schema.target_type()].count * 8
     if backend is not None:
         phases = _metis_phases(graph, nodes, backend, balance)
     elif method == "stream":
-        with limit_pieces(size):
+        with limit_memory(size):
             blocks = number_of_blocks(nodes, servers)
         # Labels (4), classes twice (2), votes and leads (8), who has in-neighbours (1).
-        arrays = min(size.whole, nodes * 15 + roots)
+        arrays = min(size.resident, nodes * 15 + roots)
         phases = {
             "assign (stream)": arrays + DENSE_BYTES * blocks**2 + pieces,
         }
     elif method == "random":
-        arrays = min(size.whole, nodes * 4 + roots)
-        sorting = min(largest * 64, max(pieces, size.whole // 8))
+        arrays = min(size.resident, nodes * 4 + roots)
+        sorting = min(largest * 64, max(pieces, size.resident // 8))
         phases = {"assign (random)": arrays + sorting}
     else:
         # Nothing is known of what a plug-in partitioner takes.
@@ -115,7 +115,7 @@ def estimate_memory(
     if refiner is not None:
         phases["refine"] = refiner.memory(schema, servers, balance) + pieces
     phases["check"] = check_bytes(graph.schema, size)
-    in_memory = size.whole if method in ("stream", "random") else nodes * 20
+    in_memory = size.resident if method in ("stream", "random") else nodes * 20
     # Server of every node, training roots.
     phases["write"] = min(in_memory, nodes * 4 + roots) + pieces
     if split:
@@ -126,7 +126,7 @@ def estimate_memory(
     return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()})
 
 
-def check_bytes(schema: GraphSchema, size: PieceSize) -> int:
+def check_bytes(schema: GraphSchema, size: MemoryBudget) -> int:
     """Return the bytes of memory that the check of a graph directory takes.
 
     They are a bit an edge, or the degrees of the sources, of one relation at a time.
@@ -135,7 +135,7 @@ def check_bytes(schema: GraphSchema, size: PieceSize) -> int:
         max(kind.count // 8, 8 * schema.node_types[relation.src].count)
         for relation, kind in schema.relations.items()
     ]
-    return min(size.whole, max(by_relation, default=0)) + _PIECES * size.piece
+    return min(size.resident, max(by_relation, default=0)) + _PIECES * size.chunk
 
 
 def locality_bytes(schema: GraphSchema) -> int:
@@ -152,7 +152,7 @@ def _links_bytes(schema: GraphSchema) -> int:
 
 
 def estimate_by_relation(
-    graph: GraphDirectory, servers: int, *, cuts: bool, size: PieceSize | None = None
+    graph: GraphDirectory, servers: int, *, cuts: bool, size: MemoryBudget | None = None
 ) -> MemoryEstimate:
     """Estimate the peak memory of dividing a graph by relation; see :func:`estimate_memory`.
 
@@ -160,8 +160,8 @@ def estimate_by_relation(
     ----------
     cuts: whether what is too large for a server is cut.
     """
-    schema, size = graph.schema, size or PieceSize()
-    phases, pieces = {"check": check_bytes(schema, size)}, _PIECES * size.piece
+    schema, size = graph.schema, size or MemoryBudget()
+    phases, pieces = {"check": check_bytes(schema, size)}, _PIECES * size.chunk
     # Of relations with weights or times, about 16 bytes a destination.
     drawn = [
         16 * schema.node_types[relation.dst].count

@@ -181,7 +181,7 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
     for first in range(0, edges, _EDGES_AT_ONCE):
         chunk = slice(first, min(edges, first + _EDGES_AT_ONCE))
         dst = np.searchsorted(indptr, np.arange(chunk.start, chunk.stop), side="right") - 1
-        keys = old.indices[chunk] * nodes + dst
+        keys = old.indices[chunk].astype(np.int64) * nodes + dst
         places = np.searchsorted(pairs, keys)
         is_pair = np.take(pairs, places, mode="clip") == keys if pairs.size else False
         kept[chunk] = ~np.asarray(is_pair, np.bool_)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.graph.array_file import iter_pieces, release_pages
-from hopper.graph.piece_size import piece_size
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.symmetrise import type_starts
@@ -59,14 +59,14 @@ class NeighborStream:
         self.nodes: int = sum(self._counts.values())
         self.edges: int = sum(edges.indices.size for edges in topologies.values())
         self._rows_at_once = max(1, min(ROWS_AT_ONCE, self.nodes // _FEWEST_CHUNKS))
-        self._edges_at_once = min(EDGES_AT_ONCE, piece_size().piece // 8)
+        self._edges_at_once = min(EDGES_AT_ONCE, memory_budget().chunk // 8)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the lists of all nodes once, in the order of their stacked ids.
 
         A chunk has at most :data:`ROWS_AT_ONCE` nodes and, unless a single node has more, at most
         :data:`EDGES_AT_ONCE` edges, or a piece of them if that is less
-        (:mod:`hopper.graph.piece_size`); it may be used until the next one is asked for.
+        (:mod:`hopper.graph.memory_budget`); it may be used until the next one is asked for.
         """
         for node_type, parts in self._into.items():
             first, count = 0, self._counts[node_type]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hopper.graph.array_file import create_array
-from hopper.graph.piece_size import piece_size
+from hopper.graph.memory_budget import memory_budget
 
 
 class NodeArrays:
@@ -25,7 +25,7 @@ class NodeArrays:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / ".node-array.npy"
-        self._left = piece_size().whole
+        self._left = memory_budget().resident
 
     def full(self, count: int, dtype: DTypeLike, value: int = 0) -> NDArray[Any]:
         """Make an array [count] of one value.

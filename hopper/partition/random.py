@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import absorb_each, key_of
-from hopper.graph.piece_size import piece_size
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
 from hopper.partition.node_arrays import NodeArrays
 
@@ -54,8 +54,8 @@ def _by_variate(
     key: np.uint64, count: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
     """Iterate over ranges of variates; yield each range's ids, ascending, and their variates."""
-    size = piece_size()
-    at_once = max(8 * size.piece, size.whole // 8) // _BYTES_A_NODE
+    size = memory_budget()
+    at_once = max(8 * size.chunk, size.resident // 8) // _BYTES_A_NODE
     ranges = -(-count // at_once)
     bounds = [2**64 * number // max(1, ranges) for number in range(ranges + 1)]
     for low, high in pairwise(bounds):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from hopper.errors import RequestError
-from hopper.graph.piece_size import PieceSize, limit_pieces, piece_size
+from hopper.graph.memory_budget import MemoryBudget, limit_memory, memory_budget
 from hopper.partition.workers import Construction, ThisProcess, Workers
 from hopper.phases import Progress
 from hopper.ray_cluster import connect_to_ray, one_line
@@ -79,7 +79,7 @@ class RayWorkers:
             while waiting or running:
                 while waiting and len(running) < self._count:
                     number, part = waiting.pop(0)
-                    task = self._task.remote(build, construction, piece_size(), part)
+                    task = self._task.remote(build, construction, memory_budget(), part)
                     running[task] = number
                 for task in self._ray.wait(list(running))[0]:
                     number = running.pop(task)
@@ -122,9 +122,9 @@ class _Counter:
 
 
 def _build(
-    build: Callable[..., T], construction: Construction, size: PieceSize, part: Sequence[Any]
+    build: Callable[..., T], construction: Construction, size: MemoryBudget, part: Sequence[Any]
 ) -> tuple[T, int]:
     """Build a part in a task; return its result and the units of its progress."""
     counter = _Counter()
-    with limit_pieces(size):
+    with limit_memory(size):
         return build(construction, counter, *part), counter.units

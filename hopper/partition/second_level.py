@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.graph.array_file import array_bytes, create_array, release_pages
-from hopper.graph.row_ranges import row_ranges
+from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import Balance

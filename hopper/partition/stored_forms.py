@@ -16,7 +16,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import piece_size
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
 from hopper.graph.row_form import RoundingError, find_error, stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
@@ -188,7 +188,7 @@ def _convert(
     out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
     error = RoundingError(0.0, 0.0)
     # Differences are computed in 64 bits, twice as many as the widest form has.
-    at_once = max(1, piece_size().piece // (8 * max(1, new.feature_dim)))
+    at_once = max(1, memory_budget().chunk // (8 * max(1, new.feature_dim)))
     for first, rows in iter_pieces(table, at_once):
         floats = source.decode(rows)
         stored = form.encode(floats)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import draw_positions, key_of
-from hopper.graph.piece_size import piece_size
+from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import balance_classes
 from hopper.partition.label_passes import (
@@ -115,7 +115,7 @@ def assign_stream(
 def number_of_blocks(nodes: int, servers: int) -> int:
     """Return the number of blocks to gather nodes in; memory must hold a matrix of all pairs of
     blocks."""
-    most = min(MOST_BLOCKS, math.isqrt(piece_size().piece * _PIECES // DENSE_BYTES))
+    most = min(MOST_BLOCKS, math.isqrt(memory_budget().chunk * _PIECES // DENSE_BYTES))
     blocks = max(min(most, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
     return max(1, min(nodes, blocks))
 

@@ -29,9 +29,8 @@ from hopper.graph.array_file import (
     save_array,
 )
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import piece_size
-from hopper.graph.publish import unpublished
-from hopper.graph.row_ranges import edges_at_once, row_ranges
+from hopper.graph.memory_budget import edges_at_once, memory_budget, row_ranges
+from hopper.graph.publish import atomic_output_dir
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
@@ -49,14 +48,14 @@ _BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")
 
 @contextmanager
 def unpublished_partitions(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """Do what :func:`hopper.graph.publish.unpublished` does, and add checksums of what was written.
+    """Do what :func:`hopper.graph.publish.atomic_output_dir` does, and add checksums of all files.
 
     Raises
     ------
     RequestError: ``out`` has content, or its disk has too little space.
     OSError: the disk is full all the same, or cannot be written; names a file.
     """
-    with unpublished(out, needed_bytes) as work, name_in_errors(out):
+    with atomic_output_dir(out, needed_bytes) as work, name_in_errors(out):
         yield work
         seal_directory(work)
 
@@ -72,7 +71,8 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
     """
     nbytes = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
     for relation, kind in schema.relations.items():
-        nbytes += kind.count * layout.draw_bytes(schema, relation)
+        # Ids of edges are written as int64.
+        nbytes += kind.count * (8 + layout.draw_bytes(schema, relation))
     if not split:
         return nbytes
     twice, rows = 0, 0
@@ -322,7 +322,7 @@ def write_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progres
     """Write ``table[rows]`` in pieces and return its bytes, by which progress advances."""
     out = create_array(file, table.dtype, (rows.size, *table.shape[1:]))
     row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:]))
-    for first, piece in iter_pieces(rows, max(1, piece_size().piece // max(1, row_bytes))):
+    for first, piece in iter_pieces(rows, max(1, memory_budget().chunk // max(1, row_bytes))):
         out[first : first + piece.size] = table[piece]
         release_pages(table, out)
         progress.advance(piece.size * row_bytes)

@@ -193,7 +193,7 @@ def find_moves(path: Path, saved: dict[str, Any], identity: dict[str, Any]) -> l
 def _find_encoding_difference(saved: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
     """Describe how features or classes were encoded otherwise; "" if they were not."""
     columns = [
-        {table: columns_from_json(of, table, None) for table, of in one.get(_COLUMNS, {}).items()}
+        {table: columns_from_json(of, table) for table, of in one.get(_COLUMNS, {}).items()}
         for one in (saved, identity)
     ]
     difference = find_column_difference(*columns)

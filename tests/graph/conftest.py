@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -68,12 +67,6 @@ def fill_graph(writer: GraphWriter) -> None:
     writer.split("train", np.array([4, 0]))
     writer.split("val", np.array([], np.int64))
     writer.split("test", np.array([3], np.int32))
-
-
-@pytest.fixture
-def library_parts() -> tuple[GraphSchema, Callable[[GraphWriter], None]]:
-    """The library's schema, and the function that writes its parts."""
-    return library_schema(), fill_graph
 
 
 @pytest.fixture

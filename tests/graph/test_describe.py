@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from hopper.cli.dataset_tables import format_bytes, print_description
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels
 from hopper.graph.describe import describe, summarize_degrees, summarize_labels
+from tests.graph.conftest import APPEARS, CITES, REVIEWS
 
 
 def run(*arguments: str) -> int:
@@ -28,16 +28,6 @@ def run(*arguments: str) -> int:
     return code
 
 
-def find_entry(description: dict[str, Any], src: str, rel: str, dst: str) -> dict[str, Any]:
-    """Return the entry of one relation."""
-    (match,) = (
-        entry
-        for entry in description["relations"]
-        if (entry["src"], entry["rel"], entry["dst"]) == (src, rel, dst)
-    )
-    return dict(match)
-
-
 def test_figures(library: Path) -> None:
     description = describe(GraphDirectory.open(library))
     assert description["bytes"] == sum(f.stat().st_size for f in library.rglob("*.*"))
@@ -45,25 +35,22 @@ def test_figures(library: Path) -> None:
     assert description["node_types"]["author"]["without_edges"] == 0.25
     assert description["node_types"]["paper"]["without_edges"] == 0.2
     assert description["node_types"]["venue"]["without_edges"] is None
-    cites = find_entry(description, "paper", "linked", "paper")
-    assert cites["in_degree"] == {
-        "min": 0,
-        "median": 1.0,
-        "mean": 1.0,
-        "p99": pytest.approx(2.92),
-        "max": 3,
-        "zero": 0.4,
-    }
-    assert cites["out_degree"]["zero"] == 0.2
-    assert find_entry(description, "author", "reviews", "paper")["count"] == 0
-    assert find_entry(description, "paper", "appears", "venue")["in_degree"]["max"] is None
+    names = ("src", "rel", "dst")
+    entries = {tuple(entry[name] for name in names): entry for entry in description["relations"]}
+    degrees = {"min": 0, "median": 1.0, "mean": 1.0, "p99": pytest.approx(2.92), "max": 3}
+    assert entries[CITES]["in_degree"] == degrees | {"zero": 0.4}
+    assert entries[CITES]["out_degree"]["zero"] == 0.2
+    # indptr and degrees have eight bytes a number, ids of edges four.
+    assert entries[CITES]["topology_bytes"] == 5 * 128 + 8 * (6 + 5 + 5) + 4 * 2 * 5
+    assert entries[REVIEWS]["count"] == 0
+    assert entries[APPEARS]["in_degree"]["max"] is None
+    per_class = {"per_class": {"min": 1, "median": 1.0, "max": 2}, "empty_classes": 0}
     assert description["labels"]["paper"] == {
         "kind": "class",
         "classes": 3,
         "nodes": 5,
         "labelled": 4,
-        "per_class": {"min": 1, "median": 1.0, "max": 2},
-        "empty_classes": 0,
+        **per_class,
         "counts": [1, 1, 2],
     }
     assert description["labels"]["author"]["counts"] == [2, 2]
@@ -144,10 +131,5 @@ def test_make_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_bytes_in_words() -> None:
-    assert [format_bytes(n) for n in (0, 1023, 1536, 2**20, 2**50)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "1.0 MiB",
-        "1024.0 TiB",
-    ]
+    texts = [format_bytes(n) for n in (0, 1023, 1536, 2**20, 2**50)]
+    assert texts == ["0 B", "1023 B", "1.5 KiB", "1.0 MiB", "1024.0 TiB"]

@@ -13,12 +13,10 @@ import pytest
 
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory, Relation
+from hopper.graph.layout import topology_arrays
+from tests.graph.conftest import APPEARS, CITES, REVIEWS, WRITES, WRITTEN_BY
 
-CITES = Relation("paper", "linked", "paper")
-WRITES = Relation("author", "linked", "paper")
-WRITTEN_BY = Relation("paper", "linked", "author")
-APPEARS = Relation("paper", "appears", "venue")
-REVIEWS = Relation("author", "reviews", "paper")
+TOPOLOGY = "topology/paper/linked/paper"
 
 
 def test_everything_written_is_read_back(library: Path) -> None:
@@ -37,10 +35,10 @@ def test_everything_written_is_read_back(library: Path) -> None:
     assert graph.labels("paper").tolist() == [0, 2, -1, 1, 2]
     assert graph.labels("author").tolist() == [[1, 0], [1, 1], [0, 0], [0, 1]]
     assert graph.split("train").tolist() == [0, 4]
-
-
-def test_empty_types_relations_and_splits(library: Path) -> None:
-    graph = GraphDirectory.open(library)
+    for array in (graph.features("paper"), graph.labels("venue"), cites.indices):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    # An empty type, empty relations and an empty split.
     assert graph.features("venue").shape == (0, 7)
     assert graph.labels("venue").shape == (0,)
     assert graph.topology(APPEARS).indptr.tolist() == [0]
@@ -53,89 +51,86 @@ def test_edge_splits_and_float_labels(friends: Path) -> None:
     graph = GraphDirectory.open(friends)
     assert graph.schema.target == Relation("person", "knows", "person")
     assert graph.split("train").tolist() == [0, 1, 3]
-    assert graph.labels("person").dtype == np.float32
-    assert graph.labels("person").shape == (3, 2)
+    assert (graph.labels("person").dtype, graph.labels("person").shape) == (np.float32, (3, 2))
 
 
-def test_arrays_are_read_only(library: Path) -> None:
-    graph = GraphDirectory.open(library)
-    for array in (graph.features("paper"), graph.labels("venue"), graph.topology(CITES).indices):
-        with pytest.raises(ValueError, match="read-only"):
-            array[...] = 0
+def test_ids_of_edges_have_four_bytes_and_older_directories_eight(library: Path) -> None:
+    topology = GraphDirectory.open(library).topology(CITES)
+    assert {topology.indices.dtype, topology.edge_ids.dtype} == {np.dtype(np.int32)}
+    sources = topology.indices.tolist()
+    for name in ("indices", "edge_ids"):
+        file = library / f"{TOPOLOGY}/{name}.npy"
+        np.save(file, np.load(file).astype(np.int64))
+    schema = library / "graph.json"
+    schema.write_text(schema.read_text().replace('"schema": 2', '"schema": 1'))
+    older = GraphDirectory.open(library).topology(CITES)
+    assert older.indices.dtype == np.int64
+    assert older.indices.tolist() == sources
+    # Ids that do not fit have eight bytes in new directories, too.
+    wide = topology_arrays(1 << 31, 1 << 31, 1)
+    assert {wide["indices"][0], wide["edge_ids"][0]} == {np.dtype(np.int64)}
 
 
-def test_unknown_parts_are_named(library: Path) -> None:
-    graph = GraphDirectory.open(library)
-    with pytest.raises(GraphError, match="node type 'editor' has no features"):
-        graph.features("editor")
-    with pytest.raises(GraphError, match="no relation venue/hosts/paper"):
-        graph.topology(Relation("venue", "hosts", "paper"))
-    with pytest.raises(GraphError, match="relation paper/linked/paper has no edge features"):
-        graph.edge_features(CITES)
-    with pytest.raises(GraphError, match="node type 'editor' has no labels"):
-        graph.labels("editor")
-    with pytest.raises(GraphError, match="split 'dev': expected one of"):
-        graph.split("dev")
-    with pytest.raises(ValueError, match="check: expected 'full' or 'shapes'"):
-        GraphDirectory.open(library, check="some")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (lambda graph: graph.features("editor"), "node type 'editor' has no features"),
+        (lambda graph: graph.labels("editor"), "node type 'editor' has no labels"),
+        (lambda graph: graph.edge_features(CITES), "'paper/linked/paper' has no edge features"),
+        (lambda graph: graph.topology(("a", "hosts", "b")), "no relation a/hosts/b"),
+        (lambda graph: graph.split("dev"), "split 'dev': expected one of"),
+        (lambda graph: graph.links("train"), "nodes of paper are predicted, not links"),
+    ],
+)
+def test_unknown_parts_are_named(
+    library: Path, read: Callable[[GraphDirectory], object], text: str
+) -> None:
+    with pytest.raises(GraphError, match=text):
+        read(GraphDirectory.open(library))
 
 
-TOPOLOGY = "topology/paper/linked/paper"
-
-
-def replace(**changes: Any) -> Callable[[Any], Any]:
-    """Set entries of an array: ``replace(at=value)`` with ``at`` written ``_3``."""
-
-    def change(array: Any) -> Any:
-        array = array.copy()
-        for place, value in changes.items():
-            array[int(place.removeprefix("_"))] = value
-        return array
-
-    return change
-
-
-BAD_VALUES = [
-    (f"{TOPOLOGY}/indptr", replace(_0=1), "indptr of paper/linked/paper: at 0: expected to start"),
-    (f"{TOPOLOGY}/indptr", replace(_2=2), "at 2: expected to start at 0, never to fall"),
-    (f"{TOPOLOGY}/indptr", replace(_5=4), "at 5: expected to start at 0, never to fall"),
-    (f"{TOPOLOGY}/indptr", replace(_3=4, _4=4, _5=4), "number of edges, 5, given 4"),
-    (f"{TOPOLOGY}/indptr", replace(_1=2**40), "at 1: expected to start"),
-    (f"{TOPOLOGY}/indices", replace(_1=5), "at 1: expected an id in [0, 5), given 5"),
-    (f"{TOPOLOGY}/indices", replace(_4=-1), "at 4: expected an id in [0, 5), given -1"),
-    (f"{TOPOLOGY}/indices", replace(_0=4), "expected in-neighbours ascending by (source id, edge"),
-    (f"{TOPOLOGY}/edge_ids", replace(_1=2, _2=0), "at 2: expected in-neighbours ascending"),
-    (f"{TOPOLOGY}/edge_ids", replace(_4=5), "at 4: expected an id in [0, 5), given 5"),
-    (f"{TOPOLOGY}/edge_ids", replace(_4=0), "at 4: expected every edge id once, given 0 twice"),
-    (f"{TOPOLOGY}/in_degrees", replace(_1=2), "of node 1: expected 1, as indptr says, given 2"),
-    (f"{TOPOLOGY}/out_degrees", replace(_3=1), "of node 3: expected 2, as indices says, given 1"),
-    ("labels/paper", replace(_1=3), "of node 1: expected -1 or a class in [0, 3), given 3"),
-    ("labels/paper", replace(_1=-2), "of node 1: expected -1 or a class in [0, 3), given -2"),
-    ("labels/author", replace(_2=[0, 2]), "of node 2: expected 0 or 1, given 2"),
-    ("splits/train", replace(_1=5), "split train: at 1: expected an id in [0, 5), given 5"),
-    ("splits/train", replace(_0=-1), "split train: at 0: expected an id in [0, 5), given -1"),
-    ("splits/train", replace(_0=4), "at 1: expected distinct ids in ascending order, given 4 aft"),
-    ("splits/train", replace(_0=4, _1=0), "expected distinct ids in ascending order, given 0 aft"),
+# File, places of changed values, new values, error.
+BAD_VALUES: list[tuple[str, Any, Any, str]] = [
+    ("indptr", 0, 1, "indptr of paper/linked/paper: at 0: expected to start"),
+    ("indptr", 2, 2, "at 2: expected to start at 0, never to fall"),
+    ("indptr", 5, 4, "at 5: expected to start at 0, never to fall"),
+    ("indptr", [3, 4, 5], 4, "number of edges, 5, given 4"),
+    ("indptr", 1, 2**40, "at 1: expected to start"),
+    ("indices", 1, 5, "at 1: expected an id in [0, 5), given 5"),
+    ("indices", 4, -1, "at 4: expected an id in [0, 5), given -1"),
+    ("indices", 0, 4, "at 1: expected in-neighbours ascending by (source id, edge id), given"),
+    ("edge_ids", [1, 2], [2, 0], "at 2: expected in-neighbours ascending"),
+    ("edge_ids", 4, 5, "at 4: expected an id in [0, 5), given 5"),
+    ("edge_ids", 4, 0, "at 4: expected every edge id once, given 0 twice"),
+    ("in_degrees", 1, 2, "of node 1: expected 1, as indptr says, given 2"),
+    ("out_degrees", 3, 1, "of node 3: expected 2, as indices says, given 1"),
+    ("labels/paper", 1, 3, "of node 1: expected -1 or a class in [0, 3), given 3"),
+    ("labels/paper", 1, -2, "of node 1: expected -1 or a class in [0, 3), given -2"),
+    ("labels/author", 2, [0, 2], "of node 2: expected 0 or 1, given 2"),
+    ("splits/train", 1, 5, "split train: at 1: expected an id in [0, 5), given 5"),
+    ("splits/train", 0, -1, "split train: at 0: expected an id in [0, 5), given -1"),
+    ("splits/train", 0, 4, "at 1: expected distinct ids in ascending order, given 4 after 4"),
+    ("splits/train", [0, 1], [4, 0], "expected distinct ids in ascending order, given 0 after 4"),
 ]
 
 
-@pytest.mark.parametrize(("file", "change", "text"), BAD_VALUES)
+@pytest.mark.parametrize(("file", "places", "values", "text"), BAD_VALUES)
 def test_full_check_finds_bad_values(
-    library: Path, file: str, change: Callable[[Any], Any], text: str
+    library: Path, file: str, places: Any, values: Any, text: str
 ) -> None:
-    path = library / f"{file}.npy"
-    damaged = change(np.load(path))
+    path = library / f"{file if '/' in file else f'{TOPOLOGY}/{file}'}.npy"
+    damaged = np.load(path)
+    damaged[places] = values
     assert not np.array_equal(damaged, np.load(path))
     np.save(path, damaged)
     GraphDirectory.open(library, check="shapes")
     with pytest.raises(GraphError, match=re.escape(text)) as error:
         GraphDirectory.open(library)
-    name = file.rsplit("/", 1)[-1]
     # An unsorted row is a fault of indices and edge_ids together, reported at the first.
-    assert f"{name}.npy" in str(error.value) or "ascending" in text
+    assert path.name in str(error.value) or "ascending" in text
 
 
-BAD_SHAPES = [
+BAD_SHAPES: list[tuple[str, Callable[[Any], Any], str]] = [
     ("features/paper", lambda a: a[:-1], "features of paper: expected shape [5, 3], given [4, 3]"),
     ("features/paper", lambda a: a.astype(np.float64), "expected dtype float32, given float64"),
     ("features/author", lambda a: a.astype(">f2"), "expected dtype float16, given >f2"),
@@ -147,7 +142,8 @@ BAD_SHAPES = [
     ("labels/author", lambda a: a[:, 0], "expected shape [4, 2], given [4]"),
     ("splits/test", lambda a: a[:0], "split test: expected shape [1], given [0]"),
     (f"{TOPOLOGY}/indptr", lambda a: a[:-1], "indptr of paper/linked/paper: expected shape [6]"),
-    (f"{TOPOLOGY}/indices", lambda a: a.astype(np.int32), "expected dtype int64, given int32"),
+    (f"{TOPOLOGY}/indptr", lambda a: a.astype("i4"), "expected dtype int64, given int32"),
+    (f"{TOPOLOGY}/indices", lambda a: a.astype("f4"), "dtype int32 or int64, given float32"),
     (f"{TOPOLOGY}/edge_ids", lambda a: a[:3], "expected shape [5], given [3]"),
     (f"{TOPOLOGY}/in_degrees", lambda a: a[:3], "expected shape [5], given [3]"),
     (f"{TOPOLOGY}/out_degrees", lambda a: a[:3], "expected shape [5], given [3]"),
@@ -162,62 +158,56 @@ def test_both_checks_find_bad_headers(
     np.save(path, change(np.load(path)))
     for check in ("shapes", "full"):
         with pytest.raises(GraphError, match=re.escape(text)) as error:
-            GraphDirectory.open(library, check=check)
+            GraphDirectory.open(library, check=check)  # type: ignore[arg-type]
         assert str(error.value).startswith(str(path))
 
 
-@pytest.mark.parametrize(
-    "file", ["features/paper", "labels/paper", "splits/val", f"{TOPOLOGY}/edge_ids"]
-)
-def test_missing_files(library: Path, file: str) -> None:
-    (library / f"{file}.npy").unlink()
-    with pytest.raises(GraphError, match=f"{file}.npy: .*: missing file"):
-        GraphDirectory.open(library, check="shapes")
-
-
-def test_files_cut_short_and_files_of_another_kind(library: Path) -> None:
+def test_missing_and_unreadable_files(library: Path) -> None:
     path = library / "features/paper.npy"
-    file_bytes = path.read_bytes()
-    for content in (file_bytes[:-4], file_bytes[:20], b"", b"not numpy"):
-        path.write_bytes(content)
+    content = path.read_bytes()
+    for damaged in (content[:-4], content[:20], b"", b"not numpy"):
+        path.write_bytes(damaged)
         with pytest.raises(GraphError, match=r"features of paper: not a readable \.npy file"):
             GraphDirectory.open(library, check="shapes")
-
-
-def test_pickled_objects_are_never_loaded(library: Path) -> None:
-    path = library / "labels/venue.npy"
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(GraphError, match=r"labels/venue\.npy"):
+    with pytest.raises(GraphError, match=r"features of paper: .*Object arrays are not read"):
         GraphDirectory.open(library, check="shapes")
+    path.write_bytes(content)
+    for file in ("features/paper", "labels/paper", "splits/val", f"{TOPOLOGY}/edge_ids"):
+        moved = (library / f"{file}.npy").rename(library / "moved")
+        with pytest.raises(GraphError, match=f"{file}.npy: .*: missing file"):
+            GraphDirectory.open(library, check="shapes")
+        moved.rename(library / f"{file}.npy")
 
 
-def test_infinite_float_labels(friends: Path) -> None:
-    path = friends / "labels/person.npy"
-    np.save(path, np.array([[1, 1], [1, np.inf], [1, 1]], np.float32))
-    with pytest.raises(GraphError, match="of node 1: expected a finite number, or NaN"):
+@pytest.mark.parametrize(
+    ("file", "values", "text"),
+    [
+        ("labels/person", np.float32([[1, 1], [1, np.inf], [1, 1]]), "node 1: expected a finite"),
+        ("splits/test", np.array([4]), "split test: at 0: expected an id in [0, 4), given 4"),
+    ],
+)
+def test_infinite_labels_and_edges_that_are_not_there(
+    friends: Path, file: str, values: Any, text: str
+) -> None:
+    np.save(friends / f"{file}.npy", values)
+    with pytest.raises(GraphError, match=re.escape(text)):
         GraphDirectory.open(friends)
 
 
-def test_edge_split_beyond_the_edges(friends: Path) -> None:
-    np.save(friends / "splits/test.npy", np.array([4]))
-    with pytest.raises(GraphError, match=r"split test: at 0: expected an id in \[0, 4\), given 4"):
-        GraphDirectory.open(friends)
-
-
-def test_no_directory_and_no_schema(tmp_path: Path) -> None:
+def test_no_directory_and_no_schema(library: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="nowhere: not a directory"):
         GraphDirectory.open(tmp_path / "nowhere")
     with pytest.raises(GraphError, match=r"graph\.json: missing file"):
         GraphDirectory.open(tmp_path)
-    (tmp_path / "graph.json").write_text("{", encoding="utf-8")
-    with pytest.raises(GraphError, match=r"graph\.json: not valid JSON"):
-        GraphDirectory.open(tmp_path)
-
-
-def test_a_relation_says_more_edges_than_there_are(library: Path) -> None:
+    with pytest.raises(ValueError, match="check: expected 'full' or 'shapes'"):
+        GraphDirectory.open(library, check="some")  # type: ignore[arg-type]
     file = library / "graph.json"
     data = json.loads(file.read_text(encoding="utf-8"))
     data["relations"][0]["count"] = 6
     file.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(GraphError, match=r"indices\.npy: .* expected shape \[6\], given \[5\]"):
         GraphDirectory.open(library, check="shapes")
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(GraphError, match=r"graph\.json: not valid JSON"):
+        GraphDirectory.open(library)

@@ -24,89 +24,75 @@ from hopper.graph import (
     Labels,
     NodeType,
     Relation,
-    array_file,
     build_topology,
     required_bytes,
 )
 from hopper.graph.layout import label_names_file
 from hopper.graph.names import Names
-from hopper.graph.publish import unpublished
+from hopper.graph.publish import atomic_output_dir
 
-Parts = tuple[GraphSchema, Callable[[GraphWriter], None]]
-
-KNOWS = Relation("person", "knows", "person")
-
-
-def small_schema(**changes: object) -> GraphSchema:
-    """Two people who may know each other."""
-    schema = GraphSchema(
-        "small",
-        {"person": NodeType(2, 3, "float32")},
-        {KNOWS: EdgeType(1)},
-        "person",
-        {"person": Labels("class", 2)},
-        {"train": 1},
-    )
-    return dataclasses.replace(schema, **changes)  # type: ignore[arg-type]
+KNOWS, OTHER = Relation("person", "knows", "person"), Relation("a", "b", "c")
+SMALL = GraphSchema(
+    "small",
+    {"person": NodeType(2, 3, "float32")},
+    {KNOWS: EdgeType(1, weighted=True, timed=True)},
+    "person",
+    {"person": Labels("class", 2)},
+    {"train": 1},
+)
 
 
 def write_small(writer: GraphWriter) -> None:
-    """Write all parts of the small graph."""
+    """Write all parts of the small graph: two people who may know each other."""
     writer.topology(KNOWS, np.array([1]), np.array([0]))
+    writer.edge_weights(KNOWS, np.array([0.5], np.float32))
+    writer.times(KNOWS, np.array([7]))
     writer.features("person")[0] = 7
     writer.labels("person", np.array([1, -1]))
     writer.split("train", np.array([0]))
 
 
-def test_bytes_on_disk_are_known_beforehand(library: Path, library_parts: Parts) -> None:
-    arrays = sum(file.stat().st_size for file in library.rglob("*.npy"))
-    assert arrays == required_bytes(library_parts[0])
+def write_graph(
+    out: Path, *parts: Callable[[GraphWriter], object], schema: GraphSchema = SMALL
+) -> None:
+    with GraphWriter(out, schema) as writer:
+        for part in parts:
+            part(writer)
+
+
+def interrupt(_: object) -> None:
+    raise KeyboardInterrupt("stopped")
+
+
+def test_bytes_on_disk_are_known_beforehand(library: Path, tmp_path: Path) -> None:
+    write_graph(tmp_path / "small", write_small)
+    for folder in (library, tmp_path / "small"):
+        arrays = sum(file.stat().st_size for file in folder.rglob("*.npy"))
+        assert arrays == required_bytes(GraphDirectory.open(folder).schema)
 
 
 def test_an_empty_destination_is_taken_and_nothing_else_is_left(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "graph"
     out.mkdir(parents=True)
-    with GraphWriter(out, small_schema()) as writer:
-        write_small(writer)
-        assert not any(out.iterdir())
+    write_graph(out, write_small, lambda _: [entry.unlink() for entry in out.iterdir()])
     assert [entry.name for entry in out.parent.iterdir()] == ["graph"]
-    assert GraphDirectory.open(out).features("person").tolist() == [[7, 7, 7], [0, 0, 0]]
+    graph = GraphDirectory.open(out)
+    assert graph.features("person").tolist() == [[7, 7, 7], [0, 0, 0]]
+    assert (graph.edge_weights(KNOWS).tolist(), graph.times(KNOWS).tolist()) == ([0.5], [7])
 
 
 def test_a_destination_with_content_is_refused(tmp_path: Path) -> None:
     (tmp_path / "keep").write_text("mine", encoding="utf-8")
     with pytest.raises(RequestError, match="already exists and is not empty"):
-        GraphWriter(tmp_path, small_schema()).__enter__()
+        write_graph(tmp_path)
     with pytest.raises(RequestError, match="keep: already exists and is not a directory"):
-        GraphWriter(tmp_path / "keep", small_schema()).__enter__()
+        write_graph(tmp_path / "keep")
     assert (tmp_path / "keep").read_text(encoding="utf-8") == "mine"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["keep"]
-
-
-def test_a_destination_filled_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    out = tmp_path / "graph"
-
-    def write() -> None:
-        with GraphWriter(out, small_schema()) as writer:
-            write_small(writer)
-            out.mkdir()
-            (out / "other").touch()
-
+    out = tmp_path / "filled meanwhile"
     with pytest.raises(RequestError, match="already exists and is not empty"):
-        write()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["graph"]
+        write_graph(out, write_small, lambda _: (out / "other").mkdir(parents=True))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["filled meanwhile", "keep"]
     assert [entry.name for entry in out.iterdir()] == ["other"]
-
-
-def test_an_exception_leaves_nothing_behind(tmp_path: Path) -> None:
-    def write() -> None:
-        with GraphWriter(tmp_path / "graph", small_schema()) as writer:
-            write_small(writer)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(
@@ -120,7 +106,7 @@ def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(
     try:
         # Files that other threads make at any moment obey it too.
         monkeypatch.setattr(os, "umask", lambda _: pytest.fail("the process's umask is changed"))
-        with unpublished(tmp_path / "out", 0) as work:
+        with atomic_output_dir(tmp_path / "out", 0) as work:
             (work / "a").mkdir()
             (work / "a" / "file").write_text("x")
     finally:
@@ -131,127 +117,121 @@ def test_a_published_folder_is_on_the_disk_and_obeys_the_umask(
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
 
 
-def test_missing_parts_are_listed(tmp_path: Path, library_parts: Parts) -> None:
-    schema, _ = library_parts
-
-    def write() -> None:
-        with GraphWriter(tmp_path / "graph", schema) as writer:
-            writer.split("val", np.array([], np.int64))
-
-    text = (
-        "edge features of author/linked/paper, features of author, features of paper, "
-        "features of venue, labels of author, labels of paper, labels of venue, split of test, "
-        "split of train, topology of author/linked/paper, topology of author/reviews/paper"
-    )
-    with pytest.raises(GraphError, match=re.escape(text)):
-        write()
+@pytest.mark.parametrize(
+    ("schema", "part", "error", "text"),
+    [
+        (SMALL, interrupt, KeyboardInterrupt, "stopped"),
+        (SMALL, lambda writer: None, GraphError,
+         "not written, though in the schema: features of person, labels of person, split of train, "
+         "times of person/knows/person, topology of person/knows/person, weights of person/knows"),
+        (dataclasses.replace(SMALL, target="robot"), write_small, GraphError,
+         "graph.json: target: expected one of the node types"),
+    ],
+)  # fmt: skip
+def test_an_error_leaves_nothing_behind(
+    schema: GraphSchema, part: Any, error: Any, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        write_graph(tmp_path / "graph", part, schema=schema)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_too_little_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**6, 10**6 - 500, 500))
-    needed = required_bytes(small_schema())
-    text = re.escape(f"({needed} bytes) needed, 0.00 GiB (500 bytes) available")
+    text = re.escape(f"({required_bytes(SMALL)} bytes) needed, 0.00 GiB (500 bytes) available")
     with pytest.raises(RequestError, match=f"too little disk space: .*{text}"):
-        GraphWriter(tmp_path / "graph", small_schema()).__enter__()
+        write_graph(tmp_path / "graph")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_schema_that_contradicts_itself(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match=r"graph\.json: target: expected one of the node types"):
-        GraphWriter(tmp_path / "graph", small_schema(target="robot")).__enter__()
-
-
-def test_topology_built_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_topology_built_elsewhere(dtype: Any, tmp_path: Path) -> None:
     topology = build_topology(np.array([1]), np.array([0]), 2, 2)
-    with GraphWriter(tmp_path / "graph", small_schema()) as writer:
+    topology = dataclasses.replace(topology, indices=topology.indices.astype(dtype))
+    short = dataclasses.replace(topology, in_degrees=topology.in_degrees[:1])
+    with GraphWriter(tmp_path / "graph", SMALL) as writer:
         write_small(writer)
-        writer.topology_csc(KNOWS, topology)
-        short = dataclasses.replace(topology, in_degrees=topology.in_degrees[:1])
         with pytest.raises(GraphError, match=r"in_degrees of .* of shape \[2\], given int64 of"):
             writer.topology_csc(KNOWS, short)
+        wide = dataclasses.replace(topology, indices=np.array([1 + 2**32]))
+        with pytest.raises(GraphError, match=r"indices of .*: expected ids below 2"):
+            writer.topology_csc(KNOWS, wide)
         writer.topology_csc(KNOWS, topology)
-    assert GraphDirectory.open(tmp_path / "graph").topology(KNOWS).indices.tolist() == [1]
+    indices = GraphDirectory.open(tmp_path / "graph").topology(KNOWS).indices
+    assert (indices.tolist(), indices.dtype) == ([1], np.int32)
 
 
 def test_names_are_kept_beside_the_schema(tmp_path: Path) -> None:
-    with GraphWriter(tmp_path / "graph", small_schema()) as writer:
+    with GraphWriter(tmp_path / "graph", SMALL) as writer:
         write_small(writer)
         with pytest.raises(GraphError, match="row 0: expected one line"):
             writer.names("person", ["A\nda", "Bo"])
         with pytest.raises(GraphError, match="names of person: expected one for each"):
             writer.names("person", ["Ada"])
         writer.names("person", ["Ada", "Bo Ö."])
-    text = (tmp_path / "graph/names/person.txt").read_text(encoding="utf-8")
-    assert text == "Ada\nBo Ö.\n"
+    file = tmp_path / "graph/names/person.txt"
+    assert file.read_text(encoding="utf-8") == "Ada\nBo Ö.\n"
+    names = Names.open(file, 2)
+    assert names is not None
+    assert names.of(np.array([1, 0, 1])) == ["Bo Ö.", "Ada", "Bo Ö."]
+    with pytest.raises(GraphError, match=r"person\.txt: expected 3 lines, given 2"):
+        Names.open(file, 3)
 
 
 class ManyNames(Sequence[str]):
     """Names that are made one at a time."""
 
     def __len__(self) -> int:
-        return 50_000
+        return 200_000
 
     def __getitem__(self, row: Any) -> Any:
         if row >= len(self):
             raise IndexError
-        return f"{row:0400d}"
+        return f"{row:014d}"
 
 
-def test_names_may_be_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_file, "BLOCK_BYTES", 1 << 20)
-    names = ManyNames()
+def test_names_may_be_larger_than_memory(tmp_path: Path) -> None:
+    names, ids = ManyNames(), np.array([199_999, 0, 255, 256, 512, 100_001])
     tracemalloc.start()
-    with GraphWriter(tmp_path / "graph", small_schema()) as writer:
-        write_small(writer)
-        writer.label_names("person", names)
+    write_graph(tmp_path / "graph", write_small, lambda w: w.label_names("person", names))
     file = label_names_file(tmp_path / "graph", "person")
-    assert file.stat().st_size == 401 * 50_000
-    opened = Names(file)
-    peak = tracemalloc.get_traced_memory()[1]
+    opened = Names.open(file, len(names))
+    written = tracemalloc.get_traced_memory()
+    assert opened is not None
+    assert opened.of(ids) == [names[row] for row in ids.tolist()]
     tracemalloc.stop()
-    assert opened.of(np.array([0, 49_999])) == [names[0], names[49_999]]
-    assert peak < file.stat().st_size / 4
+    assert file.stat().st_size == 3_000_000
+    # A piece of the file with its lines' places at a time, and a place for each 256 lines.
+    assert written[1] < file.stat().st_size
+    assert written[0] < 200_000
 
 
 BAD_PARTS: list[tuple[Callable[[GraphWriter], object], str]] = [
-    (lambda w: w.topology(Relation("a", "b", "c"), np.array([0]), np.array([0])), "has no a/b/c"),
+    (lambda w: w.topology(OTHER, np.array([0]), np.array([0])), "topology: the schema has none"),
     (lambda w: w.topology(KNOWS, np.array([0, 1]), np.array([0, 1])), "expected 1 edges, given 2"),
-    (
-        lambda w: w.topology(KNOWS, np.array([2]), np.array([0])),
-        "edges of person/knows/person: src",
-    ),
-    (lambda w: w.features("robot"), "features: the schema has no node type 'robot'"),
-    (lambda w: w.edge_features(KNOWS), "edge features of person/knows/person: the schema says"),
+    (lambda w: w.topology(KNOWS, np.array([2]), np.array([0])), "person: src of edge 0: expected"),
+    (lambda w: w.features("robot"), "features: the schema has none for 'robot'"),
+    (lambda w: w.edge_features(KNOWS), "edge features: the schema has none for"),
+    (lambda w: w.edge_weights(KNOWS, np.zeros(1, "f4")), "of edge 0: expected a positive, finite"),
+    (lambda w: w.times(KNOWS, np.array([1.0])), "expected int64 of shape [1], given float64"),
     (lambda w: w.labels("robot", np.array([0])), "labels: the schema has none for 'robot'"),
     (lambda w: w.labels("person", np.array([0, 1], np.int32)), "expected int64 of shape [2], giv"),
     (lambda w: w.labels("person", np.array([0])), "expected int64 of shape [2], given int64 of"),
     (lambda w: w.labels("person", np.array([0, 2])), "of node 1: expected -1 or a class in [0, 2)"),
-    (lambda w: w.split("dev", np.array([0])), "split dev: not in the schema's splits ['train']"),
-    (lambda w: w.split("train", np.array([0, 1])), "split train: expected 1 ids, given 2"),
+    (lambda w: w.split("dev", np.array([0])), "split: the schema has none for 'dev'"),
+    (lambda w: w.split("train", np.array([0, 1])), "split train: expected int64 of shape [1], giv"),
     (lambda w: w.split("train", np.array([2])), "split train: at 0: expected an id in [0, 2), giv"),
-    (lambda w: w.split("train", np.array([0.0])), "expected a one-dimensional integer array, give"),
-]
+    (lambda w: w.split("train", np.array([0.0])), "train: expected int64 of shape [1], given"),
+    (lambda w: w.split("pair", np.array([1, 1])), "at 1: expected distinct ids in ascending order"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("write", "text"), BAD_PARTS)
 def test_parts_that_contradict_the_schema(
     tmp_path: Path, write: Callable[[GraphWriter], object], text: str
 ) -> None:
-    def write_graph() -> None:
-        with GraphWriter(tmp_path / "graph", small_schema()) as writer:
-            write(writer)
-
+    schema = dataclasses.replace(SMALL, splits={"train": 1, "pair": 2})
     with pytest.raises(GraphError, match=re.escape(text)):
-        write_graph()
+        write_graph(tmp_path / "graph", write, schema=schema)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_repeated_split_ids(tmp_path: Path) -> None:
-    def write_graph() -> None:
-        with GraphWriter(tmp_path / "graph", small_schema(splits={"train": 2})) as writer:
-            writer.split("train", np.array([1, 1]))
-
-    with pytest.raises(GraphError, match="at 1: expected distinct ids in ascending order, given 1"):
-        write_graph()

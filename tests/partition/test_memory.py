@@ -15,7 +15,7 @@ import pytest
 from cache_server.available_memory import available_memory, own_groups
 from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
-from hopper.graph import array_file, check_topology, publish, row_ranges
+from hopper.graph import array_file, check_topology, memory_budget, publish
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import build, divide_topology, partition_graph
@@ -210,7 +210,7 @@ def test_a_check_releases_the_pages_that_it_read(
 
     array_file_release = array_file.release_pages
     monkeypatch.setattr(array_file, "BLOCK_BYTES", block)
-    monkeypatch.setattr(row_ranges, "EDGES_AT_ONCE", block // 8)
+    monkeypatch.setattr(memory_budget, "EDGES_AT_ONCE", block // 8)
     for module in (array_file, check_topology):
         monkeypatch.setattr(module, "release_pages", release)
     GraphDirectory.open(path)

@@ -16,10 +16,10 @@ import pytest
 from hopper.config.bounds import parse_size
 from hopper.errors import GraphError
 from hopper.graph import check_topology
-from hopper.graph import piece_size as sizes
+from hopper.graph import memory_budget as sizes
 from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.piece_size import LEAST_BYTES, MOST_BYTES, PieceSize
+from hopper.graph.memory_budget import LEAST_CHUNK, MOST_CHUNK, MemoryBudget
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.partition import build, partition_graph
@@ -91,13 +91,13 @@ def test_without_a_limit_more_memory_is_used(large: GraphDirectory, tmp_path: Pa
 @pytest.mark.parametrize(
     ("limit", "size"),
     [
-        (None, PieceSize()),
-        (1, PieceSize(LEAST_BYTES, 0)),
-        ((256 << 20) + 24 * 3 * LEAST_BYTES, PieceSize(3 * LEAST_BYTES, 8 * 3 * LEAST_BYTES)),
-        (1 << 40, PieceSize(MOST_BYTES, ((1 << 40) - (256 << 20)) // 3)),
+        (None, MemoryBudget()),
+        (1, MemoryBudget(LEAST_CHUNK, 0)),
+        ((256 << 20) + 24 * 3 * LEAST_CHUNK, MemoryBudget(3 * LEAST_CHUNK, 8 * 3 * LEAST_CHUNK)),
+        (1 << 40, MemoryBudget(MOST_CHUNK, ((1 << 40) - (256 << 20)) // 3)),
     ],
 )
-def test_a_limit_chooses_the_size_of_pieces(limit: int | None, size: PieceSize) -> None:
+def test_a_limit_chooses_the_size_of_pieces(limit: int | None, size: MemoryBudget) -> None:
     assert choose_pieces(limit) == size
 
 
@@ -107,8 +107,8 @@ def test_small_pieces_make_the_same_files(
 ) -> None:
     at_once = partition_graph(shared_library, tmp_path / "whole", 3, "random", topology=topology)
     # Two edges, and every array of a number a node in a file.
-    monkeypatch.setattr(sizes, "LEAST_BYTES", 64)
-    monkeypatch.setattr(build, "choose_pieces", lambda _limit: PieceSize(64, 64))
+    monkeypatch.setattr(sizes, "LEAST_CHUNK", 64)
+    monkeypatch.setattr(build, "choose_pieces", lambda _limit: MemoryBudget(64, 64))
     in_pieces = partition_graph(shared_library, tmp_path / "pieces", 3, "random", topology=topology)
     assert read_division(at_once.path) == read_division(in_pieces.path)
     stream = partition_graph(shared_library, tmp_path / "stream", 3, "stream", topology=topology)
@@ -123,7 +123,7 @@ def test_a_check_in_ranges_finds_bad_values(monkeypatch: pytest.MonkeyPatch) -> 
     bad_degree[33] += 1
     repeated_ids = topology.edge_ids.copy()
     repeated_ids[200] = repeated_ids[7]
-    monkeypatch.setattr(check_topology, "piece_size", lambda: PieceSize(64, 64))
+    monkeypatch.setattr(check_topology, "memory_budget", lambda: MemoryBudget(64, 64))
     check_topology.check_topology(topology, relation, root)
     for name, values, text in (
         ("out_degrees", bad_degree, "out_degrees of .*: of node 33: expected"),

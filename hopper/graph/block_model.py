@@ -4,7 +4,8 @@ Each node has a *position* on a line. A binary hierarchy of communities halves t
 level, so a community is a range of positions. Every edge draws a level from the preset's shares.
 Then it draws its far end within the near end's community of that level, with probability
 proportional to a power-law weight (Karrer and Newman, Phys. Rev. E 83, 2011, for the degree
-correction; Peixoto, Phys. Rev. X 4, 2014, for the nesting).
+correction; Peixoto, Phys. Rev. X 4, 2014, for the nesting). Between two node types, community k of
+a level has the k-th share of each type.
 
 Every number is a pure function of (key, position), and no step divides or rounds differently on
 another processor. So a graph does not depend on threads, chunks or machines. Each row is drawn by
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from cache_server.draw import below, mix, variate
 from cache_server.kernel import kernel
 
+Ids = NDArray[np.int64]
+
 TURNS = 24
 TRIES = 8
 # A node that draws k edges chooses among at least this many times k candidates.
@@ -40,26 +43,21 @@ class Hierarchy(NamedTuple):
     secluded: NDArray[np.bool_]
     """[2 ** local_level]: local communities that take no part in level 0"""
 
-    @property
-    def depth(self) -> int:
-        """Level of the smallest communities; level 0 is the whole graph."""
-        return self.thresholds.size - 1
+
+def find_depth(count: int, leaf: int, shares: tuple[float, ...]) -> int:
+    """Return the last level whose communities have ``leaf`` nodes."""
+    return max(len(shares), (count // leaf).bit_length() - 1)
 
 
-def level_thresholds(
-    count: int, leaf: int, shares: tuple[float, ...], local_level: int
-) -> NDArray[np.uint64]:
+def level_thresholds(depth: int, shares: tuple[float, ...], local_level: int) -> NDArray[np.uint64]:
     """Return [depth + 1] uint64: cumulative share of edges by level, times 2**64.
 
-    The depth is the last level whose communities have ``leaf`` nodes. ``shares[l]`` of the edges
-    are drawn at level l. The remaining edges are spread evenly over the levels from
-    ``local_level`` (or the depth, if that is smaller) to the depth.
+    ``shares[l]`` of the edges are drawn at level l. The remaining edges are spread evenly over the
+    levels from ``local_level`` to the depth.
     """
-    depth = max(len(shares), (count // leaf).bit_length() - 1)
-    first = min(local_level, depth)
     share = np.zeros(depth + 1)
     share[: len(shares)] = shares
-    share[first:] += (1.0 - math.fsum(shares)) / (depth + 1 - first)
+    share[local_level:] += (1.0 - math.fsum(shares)) / (depth + 1 - local_level)
     cumulative = np.minimum(np.cumsum(share), 1.0)
     # 2**53 steps are exact in float64; the last level takes the remaining edges.
     thresholds = (cumulative[:-1] * float((1 << 53) - 1)).astype(np.uint64) << np.uint64(11)
@@ -70,6 +68,11 @@ def level_thresholds(
 def community(position: int, level: int, count: int) -> int:
     """Return the community of a position at a level; community k starts at count * k >> level."""
     return (((position + 1) << level) - 1) // count
+
+
+def communities(positions: Ids, level: int) -> Ids:
+    """Return [count] int64: each position's community at a level."""
+    return (((positions + 1) << level) - 1) // positions.size
 
 
 @kernel(parallel=True)
@@ -136,7 +139,7 @@ def search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
 
 @kernel
 def _may_draw(p: int, q: int, undirected: bool) -> bool:
-    """Return whether p may draw the edge {p, q}.
+    """Return whether p may draw the edge {p, q} of their type.
 
     Only one end of an undirected pair may: the lower position if their sum is even, else the higher
     one. So every node may draw half of its pairs, and no pair comes up twice.
@@ -147,20 +150,20 @@ def _may_draw(p: int, q: int, undirected: bool) -> bool:
 
 
 @kernel
-def _is_secluded(p: int, space: Hierarchy) -> bool:
-    return space.secluded[community(p, space.local_level, space.nodes)]
+def _is_secluded(p: int, near: Hierarchy) -> bool:
+    return near.secluded[community(p, near.local_level, near.nodes)]
 
 
 @kernel
-def draw_level(stream: np.uint64, p: int, space: Hierarchy) -> int:
+def _draw_level(stream: np.uint64, p: int, near: Hierarchy) -> int:
     """Draw the level of an edge of position p; secluded communities draw no level 0."""
     x = variate(stream, np.uint64(0))
     level = 0
-    while level < space.thresholds.size - 1 and x >= space.thresholds[level]:
+    while level < near.thresholds.size - 1 and x >= near.thresholds[level]:
         level += 1
-    if level == 0 and _is_secluded(p, space):
-        spread = np.uint64(space.thresholds.size - space.local_level)
-        return space.local_level + int(below(variate(stream, np.uint64(1)), spread))
+    if level == 0 and _is_secluded(p, near):
+        spread = np.uint64(near.thresholds.size - near.local_level)
+        return near.local_level + int(below(variate(stream, np.uint64(1)), spread))
     return level
 
 
@@ -170,24 +173,27 @@ def _draw_one(
     p: int,
     deepest: int,
     climb: int,
-    space: Hierarchy,
+    near: Hierarchy,
     sums: NDArray[np.uint64],
+    within: bool,
     undirected: bool,
 ) -> int:
     """Draw the far end of an edge of position p; return -1 if no try gives one that p may draw."""
-    level = max(0, min(draw_level(stream, p, space), deepest) - climb)
-    k = community(p, level, space.nodes)
-    first, last = (space.nodes * k) >> level, (space.nodes * (k + 1)) >> level
+    level = max(0, min(_draw_level(stream, p, near), deepest) - climb)
+    k, far = community(p, level, near.nodes), sums.size - 1
+    first, last = (far * k) >> level, (far * (k + 1)) >> level
     low, width = sums[first], sums[last] - sums[first]
     for attempt in range(2, 2 + TRIES):
         q = search(sums, first, last, low + below(variate(stream, np.uint64(attempt)), width))
-        if _may_draw(p, q, undirected) and (level > 0 or not _is_secluded(q, space)):
+        if not within:
+            return q
+        if _may_draw(p, q, undirected) and (level > 0 or not _is_secluded(q, near)):
             return q
     return -1
 
 
 @kernel
-def keep_distinct(row: NDArray[np.int64]) -> int:
+def _keep_distinct(row: NDArray[np.int32]) -> int:
     """Sort a row, move its distinct non-negative values to the front, and return their number."""
     row.sort()
     distinct = 0
@@ -202,30 +208,32 @@ def keep_distinct(row: NDArray[np.int64]) -> int:
 def _draw_row(
     key: np.uint64,
     p: int,
-    space: Hierarchy,
+    near: Hierarchy,
     sums: NDArray[np.uint64],
+    within: bool,
     undirected: bool,
-    row: NDArray[np.int64],
+    row: NDArray[np.int32],
 ) -> None:
-    """Fill ``row`` with distinct positions; needs ``4 * row.size < count``."""
-    deepest = space.thresholds.size - 1
-    while deepest > 0 and (space.nodes >> deepest) < ROOM * row.size:
+    """Fill ``row`` with distinct positions of the far type."""
+    far, deepest = sums.size - 1, near.thresholds.size - 1
+    while deepest > 0 and (far >> deepest) < ROOM * row.size:
         deepest -= 1
     distinct, step = 0, np.uint64(0)
     for turn in range(TURNS):
         # Edges that a small community could not give are drawn in the larger ones around it.
         climb = turn // 2
         for i in range(distinct, row.size):
-            row[i] = _draw_one(mix(key ^ step), p, deepest, climb, space, sums, undirected)
+            row[i] = _draw_one(mix(key ^ step), p, deepest, climb, near, sums, within, undirected)
             step += np.uint64(1)
-        distinct = keep_distinct(row)
+        distinct = _keep_distinct(row)
         if distinct == row.size:
             return
-    q = p
+    q = p if within else (far * community(p, deepest, near.nodes)) >> deepest
     while distinct < row.size:
-        q = (q + 1) % space.nodes
+        q = (q + 1) % far
         place = np.searchsorted(row[:distinct], q)
-        if _may_draw(p, q, undirected) and (place == distinct or row[place] != q):
+        is_allowed = not within or _may_draw(p, q, undirected)
+        if is_allowed and (place == distinct or row[place] != q):
             row[distinct] = q
             distinct += 1
             row[:distinct].sort()
@@ -234,76 +242,34 @@ def _draw_row(
 @kernel(parallel=True)
 def draw_rows(
     key: np.uint64,
-    first: int,
-    indptr: NDArray[np.int64],
-    position_of: NDArray[np.int64],
-    id_of: NDArray[np.int64],
-    space: Hierarchy,
+    indptr: Ids,
+    positions: Ids,
+    far_id_of: Ids,
+    near: Hierarchy,
     sums: NDArray[np.uint64],
+    within: bool,
     undirected: bool,
-    out: NDArray[np.int64],
+    out: NDArray[np.int32],
 ) -> None:
-    """Draw the edges of nodes ``first .. first + len(indptr) - 2``.
+    """Draw the edges of some nodes, distinct in each row and ascending.
 
     Parameters
     ----------
-    indptr: [rows + 1] int64, bounds of each node's edges in ``out``, counted from indptr[0].
-    position_of: [count] int64, the position of each node.
-    id_of: [count] int64, the node at each position.
-    sums: [count + 1] uint64, running sum of the weights by position.
-    out: [indptr[-1] - indptr[0]] int64, receives node ids: in each row distinct, ascending, and
-        without the node itself.
+    indptr: [rows + 1] int64, bounds of each node's edges in ``out``, counted from indptr[0]. A node
+        has at most a quarter as many edges as the far type has nodes.
+    positions: [rows] int64, the positions of these nodes.
+    far_id_of: [far] int64, the node of the far type at each position.
+    sums: [far + 1] uint64, running sum of the far type's weights by position.
+    within: whether the far type is the near one; then no node draws itself.
+    undirected: whether each pair is drawn by one of its nodes only.
+    out: [indptr[-1] - indptr[0]] int32, receives node ids.
     """
     for i in numba.prange(indptr.size - 1):
-        p = position_of[first + i]
+        p = positions[i]
         row = out[indptr[i] - indptr[0] : indptr[i + 1] - indptr[0]]
         if row.size > 0:
-            _draw_row(mix(key ^ mix(np.uint64(p))), p, space, sums, undirected, row)
+            node_key = mix(key ^ mix(np.uint64(p)))
+            _draw_row(node_key, p, near, sums, within, undirected, row)
             for j in range(row.size):
-                row[j] = id_of[row[j]]
+                row[j] = far_id_of[row[j]]
             row.sort()
-
-
-@kernel
-def _scatter(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    places: NDArray[np.int64],
-    out: NDArray[np.int64],
-) -> None:
-    for v in range(indptr.size - 1):
-        for j in range(indptr[v], indptr[v + 1]):
-            u = indices[j]
-            out[places[v]] = u
-            places[v] += 1
-            out[places[u]] = v
-            places[u] += 1
-
-
-@kernel(parallel=True)
-def _sort_rows(indptr: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
-    for v in numba.prange(indptr.size - 1):
-        indices[indptr[v] : indptr[v + 1]].sort()
-
-
-def add_reverse_edges(
-    indptr: NDArray[np.int64], indices: NDArray[np.int64], out: NDArray[np.int64] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Add the reverse of every edge of a CSR; no edge may have its reverse in the input.
-
-    Parameters
-    ----------
-    out: [2 * edges] int64, receives the new indices; None = a new array.
-
-    Returns
-    -------
-    [n + 1] int64 indptr and [2 * edges] int64 indices, ascending in each row.
-    """
-    degrees = np.diff(indptr)
-    degrees += np.bincount(indices, minlength=degrees.size)
-    new_indptr = np.zeros(indptr.size, np.int64)
-    np.cumsum(degrees, out=new_indptr[1:])
-    new_indices = np.empty(2 * indices.size, np.int64) if out is None else out
-    _scatter(indptr, indices, new_indptr[:-1].copy(), new_indices)
-    _sort_rows(new_indptr, new_indices)
-    return new_indptr, new_indices
