@@ -20,7 +20,7 @@ from cache_server.errors import BadRequest
 from cache_server.fetch import Fetch, Part
 from cache_server.generated import features_pb2
 from cache_server.retry import Deadline, Patience
-from cache_server.sampling import DrawQuestion, NeighbourDraw
+from cache_server.sampling import DrawQuestion, RemoteDraw
 from cache_server.security import PLAIN, Security, Token
 from cache_server.table import TableDescription
 from cache_server.wire import (
@@ -209,7 +209,7 @@ class FeatureClient:
 
     def begin_sampling(
         self,
-        draws: Mapping[int, Sequence[NeighbourDraw]],
+        draws: Mapping[int, Sequence[RemoteDraw]],
         on_transfer: Callable[[int, int, int], None] | None = None,
     ) -> Callable[[], None]:
         """Ask all servers in ``draws`` to draw neighbours, without waiting for the answers.

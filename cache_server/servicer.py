@@ -23,7 +23,6 @@ from cache_server.errors import BadRequest
 from cache_server.events import events
 from cache_server.flow import FlowControl, Stream
 from cache_server.generated import features_pb2
-from cache_server.hop_draw import HopDraw, ServerDraw
 from cache_server.memory_in_flight import (
     COPIES_OF_CHUNK,
     COPIES_OF_DRAW,
@@ -33,6 +32,7 @@ from cache_server.memory_in_flight import (
 from cache_server.metrics import ServerMetrics
 from cache_server.retry import retry_hint
 from cache_server.rounded_rows import RoundedRows
+from cache_server.sampling_spec import DrawKey, SamplingRequest, SamplingSpec
 from cache_server.shard import Shard
 from cache_server.table import Table, TableDescription
 from cache_server.wire import (
@@ -49,7 +49,7 @@ from cache_server.wire import (
 )
 
 if TYPE_CHECKING:
-    from cache_server.in_edges import InEdges
+    from cache_server.shard_topology import ShardTopology
 
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 _LONGEST_TEXT: Final = 1000
@@ -292,7 +292,7 @@ class FeatureServicer:
         rows = table.local_rows(decode_ids(request.ids, self.ids_per_request))
         return RoundedRows(table, request.form) if request.form else table, rows
 
-    def _look_up_draws(self, raw: bytes) -> list[tuple[InEdges, ServerDraw]]:
+    def _look_up_draws(self, raw: bytes) -> list[tuple[ShardTopology, SamplingRequest]]:
         """Decode and check a ``SampleNeighborsRequest``; errors as of :meth:`_look_up`."""
         request = _decode(features_pb2.SampleNeighborsRequest, raw)
         nodes_left = pairs_left = self.ids_per_request
@@ -300,16 +300,18 @@ class FeatureServicer:
         for message in request.draws:
             check_name("relation", message.relation)
             in_edges = self.shard.edges_into(message.relation)
-            how = HopDraw.parse(message.method, message.fanout, message.key)
+            words = message.key, message.later_key, message.dependence or 1, message.elapsed
+            key = DrawKey(*map(np.uint64, words))
+            spec = SamplingSpec.parse(message.version, message.method, message.fanout, key)
             nodes = decode_ids(message.nodes, nodes_left)
             until = decode_ids(message.times, nodes_left, "times") if message.times else None
-            if how.in_time and not nodes.size:
+            if spec.in_time and not nodes.size:
                 until = nodes
             pairs = [
                 decode_ids(getattr(message, field), pairs_left, field)
                 for field in ("without_sources", "without_destinations")
             ]
-            draw = ServerDraw(nodes, how, until, *pairs)
+            draw = SamplingRequest(nodes, spec, until, *pairs)
             in_edges.check(draw)
             nodes_left -= nodes.size
             pairs_left -= draw.dst.size

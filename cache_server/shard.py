@@ -17,7 +17,7 @@ from cache_server.row_source import NO_SOURCES, SourceRequest, open_source, read
 from cache_server.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
 
 if TYPE_CHECKING:
-    from cache_server.in_edges import InEdges
+    from cache_server.shard_topology import ShardTopology
 
 
 class Shard:
@@ -37,7 +37,7 @@ class Shard:
         servers: int,
         tables: dict[tuple[str, str], Table],
         division: str = "",
-        in_edges: Mapping[str, InEdges] = MappingProxyType({}),
+        in_edges: Mapping[str, ShardTopology] = MappingProxyType({}),
     ) -> None:
         self.server = server
         self.servers = servers
@@ -74,7 +74,7 @@ class Shard:
         in_edges = _open_in_edges(partitioned, server)
         return cls(server, servers, tables, division, in_edges)
 
-    def edges_into(self, relation: str) -> InEdges:
+    def edges_into(self, relation: str) -> ShardTopology:
         """Return the in-edges of a relation.
 
         Raises
@@ -111,7 +111,7 @@ class Shard:
         )
 
 
-def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
+def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, ShardTopology]:
     """Open the in-edges of a server's nodes by relation; empty unless topology is partitioned."""
     file = partitioned / "partition.json"
     if not file.exists():
@@ -124,9 +124,9 @@ def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{file}: cannot be read: {error!r}") from error
     # Importing the kernels takes a second, which servers without in-edges save.
-    from cache_server.in_edges import open_in_edges
+    from cache_server.shard_topology import open_topology
 
-    return open_in_edges(partitioned, server, offsets)
+    return open_topology(partitioned, server, offsets)
 
 
 def _open_source(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hopper.graph.schema import GraphSchema, Labelled, Relation
 SCHEMA_FILE: Final = "graph.json"
 
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
-StoredArray = TopologyArray | Literal["positions", "weight_sums", "alias_table", "times", "by_time"]
+StoredArray = TopologyArray | Literal["positions", "cumulative_weights", "times", "by_time"]
 """Arrays of a relation's topology in partitioned directories."""
 TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
     "indptr",
@@ -64,9 +64,7 @@ def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
 
 
-def draw_arrays(
-    schema: GraphSchema, relation: Relation
-) -> dict[StoredArray, np.dtype[np.int64] | np.dtype[np.uint32]]:
+def draw_arrays(schema: GraphSchema, relation: Relation) -> dict[StoredArray, np.dtype[Any]]:
     """Return the arrays, [edges] each, that draws by weight and in time read besides the CSC; by
     name.
 
@@ -74,15 +72,15 @@ def draw_arrays(
     """
     names: list[StoredArray] = []
     if schema.relations[relation].weighted:
-        names += ["weight_sums", "alias_table"]
+        names.append("cumulative_weights")
     if schema.is_timed(relation):
         names += ["times", "by_time"]
     return {name: stored_dtype(name) for name in names}
 
 
-def stored_dtype(array: StoredArray) -> np.dtype[np.int64] | np.dtype[np.uint32]:
+def stored_dtype(array: StoredArray) -> np.dtype[Any]:
     """Return the dtype of an array of a relation's topology."""
-    return np.dtype(np.uint32) if array == "alias_table" else np.dtype(np.int64)
+    return np.dtype(np.int32 if array == "cumulative_weights" else np.int64)
 
 
 def draw_bytes(schema: GraphSchema, relation: Relation) -> int:
