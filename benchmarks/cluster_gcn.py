@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from cache_server.draw import permute
-from cache_server.hop_draw import Drawn
-from cache_server.source_draw import take_flagged
+from cache_server.sampling_spec import Drawn
 from hopper.config import Config
 from hopper.engines.model_centric import ModelCentric
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.micrograph.frontier_kernels import keep_edges
 from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
@@ -90,8 +90,7 @@ class ClusterSampler(NeighborSampler):
         batch_of, originals = self._clusters.batch_of(moment[0]), self.original_ids[relation.dst]
         source_batches = np.repeat(batch_of[originals[destinations]], np.diff(offsets))
         flags = batch_of[originals[sources]] == source_batches
-        offsets, sources, _ = take_flagged(offsets, sources, flags)
-        return offsets, sources, positions[flags]
+        return keep_edges((offsets, sources, positions), flags)
 
 
 class ClusterSchedule(RootSchedule):

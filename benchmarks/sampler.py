@@ -26,14 +26,13 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.rounds import Measured, Results, make_parser, positive, take_turns
-from cache_server.alias_table import write_tables
 from cache_server.draw import permute
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.samplers import SAMPLERS
 from hopper.partition import PartitionedGraph
 from hopper.partition.file_names import DESCRIPTION_FILE
-from hopper.partition.weight_sums import add_up, to_units
+from hopper.partition.sampling_index import add_up_weights
 
 FANOUTS = (10, 10, 10)
 BATCH_SIZE = 1024
@@ -98,12 +97,9 @@ class Workload:
     def _hopper(self, kind: str, options: dict[str, bool]) -> Sample:
         topology = self.topology
         if kind == "weighted":
-            units = to_units(self.weights, float(self.weights.max()))
-            indptr = np.asarray(topology.indptr)
-            add_up(units, indptr, 0, indptr.size - 1, units)
-            table = np.empty(units.size, np.uint32)
-            write_tables(units, indptr, 0, indptr.size - 1, table)
-            topology = dataclasses.replace(topology, weight_sums=units, alias_table=table)
+            largest = float(self.weights.max())
+            sums = add_up_weights(self.weights, largest, np.asarray(topology.indptr))
+            topology = dataclasses.replace(topology, cumulative_weights=sums)
         graph: Any = ({self.relation: topology}, {self.target: self.original_ids}, self.target)
         sampler: Any = SAMPLERS[kind](*graph, FANOUTS, self.seed, **options)  # type: ignore[arg-type]
 

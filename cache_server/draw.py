@@ -18,14 +18,13 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
+from cache_server.sampling_spec import DrawKey
 
-VERSION: Final = 2
-"""version of docs/inside/draws.md; another version makes other draws"""
 GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 # The first absorbed word names the use of a key, so that no two uses share a stream.
-NEIGHBOURS: Final = 1
+NEIGHBORS: Final = 1
 ROOTS: Final = 2
 DROPOUT: Final = 3
 SYNTHESIS: Final = 4
@@ -34,7 +33,7 @@ LABOR: Final = 6
 MERGING: Final = 8
 LEARNABLE: Final = 9
 NEGATIVES: Final = 10
-ARRIVALS: Final = 11
+PHASES: Final = 12
 
 # Constants of the Feistel network that permutes roots. With fewer bits a round has too few
 # different functions.
@@ -162,6 +161,58 @@ def _mix_int(x: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
+
+
+def draw_key(
+    use: int,
+    seed: int,
+    epoch: int,
+    iteration: int,
+    hop: int,
+    relation_key: int,
+    dependence: int = 1,
+) -> DrawKey:
+    """Make the key of a relation's draws at a hop (docs/inside/draws.md, "The key of a node").
+
+    Parameters
+    ----------
+    use: the first word.
+    hop: 0 for all hops, if a node draws the same wherever it appears.
+    """
+    period, elapsed = divmod(iteration, dependence)
+    keys = [key_of(use, seed, epoch, period + ahead, hop, relation_key) for ahead in (0, 1)]
+    return DrawKey(*(np.uint64(word) for word in (*keys, dependence, elapsed)))
+
+
+_PHASE_KEY: Final = key_of(PHASES)
+
+
+@kernel
+def node_key(
+    now: np.uint64, later: np.uint64, dependence: np.uint64, elapsed: np.uint64, node: np.int64
+) -> np.uint64:
+    """Return the key of a node's draws, given the fields of a :class:`DrawKey`.
+
+    Parameters
+    ----------
+    node: the node's original id.
+    """
+    word = np.uint64(node)
+    if dependence > np.uint64(1):
+        phase = below(absorb(np.uint64(_PHASE_KEY), word), dependence)
+        if phase + elapsed >= dependence:
+            return absorb(later, word)
+    return absorb(now, word)
+
+
+@kernel(parallel=True)
+def node_keys(key: DrawKey, nodes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return [n] uint64: the keys of the draws of nodes, given as original ids."""
+    now, later, dependence, elapsed = key
+    out = np.empty(nodes.size, np.uint64)
+    for i in numba.prange(nodes.size):
+        out[i] = node_key(now, later, dependence, elapsed, nodes[i])
+    return out
 
 
 @kernel(parallel=True)

@@ -86,13 +86,24 @@ class _SharedCache(FunctionCache):
         # numba imports everything that it can compile here, which takes 0.4 s. Loaded machine code
         # only needs the memory management, and the compiler imports the rest itself.
         rtsys.initialize(target_context)
-        loaded = self._load_overload(sig, target_context)
+        loaded = self._load(sig, target_context)
         if loaded is None and self._acquire_lock():
             # Another process may have added it meanwhile.
-            loaded = self._load_overload(sig, target_context)
+            loaded = self._load(sig, target_context)
             if loaded is not None:
                 self._release_lock()
         return loaded
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        """Load the machine code of a signature, or None; an unreadable index is emptied.
+
+        Signatures name the classes of their tuples, which another version may have elsewhere.
+        """
+        try:
+            return self._load_overload(sig, target_context)
+        except (AttributeError, ImportError):
+            self._cache_file.flush()
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save the machine code of a signature, and release the lock."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
-from cache_server.hop_draw import Drawn, HopDraw
 from cache_server.pending_call import PendingCall
+from cache_server.sampling_spec import VERSION, Drawn, SamplingSpec
 from cache_server.wire import check_name, encode_ids, read_neighbours
 
 
@@ -20,22 +20,22 @@ def _no_ids() -> NDArray[np.int64]:
 
 
 @dataclass
-class NeighbourDraw:
-    """A draw in one relation for nodes of one server, with the neighbours once they have arrived.
+class RemoteDraw:
+    """A draw in one relation for nodes of one server, with the neighbors once they have arrived.
 
     Attributes
     ----------
     relation: as ``src/rel/dst``.
-    how: the method, fanout and key.
+    spec: the method, fanout and key.
     nodes: [n] int64 global ids of destinations in any order. Repeats and n = 0 are allowed.
-    sources: number of nodes of the source type; ids of neighbours must be less.
+    sources: number of nodes of the source type; ids of neighbors must be less.
     until: [n] int64 times of the nodes' roots, for draws in time; None for others.
     src, dst: [k] int64 global ids, ascending by destination: the pairs of nodes whose edges may not
         be drawn. Destinations that are not among the nodes are allowed.
     """
 
     relation: str
-    how: HopDraw
+    spec: SamplingSpec
     nodes: NDArray[np.int64]
     sources: int
     until: NDArray[np.int64] | None = None
@@ -45,14 +45,18 @@ class NeighbourDraw:
 
     def request(self, part: slice) -> features_pb2.NeighborDraw:
         """Make the request for some of the nodes."""
-        nodes, (method, fanout, key) = self.nodes[part], self.how
+        nodes, (method, fanout, key) = self.nodes[part], self.spec
         concerns_part = np.isin(self.dst, nodes)
         return features_pb2.NeighborDraw(
             relation=self.relation,
             nodes=encode_ids(nodes),
+            version=VERSION,
             method=method,
             fanout=fanout,
-            key=key,
+            key=key.now,
+            later_key=key.later,
+            dependence=key.dependence,
+            elapsed=key.elapsed,
             times=b"" if self.until is None else encode_ids(self.until[part]),
             without_sources=encode_ids(self.src[concerns_part]),
             without_destinations=encode_ids(self.dst[concerns_part]),
@@ -64,11 +68,11 @@ class NeighbourDraw:
         return np.asarray(ends[1] - ends[0])
 
     def take(self, chunk: tuple[NDArray[np.uint32], ...]) -> None:
-        """Add the neighbours of the next nodes."""
+        """Add the neighbors of the next nodes."""
         self._chunks.append(chunk)
 
-    def neighbours(self) -> Drawn:
-        """Return the neighbours of all nodes, in the order of the nodes."""
+    def neighbors(self) -> Drawn:
+        """Return the neighbors of all nodes, in the order of the nodes."""
         counts, _, sources, positions = self._join_chunks()
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), sources, positions
 
@@ -91,7 +95,7 @@ class DrawQuestion(PendingCall):
     BadRequest: a draw's nodes are not [n] int64, or its relation's name is malformed.
     """
 
-    def __init__(self, server: int, draws: Sequence[NeighbourDraw]) -> None:
+    def __init__(self, server: int, draws: Sequence[RemoteDraw]) -> None:
         for draw in draws:
             check_name("relation", draw.relation)
             if draw.nodes.dtype != np.int64 or draw.nodes.ndim != 1:
@@ -135,18 +139,18 @@ class DrawQuestion(PendingCall):
         return features_pb2.SampleNeighborsRequest(draws=requests).SerializeToString()
 
     def take(self, message: bytes, seed: int) -> None:
-        """Add the neighbours of a ``NeighborChunk``; errors as :meth:`PendingCall.take`."""
+        """Add the neighbors of a ``NeighborChunk``; errors as :meth:`PendingCall.take`."""
         # The first draw that lacks the answer for any node; draws without nodes lack none.
         draw, stop = next(
             (draw, stop)
             for draw, stop in zip(self._draws, self._ends, strict=True)
             if stop > self.done
         )
-        chunk = read_neighbours(message, seed, in_time=draw.how.in_time)
+        chunk = read_neighbours(message, seed, in_time=draw.spec.in_time)
         counts, _, sources, _ = chunk
         due = min(stop, self.end) - self.done
         if not 1 <= counts.size <= due:
-            raise ValueError(f"neighbours of {counts.size} nodes where {due} were due")
+            raise ValueError(f"neighbors of {counts.size} nodes where {due} were due")
         if sources.size and sources.max() >= draw.sources:
             raise ValueError(
                 f"{draw.relation}: source {sources.max()} is outside [0, {draw.sources})"

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
-from cache_server.hop_draw import Drawn
+from cache_server.sampling_spec import Drawn
 
 SERVICE: Final = "hopper.features.v1.FeatureService"
 FETCH_ROWS: Final = f"/{SERVICE}/FetchRows"

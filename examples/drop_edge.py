@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cache_server.draw import absorb, variate
-from cache_server.hop_draw import Drawn
-from cache_server.source_draw import take_flagged
+from cache_server.draw import variate
+from cache_server.sampling_spec import Drawn
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.micrograph.frontier_kernels import keep_edges
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 _DROP_EDGE = 1001
@@ -51,25 +51,22 @@ class DropEdge(NeighborSampler):
     ) -> Drawn:
         """Draw the in-edges of some destinations, and drop some of them."""
         offsets, sources, positions = super().draw(hop, relation, destinations, moment)
-        key = np.uint64(self.hop_key(_DROP_EDGE, moment, hop, relation))
         originals = self.original_ids[relation.dst][destinations]
+        keys = self.node_keys(_DROP_EDGE, moment, hop, relation, originals)
         most = np.uint64(min(self.keep * 2.0**64, 2.0**64 - 1))
-        flags = _flag_kept(offsets, positions, originals, key, most)
-        offsets, sources, _ = take_flagged(offsets, sources, flags)
-        return offsets, sources, positions[flags]
+        flags = _flag_kept(offsets, positions, keys, most)
+        return keep_edges((offsets, sources, positions), flags)
 
 
 @numba.njit(nogil=True)
 def _flag_kept(
     offsets: NDArray[np.int64],
     positions: NDArray[np.int64],
-    originals: NDArray[np.int64],
-    key: np.uint64,
+    keys: NDArray[np.uint64],
     most: np.uint64,
 ) -> NDArray[np.bool_]:
     flags = np.empty(positions.size, np.bool_)
-    for row in range(originals.size):
-        of_row = absorb(key, np.uint64(originals[row]))
+    for row in range(keys.size):
         for edge in range(offsets[row], offsets[row + 1]):
-            flags[edge] = variate(of_row, np.uint64(positions[edge])) <= most
+            flags[edge] = variate(keys[row], np.uint64(positions[edge])) <= most
     return flags

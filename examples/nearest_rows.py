@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.source_draw import neighbour_lists
+from cache_server.draw_kernels import list_neighbors
 from hopper.engines.sampled_groups import OneGroup
 from hopper.micrograph.route import GlobalBatch
 
@@ -26,7 +26,7 @@ class NearestRows(OneGroup):
         counts = np.zeros((batch.size, placement.world), np.int64)
         for relation, topology in sampler.topologies.items():
             if relation.dst == sampler.target:
-                bounds, sources = neighbour_lists(topology.indptr, topology.indices, batch.roots)
+                bounds, sources = list_neighbors(topology.indptr, topology.indices, batch.roots)
                 roots = np.repeat(np.arange(batch.size), np.diff(bounds))
                 stored = state.request.reads.types[relation.src]
                 np.add.at(counts, (roots, placement.rank_of(stored, sources)), 1)

@@ -22,7 +22,7 @@ from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
 from cache_server.limits import IDS_PER_REQUEST
 from cache_server.pending_call import PendingCall
-from cache_server.sampling import DrawQuestion, NeighbourDraw
+from cache_server.sampling import DrawQuestion, RemoteDraw
 from cache_server.security import PLAIN, Security
 
 OnTransfer = Callable[[int, int, int], None]
@@ -206,10 +206,10 @@ class FeatureClient:
 
     def begin_sampling(
         self,
-        draws: Mapping[int, Sequence[NeighbourDraw]],
+        draws: Mapping[int, Sequence[RemoteDraw]],
         on_transfer: OnTransfer | None = None,
     ) -> Callable[[], None]:
-        """Ask all servers in ``draws`` to draw neighbours, without waiting for the answers."""
+        """Ask all servers in ``draws`` to draw neighbors, without waiting for the answers."""
         calls = []
         for server, server_draws in draws.items():
             self._check_server(server)

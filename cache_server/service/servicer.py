@@ -22,8 +22,8 @@ from cache_server import wire
 from cache_server.errors import BadRequest
 from cache_server.events import events
 from cache_server.generated import features_pb2
-from cache_server.hop_draw import HopDraw, ServerDraw
 from cache_server.limits import IDS_PER_REQUEST
+from cache_server.sampling_spec import DrawKey, SamplingRequest, SamplingSpec
 from cache_server.service.flow import (
     COPIES_OF_CHUNK,
     COPIES_OF_DRAW,
@@ -38,7 +38,7 @@ from cache_server.store.shard import Shard
 from cache_server.store.table import RoundedTable, Table
 
 if TYPE_CHECKING:
-    from cache_server.in_edges import InEdges
+    from cache_server.shard_topology import ShardTopology
 
 _LONGEST_TEXT: Final = 1000
 """characters of an error: it travels in a header, and clients refuse headers of more than 8 KiB"""
@@ -250,7 +250,7 @@ class FeatureServicer:
                 reply.count_message(message, neighbours=drawn[1].size)
                 yield message
 
-    def _look_up_draws(self, raw: bytes) -> list[tuple[InEdges, ServerDraw]]:
+    def _look_up_draws(self, raw: bytes) -> list[tuple[ShardTopology, SamplingRequest]]:
         """Decode and check a ``SampleNeighborsRequest``; raise BadRequest naming what is wrong."""
         request = _decode(features_pb2.SampleNeighborsRequest, raw)
         nodes_left = pairs_left = self.ids_per_request
@@ -258,16 +258,18 @@ class FeatureServicer:
         for message in request.draws:
             wire.check_name("relation", message.relation)
             in_edges = self.shard.edges_into(message.relation)
-            how = HopDraw.parse(message.method, message.fanout, message.key)
+            words = message.key, message.later_key, message.dependence or 1, message.elapsed
+            key = DrawKey(*map(np.uint64, words))
+            spec = SamplingSpec.parse(message.version, message.method, message.fanout, key)
             nodes = wire.decode_ids(message.nodes, nodes_left)
             until = wire.decode_ids(message.times, nodes_left, "times") if message.times else None
-            if how.in_time and not nodes.size:
+            if spec.in_time and not nodes.size:
                 until = nodes
             pairs = [
                 wire.decode_ids(getattr(message, field), pairs_left, field)
                 for field in ("without_sources", "without_destinations")
             ]
-            draw = ServerDraw(nodes, how, until, *pairs)
+            draw = SamplingRequest(nodes, spec, until, *pairs)
             in_edges.check(draw)
             nodes_left -= nodes.size
             pairs_left -= draw.dst.size

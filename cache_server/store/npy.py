@@ -97,10 +97,12 @@ def map_array(
     return np.asarray(array)
 
 
-def map_npy(file: Path, dtype: DTypeLike, *shapes: tuple[int, ...] | None) -> NDArray[Any]:
+def map_npy(
+    file: Path, dtypes: DTypeLike | tuple[DTypeLike, ...], *shapes: tuple[int, ...] | None
+) -> NDArray[Any]:
     """Map an array of a served directory, as :func:`map_array` does; raise ManifestError."""
     try:
-        return map_array(file, "", dtype, shapes)
+        return map_array(file, "", dtypes, shapes)
     except ArrayFileError as error:
         raise ManifestError(str(error)) from error
 

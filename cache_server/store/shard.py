@@ -19,7 +19,7 @@ from cache_server.store.row_source import NO_SOURCES, SourceRequest, open_source
 from cache_server.store.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
 
 if TYPE_CHECKING:
-    from cache_server.in_edges import InEdges
+    from cache_server.shard_topology import ShardTopology
 
 
 class Shard:
@@ -31,7 +31,7 @@ class Shard:
         servers: int,
         tables: dict[tuple[str, str], Table],
         division: str = "",
-        in_edges: Mapping[str, InEdges] = MappingProxyType({}),
+        in_edges: Mapping[str, ShardTopology] = MappingProxyType({}),
         graph: GraphFiles | None = None,
     ) -> None:
         self.server = server
@@ -60,7 +60,7 @@ class Shard:
         graph = GraphFiles(directory.parent, server)
         return cls(server, servers, tables, division, in_edges, graph)
 
-    def edges_into(self, relation: str) -> InEdges:
+    def edges_into(self, relation: str) -> ShardTopology:
         """Return a relation's in-edges; raise BadRequest naming those that exist if not there."""
         in_edges = self.in_edges.get(relation)
         if in_edges is None:
@@ -79,7 +79,7 @@ class Shard:
         raise BadRequest(f"server {self.server} has no {kind}/{type!r:.100}; it has {names:.500}")
 
 
-def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
+def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, ShardTopology]:
     """Open the in-edges of a server's nodes by relation; empty unless topology is partitioned."""
     file = partitioned / PARTITION_FILE
     if not file.exists():
@@ -92,9 +92,9 @@ def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{file}: cannot be read: {error!r}") from error
     # Importing the kernels takes a second, which servers without in-edges save.
-    from cache_server.in_edges import open_in_edges
+    from cache_server.shard_topology import open_topology
 
-    return open_in_edges(partitioned, server, offsets)
+    return open_topology(partitioned, server, offsets)
 
 
 def _open_source(

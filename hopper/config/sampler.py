@@ -1,4 +1,4 @@
-"""``[sampler]``: how neighbours are drawn, and which kinds of sampling are refused."""
+"""``[sampler]``: how neighbors are drawn, and which kinds of sampling are refused."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _FRONTIER_DEPENDENT: Final = {
 
 
 class Sampler(Section):
-    """``[sampler]``: How neighbours are drawn. See docs/howto/samplers.md."""
+    """``[sampler]``: How neighbors are drawn. See docs/howto/samplers.md."""
 
     kind: str = "node"
-    """The sampler. "node" draws ``fanouts`` neighbours of each node. "full" takes all neighbours of
+    """The sampler. "node" draws ``fanouts`` neighbors of each node. "full" takes all neighbors of
     all training nodes. An epoch is then one iteration, and train.batch_size is not read. "layer"
-    takes the neighbours that are in a random sample of the whole graph (FastGCN). "labor" draws on
+    takes the neighbors that are in a random sample of the whole graph (FastGCN). "labor" draws on
     average as many as "node", and nodes tend to share them (LABOR-0). "weighted" draws like
     "node", but in proportion to the weights of edges. "replacement" draws like "node", but with
     replacement. "temporal" draws like "node", but only what is there at the root's time (see
@@ -39,15 +39,24 @@ class Sampler(Section):
     """Keyword arguments of the sampler's class. "weighted" takes unbiased and replace. "temporal"
     takes pick."""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
-    """How many in-neighbours are drawn per relation, one number for each layer of the model. The
+    """How many in-neighbors are drawn per relation, one number for each layer of the model. The
     first number is for the first hop. -1 = all. Kinds "layer" and "full" do not read it. If it is
     not set, it is 10 for each layer, or 2 for the models "deepgcn" and "film", which have many
     layers."""
     layer_sizes: list[int] = Field(default=[])
     """How many nodes the sample of each hop has per relation, one number for each layer of the
     model. The first number is for the first hop. -1 = all. Only kind "layer" reads it."""
+    expansion: Literal["each_hop", "once"] = "each_hop"
+    """Whether a node that is reached again at a later hop of a batch draws anew. "each_hop" draws
+    other neighbors at each hop. "once" draws the same neighbors at all hops, as PyG expands a node
+    once. It needs the same fanout at all hops."""
+    dependence: int = Field(default=1, ge=1, lt=1 << 31)
+    """For how many iterations the neighbors of a node stay the same. Nodes change at different
+    iterations, one of ``dependence`` of them at each, so consecutive batches share most of their
+    draws, and caches more of their rows. Every draw has the same distribution as with 1, which
+    draws anew in each iteration. An epoch begins with draws of its own."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where neighbours are drawn. "cuda" draws the same neighbours as "cpu" on each rank's GPU. It
+    """Where neighbors are drawn. "cuda" draws the same neighbors as "cpu" on each rank's GPU. It
     needs CuPy, room for the topology in the GPU's memory, and kind "node" or "full"."""
 
     @model_validator(mode="after")
@@ -66,11 +75,29 @@ class Sampler(Section):
                     f"{', '.join(_SAMPLERS)}"
                 )
         check_form("kind", self.kind, _SAMPLERS)
+        self._check_key_settings()
         return self
+
+    def _check_key_settings(self) -> None:
+        """Refuse ``expansion`` and ``dependence`` where they do not fit the kind."""
+        is_recent = self.kind == "temporal" and self.kind_options.get("pick") == "recent"
+        if self.expansion == "once" and len(set(self.sizes)) > 1:
+            raise ValueError(
+                f"expansion: 'once' draws the same neighbors at every hop; expected equal numbers "
+                f"in {self.size_key}, got {self.sizes}"
+            )
+        for key, default in {"expansion": "each_hop", "dependence": 1}.items():
+            value = getattr(self, key)
+            if value != default and (self.kind == "full" or is_recent):
+                how = "takes all neighbors" if self.kind == "full" else "takes the latest edges"
+                raise ValueError(
+                    f"{key}: kind {self.kind!r} {how}, which no draw decides; expected "
+                    f"{default!r}, got {value!r}"
+                )
 
     @property
     def is_node_wise(self) -> bool:
-        """Return whether each node draws its fanout of neighbours, all equally likely."""
+        """Return whether each node draws its fanout of neighbors, all equally likely."""
         return self.kind in ("node", "full")
 
     @property

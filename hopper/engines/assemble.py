@@ -52,6 +52,11 @@ def make_sampler(
     make_sampler: Callable[..., NeighborSampler] = partial(sampler_class, **plug_in.options)
     if config.sampler.device == "cuda":
         make_sampler = partial(ArraySampler, module=array_module("cuda"))
+    make_sampler = partial(
+        make_sampler,
+        draws_once=config.sampler.expansion == "once",
+        dependence=config.sampler.dependence,
+    )
     hops = None
     # With learnable rows every engine must draw alike, since it updates the rows that it draws.
     if not request.reads.tables:
@@ -164,7 +169,7 @@ def make_group_trainer(
     config, sampler = request.config, make_sampler(request, server, model)
     links = make_link_batches(request, sampler, server)
     if links is not None:
-        sampler.left_out = links.left_out
+        sampler.exclude = links.excluded
     return GroupTrainer(
         sampler,
         request.reads,

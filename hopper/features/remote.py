@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cache_server.client import FeatureClient
 from cache_server.errors import CacheServerError, ServerUnavailable
 from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
-from cache_server.sampling import NeighbourDraw
+from cache_server.sampling import RemoteDraw
 from cache_server.security import PLAIN, Security
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
@@ -101,7 +101,7 @@ class RemoteRows:
         return out
 
     def begin_sampling(
-        self, draws: Mapping[int, Sequence[NeighbourDraw]], traffic: Traffic
+        self, draws: Mapping[int, Sequence[RemoteDraw]], traffic: Traffic
     ) -> Callable[[], None]:
         """Ask other servers to draw neighbours of their nodes, without waiting for the answers.
 

@@ -306,7 +306,7 @@ def open_topology(
     ----------
     edges: number of edges that there must be; None = as many as ``indptr`` says.
     degrees: the directory of the nodes' degrees; None = ``root``.
-    weighted: whether sums of weights and alias tables are there, too.
+    weighted: whether sums of weights are there, too.
     timed: whether times are there, too.
 
     Raises
@@ -340,8 +340,7 @@ def open_topology(
         edge_ids=array("edge_ids", count),
         in_degrees=array("in_degrees", destinations, degrees or root),
         out_degrees=array("out_degrees", sources, degrees or root),
-        weight_sums=by_edge("weight_sums", weighted),
-        alias_table=by_edge("alias_table", weighted),
+        cumulative_weights=by_edge("cumulative_weights", weighted),
         times=by_edge("times", timed),
         by_time=by_edge("by_time", timed),
     )

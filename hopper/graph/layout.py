@@ -19,7 +19,7 @@ from hopper.graph.schema import GraphSchema, Labelled, Relation
 SCHEMA_FILE: Final = "graph.json"
 
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
-StoredArray = TopologyArray | Literal["positions", "weight_sums", "alias_table", "times", "by_time"]
+StoredArray = TopologyArray | Literal["positions", "cumulative_weights", "times", "by_time"]
 """Arrays of a relation's topology in partitioned directories."""
 TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = get_args(TopologyArray)
 
@@ -75,22 +75,22 @@ def topology_arrays(
 
 def draw_arrays(
     schema: GraphSchema, relation: Relation
-) -> dict[StoredArray, np.dtype[np.int64] | np.dtype[np.uint32]]:
+) -> dict[StoredArray, np.dtype[Any]]:
     """Return names and dtypes of the arrays, [edges] each, that draws by weight and in time read.
 
     They stand beside the CSC in partitioned directories only.
     """
     names: list[StoredArray] = []
     if schema.relations[relation].weighted:
-        names += ["weight_sums", "alias_table"]
+        names.append("cumulative_weights")
     if schema.is_timed(relation):
         names += ["times", "by_time"]
     return {name: stored_dtype(name) for name in names}
 
 
-def stored_dtype(array: StoredArray) -> np.dtype[np.int64] | np.dtype[np.uint32]:
+def stored_dtype(array: StoredArray) -> np.dtype[Any]:
     """Return the dtype of an array of a relation's topology."""
-    return np.dtype(np.uint32) if array == "alias_table" else np.dtype(np.int64)
+    return np.dtype(np.int32 if array == "cumulative_weights" else np.int64)
 
 
 def draw_bytes(schema: GraphSchema, relation: Relation) -> int:

@@ -37,13 +37,10 @@ class Topology:
     positions: NDArray[Any] | None = None
     """[edges] int32 or int64, ascending by destination: the position of each edge among all
     in-edges of its destination, where only some of them are here; None: all are here"""
-    weight_sums: NDArray[np.int64] | None = None
-    """[edges] int64: running sum of the weights within each neighbour list, in units of 2^-32 of
-    the relation's largest weight; None: edges have no weights, or this is a graph directory, which
-    has weights by edge id"""
-    alias_table: NDArray[np.uint32] | None = None
-    """[edges] uint32: columns of the alias tables by which edges are drawn in proportion to their
-    weights (docs/inside/draws.md); None where ``weight_sums`` is"""
+    cumulative_weights: NDArray[np.int32] | None = None
+    """[edges] int32: running sums of the weights within each neighbor list, in units of which a
+    list has 2^31 at most; None: edges have no weights, or this is a graph directory, which has
+    weights by edge id"""
     times: NDArray[np.int64] | None = None
     """[edges] int64: the times from which edges may be seen, ascending within each neighbour list,
     ties by position; None: always"""

@@ -16,8 +16,8 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.vertex_cut import CutPart, edges_into, part_bytes, root_edges
-from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.file_names import ROOTS_FOLDER, held_file
+from hopper.partition.sampling_index import write_sampling_index_into
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import write_rows
 from hopper.phases import Progress
@@ -58,11 +58,11 @@ def write_part(
         expanded = part.expanded[relation.dst]
         below = partial(edges_into, graph.topology(relation), expanded)
         _write_edges(graph, folder, relation, below, progress)
-        write_draw_arrays_into(graph, folder, relation, expanded, progress)
+        write_sampling_index_into(graph, folder, relation, expanded, progress)
     roots, into_roots = folder / ROOTS_FOLDER, partial(root_edges, graph, part)
     _write_edges(graph, roots, part.root, into_roots, progress, with_positions=True)
     # These cover the whole neighbour lists, since draws depend on all edges of a list.
-    write_draw_arrays_into(graph, roots, part.root, part.root_nodes, progress)
+    write_sampling_index_into(graph, roots, part.root, part.root_nodes, progress)
     _write_rows(graph, folder, part.nodes, progress)
 
 

@@ -18,7 +18,7 @@ from hopper.graph.array_file import array_bytes
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.hetero.meta_partition import Share
-from hopper.partition.draw_arrays import write_draw_arrays_into
+from hopper.partition.sampling_index import write_sampling_index_into
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import table_spec, write_rows
 from hopper.phases import Progress
@@ -70,7 +70,7 @@ def name_topology(
         file = layout.topology_file(folder, relation, name)
         if files.reserve((name, relation), file, edges * np.dtype(dtype).itemsize):
             # One call writes all of these arrays.
-            writes = [partial(write_draw_arrays_into, graph, folder, relation, None)]
+            writes = [partial(write_sampling_index_into, graph, folder, relation, None)]
     return writes
 
 

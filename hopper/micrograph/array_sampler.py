@@ -1,4 +1,4 @@
-"""Neighbour sampling by array operations: with CuPy on a GPU, or with NumPy in host memory.
+"""Neighbor sampling by array operations: with CuPy on a GPU, or with NumPy in host memory.
 
 It draws exactly what :class:`hopper.micrograph.sample.NeighborSampler` draws
 (docs/inside/draws.md). The topologies of all relations are concatenated, and a hop draws for the
@@ -15,7 +15,8 @@ from typing import Final, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import GOLDEN, NEIGHBOURS
+from cache_server.draw import GOLDEN, NEIGHBORS, PHASES, key_of
+from cache_server.sampling_spec import DrawKey
 from hopper.array_module import Array, on_host
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
@@ -131,10 +132,11 @@ class ArraySampler(NeighborSampler):
             destinations[relation.dst] + self._first_row[relation] for relation in drawn_relations
         ]
         counts = np.array([len(relation_rows) for relation_rows in rows], np.int64)
-        keys = [self.hop_key(NEIGHBOURS, moment, hop, relation) for relation in drawn_relations]
+        keys = [self.hop_key(NEIGHBORS, moment, hop, relation) for relation in drawn_relations]
+        by_field = np.repeat(np.array(keys, np.uint64).reshape(-1, 4), counts, axis=0).T
         offsets, sources, positions = self._draw(
             xp.concatenate([*rows, none]),
-            xp.asarray(np.repeat(np.array(keys, np.uint64), counts)),
+            DrawKey(*(xp.asarray(field.copy()) for field in by_field)),
             self.fanouts[hop],
         )
         firsts = np.concatenate(([0], np.cumsum(counts)))
@@ -153,14 +155,14 @@ class ArraySampler(NeighborSampler):
             edges[relation] = HopEdges(indptr, source_rows[part], positions[part])
         return edges
 
-    def _draw(self, rows: Array, keys: Array, fanout: int) -> tuple[Array, Array, Array]:
+    def _draw(self, rows: Array, key: DrawKey, fanout: int) -> tuple[Array, Array, Array]:
         """Draw in-edges of rows of the concatenated topologies.
 
         Parameters
         ----------
         rows: [n] int64.
-        keys: [n] uint64, the key of each row's relation at this hop.
-        fanout: neighbours a row; -1 = all.
+        key: each field [n] uint64, of each row's relation at this hop.
+        fanout: neighbors a row; -1 = all.
 
         Returns
         -------
@@ -179,7 +181,11 @@ class ArraySampler(NeighborSampler):
         positions = xp.arange(total) - offsets[row_of_edge]
         partial = xp.flatnonzero(degrees > counts)
         if len(partial):
-            node_keys = _absorb(keys[partial], self._originals[rows[partial]].astype(np.uint64))
+            ids = self._originals[rows[partial]].astype(np.uint64)
+            fields: tuple[Array, ...] = key
+            now, later, dependence, elapsed = (field[partial] for field in fields)
+            phase = _high_word(_absorb(xp.uint64(key_of(PHASES)), ids), dependence)
+            node_keys = _absorb(xp.where(phase + elapsed >= dependence, later, now), ids)
             edges = offsets[partial][:, None] + xp.arange(fanout)[None, :]
             positions[edges] = _draw_positions(xp, node_keys, degrees[partial], fanout)
         return offsets, self._indices[starts[row_of_edge] + positions], positions

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.hop_draw import Drawn, HopDraw
 from cache_server.kernel import kernel
-from cache_server.left_out import LeftOut
-from cache_server.sampling import NeighbourDraw
+from cache_server.neighbor_lists import NOTHING
+from cache_server.sampling import RemoteDraw
+from cache_server.sampling_spec import Drawn, ExcludedEdges, SamplingSpec
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
 from hopper.partition.book import PartitionBook
@@ -30,19 +30,19 @@ class AskedDraw(NamedTuple):
     Attributes
     ----------
     stored: the relation as it is stored.
-    how: the method, fanout and key.
+    spec: the method, fanout and key.
     nodes: [n] int64 global ids of destinations.
     is_here: [n] bool, whether the rank's server stores each one's in-edges.
     until: [n] int64 times of their roots, for draws in time.
-    left_out: edges that may not be drawn.
+    excluded: edges that may not be drawn.
     """
 
     stored: Relation
-    how: HopDraw
+    spec: SamplingSpec
     nodes: Ids
     is_here: NDArray[np.bool_]
     until: Ids | None = None
-    left_out: LeftOut | None = None
+    excluded: ExcludedEdges = NOTHING
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SplitDraw:
 
     here: Ids
     others: Mapping[int, Ids]
-    draws: Mapping[int, NeighbourDraw]
+    draws: Mapping[int, RemoteDraw]
 
     def order(self) -> Ids:
         """Return [n] int64: each destination's index in ``here`` followed by all of ``others``."""
@@ -91,29 +91,29 @@ class DrawsElsewhere:
         The returned object waits for the answers.
         """
         splits = {relation: self._split(draw) for relation, draw in asked.items()}
-        by_server: dict[int, list[NeighbourDraw]] = {}
+        by_server: dict[int, list[RemoteDraw]] = {}
         for split in splits.values():
             for server, draw in split.draws.items():
                 by_server.setdefault(server, []).append(draw)
         return Draws(splits, self._remote.begin_sampling(by_server, self._traffic))
 
     def _split(self, asked: AskedDraw) -> SplitDraw:
-        stored, how, nodes, is_here, until, left_out = asked
+        stored, spec, nodes, is_here, until, excluded = asked
         here = np.flatnonzero(is_here)
         if here.size == nodes.size:
             return SplitDraw(here, {}, {})
         elsewhere = np.flatnonzero(~is_here)
         homes = self._book.home(stored.dst, nodes[elsewhere])
         others = {int(server): elsewhere[homes == server] for server in np.unique(homes)}
-        excluded_pairs = () if left_out is None else (left_out.src, left_out.dst)
         draws = {
-            server: NeighbourDraw(
+            server: RemoteDraw(
                 str(stored),
-                how,
+                spec,
                 nodes[indices],
                 self._book.total(stored.src),
                 None if until is None else until[indices],
-                *excluded_pairs,
+                excluded.src,
+                excluded.dst,
             )
             for server, indices in others.items()
         }
@@ -152,7 +152,7 @@ class Draws:
         self._wait()
         if not split.others:
             return here
-        parts = [here, *(split.draws[server].neighbours() for server in split.others)]
+        parts = [here, *(split.draws[server].neighbors() for server in split.others)]
         order = split.order()
         counts = np.concatenate([np.diff(offsets) for offsets, _, _ in parts])
         sources, positions = (np.concatenate([part[i] for part in parts]) for i in (1, 2))

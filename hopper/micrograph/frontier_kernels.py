@@ -14,9 +14,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import absorb, draw_positions
-from cache_server.hop_draw import Drawn
+from cache_server.draw import draw_positions, node_key
 from cache_server.kernel import kernel
+from cache_server.sampling_spec import DrawKey, Drawn
 
 # The entry of a frontier table for a node that has no row yet.
 UNSEEN: Final = -1
@@ -31,17 +31,20 @@ def draw_hop_of_part(
     original_ids: NDArray[np.int64],
     frontier: NDArray[np.int64],
     fanout: int,
-    key: np.uint64,
+    key: DrawKey,
 ) -> Drawn:
-    """Draw from all in-edges as ``draw_hop`` does, and return the drawn edges that are stored here.
-
-    Parameters not listed are those of :func:`cache_server.neighbour_draw.draw_hop`.
+    """Draw from all in-edges as ``draw_edges`` does, and return the edges that are stored here.
 
     Parameters
     ----------
+    indptr, indices: CSC of the edges that are here, in global ids.
     stored: [edges] int64, ascending for each destination: each edge's position in the whole list.
     degrees: [destinations] int64, lengths of the whole lists.
+    original_ids: [destinations] int64.
+    frontier: [n] int64 global ids of destinations.
+    fanout: neighbors a destination; -1 = all.
     """
+    now, later, dependence, elapsed = key
     size = frontier.size
     starts = np.zeros(size + 1, np.int64)
     for i in range(size):
@@ -52,8 +55,8 @@ def draw_hop_of_part(
     offsets = np.zeros(size + 1, np.int64)
     for i in numba.prange(size):
         node, start, stop = frontier[i], starts[i], starts[i + 1]
-        node_key = absorb(key, np.uint64(original_ids[node]))
-        draw_positions(node_key, degrees[node], stop - start, numbers[start:stop])
+        of_node = node_key(now, later, dependence, elapsed, original_ids[node])
+        draw_positions(of_node, degrees[node], stop - start, numbers[start:stop])
         first, last = indptr[node], indptr[node + 1]
         for j in range(start, stop):
             edge = first + np.searchsorted(stored[first:last], numbers[j])

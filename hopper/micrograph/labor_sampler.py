@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.draw import LABOR
-from cache_server.hop_draw import HopDraw
+from cache_server.sampling_spec import SamplingSpec
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -27,7 +27,7 @@ from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 class LaborSampler(NeighborSampler):
     """Draws edge (u, v) if the variate of u is below ``fanout / in_degree(v)``.
 
-    A destination gets ``fanouts[l]`` in-neighbours a relation in expectation, and all of them if it
+    A destination gets ``fanouts[l]`` in-neighbors a relation in expectation, and all of them if it
     has no more. It may get none. Parameters and errors are those of :class:`NeighborSampler`.
     """
 
@@ -43,9 +43,9 @@ class LaborSampler(NeighborSampler):
         super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         self.inclusions = [None if fanout == -1 else ByInDegree(fanout) for fanout in fanouts]
 
-    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Draw by LABOR-0; see :meth:`NeighborSampler.how`."""
-        return self.make_draw("labor", LABOR, hop, relation, moment)
+        return self.make_spec("labor", LABOR, hop, relation, moment)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Unpack
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server import source_draw
-from cache_server.draw import LAYERS
-from cache_server.hop_draw import Drawn
-from cache_server.kernel import read_only
+from cache_server.draw import LAYERS, node_key, variate
+from cache_server.draw_kernels import list_neighbors, take_flagged
+from cache_server.kernel import kernel, read_only
+from cache_server.sampling_spec import DrawKey, Drawn
 from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.graph.block import Block
@@ -38,7 +39,7 @@ class LayerSampler(NeighborSampler):
 
     Parameters
     ----------
-    fanouts: the expected size of each hop's sample, first hop first; -1 takes all neighbours.
+    fanouts: the expected size of each hop's sample, first hop first; -1 takes all neighbors.
     """
 
     size_key: ClassVar[str] = "layer_sizes"
@@ -54,9 +55,7 @@ class LayerSampler(NeighborSampler):
     ) -> None:
         super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         weights = {
-            relation: source_draw.column_weights(
-                topology.indptr, topology.indices, topology.out_degrees
-            )
+            relation: column_weights(topology.indptr, topology.indices, topology.out_degrees)
             for relation, topology in self.topologies.items()
         }
         self._samples = [None if size == -1 else LayerSample(size, weights) for size in fanouts]
@@ -91,11 +90,11 @@ class LayerSampler(NeighborSampler):
         key = self.hop_key(LAYERS, moment, hop, relation)
         ids = self.original_ids[relation.src]
         with threads_for(destinations.size):
-            bounds, listed = source_draw.neighbour_lists(
+            bounds, listed = list_neighbors(
                 topology.indptr, topology.indices, read_only(destinations)
             )
-            flags = source_draw.layer_flags(listed, ids, *sample.thresholds[relation], key)
-            return source_draw.take_flagged(bounds, listed, flags)
+            flags = _flag_layer(listed, ids, *sample.thresholds[relation], key)
+            return take_flagged(bounds, listed, flags)
 
 
 class Thresholds(NamedTuple):
@@ -128,7 +127,7 @@ class LayerSample:
     ) -> Tensor:
         """Return [edges] float64: one over the probability of each edge's source."""
         weights, factor, certain = self.thresholds[block.relation]
-        by_source = source_draw.inverse_probabilities(weights, sources, factor, certain)
+        by_source = inverse_probabilities(weights, sources, factor, certain)
         by_row = to_device(by_source, block.device)
         return by_row.index_select(0, block.indices)
 
@@ -142,3 +141,54 @@ def make_thresholds(size: int, weights: NDArray[np.uint32]) -> Thresholds:
     certain = -(-total // size)
     factor = (size << 64) // total if certain > 1 else 0
     return Thresholds(weights, np.uint64(factor), np.uint64(certain))
+
+
+@kernel(parallel=True)
+def _flag_layer(
+    listed: NDArray[np.int64],
+    original_ids: NDArray[np.int64],
+    weights: NDArray[np.uint32],
+    factor: np.uint64,
+    certain: np.uint64,
+    key: DrawKey,
+) -> NDArray[np.bool_]:
+    """Return [listed] bool: whether each source of the neighbor lists is in the layer's sample."""
+    now, later, dependence, elapsed = key
+    flags = np.empty(listed.size, np.bool_)
+    for j in numba.prange(listed.size):
+        weight = np.uint64(weights[listed[j]])
+        of_source = node_key(now, later, dependence, elapsed, original_ids[listed[j]])
+        flags[j] = (weight >= certain) | (variate(of_source, np.uint64(0)) < weight * factor)
+    return flags
+
+
+@kernel
+def column_weights(
+    indptr: NDArray[np.int64], indices: NDArray[np.int64], out_degrees: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    """Return [sources] uint32: squared column norms of the normalised adjacency, in fixed point.
+
+    They are 0 for a source without out-edges and at least 1 for any other.
+    """
+    sums = np.zeros(out_degrees.size, np.uint64)
+    for destination in range(indptr.size - 1):
+        degree = np.uint64(indptr[destination + 1] - indptr[destination])
+        share = np.uint64(1 << 32) // (degree + np.uint64(1))
+        for edge in range(indptr[destination], indptr[destination + 1]):
+            sums[indices[edge]] += share
+    weights = np.zeros(out_degrees.size, np.uint32)
+    for node in range(out_degrees.size):
+        if out_degrees[node] > 0:
+            weight = sums[node] // (np.uint64(out_degrees[node]) + np.uint64(1))
+            weights[node] = max(weight, np.uint64(1))
+    return weights
+
+
+def inverse_probabilities(
+    weights: NDArray[np.uint32], nodes: NDArray[np.int64], factor: np.uint64, certain: np.uint64
+) -> NDArray[np.float64]:
+    """Return [n] float64: one over the probability of each node; 1 for nodes of weight 0."""
+    node_weights = weights[nodes].astype(np.uint64)
+    is_drawn = (node_weights > 0) & (node_weights < certain)
+    products = np.where(is_drawn, node_weights * factor, 1).astype(np.float64)
+    return np.where(is_drawn, 2.0**64 / products, 1.0)

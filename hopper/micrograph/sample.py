@@ -1,6 +1,6 @@
-"""Neighbour sampling that does not depend on how the graph is divided.
+"""Neighbor sampling that does not depend on how the graph is divided.
 
-The neighbours drawn for node u at hop l of iteration t are a pure function of
+The neighbors drawn for node u at hop l of iteration t are a pure function of
 (seed, epoch, t, l, relation, u). So a mini-batch's subgraph is exactly the union of its
 micrographs, whichever ranks sample them.
 """
@@ -14,11 +14,10 @@ from typing import Any, ClassVar, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import DROPOUT, NEIGHBOURS, key_of
-from cache_server.hop_draw import Drawn, HopDraw, Method
-from cache_server.in_edges import NeighbourLists
+from cache_server.draw import DROPOUT, NEIGHBORS, draw_key, key_of, node_keys
 from cache_server.kernel import read_only
-from cache_server.left_out import LeftOut
+from cache_server.neighbor_lists import NOTHING, NeighborLists
+from cache_server.sampling_spec import DrawKey, Drawn, ExcludedEdges, Method, SamplingSpec
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -43,11 +42,15 @@ class SamplerOptions(TypedDict, total=False):
     names: the names of relations and types that are stored under others.
     hops: by relation, the number of first hops at which it is drawn; missing = all.
     dropout_seed: first word of the key of dropout masks; None = the seed of draws.
+    draws_once: whether a node draws the same neighbors at every hop.
+    dependence: for how many iterations a node's draws stay the same; missing = 1.
     """
 
     names: StoredNames
     hops: Mapping[Relation, int]
     dropout_seed: int | None
+    draws_once: bool
+    dependence: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class _Batch:
 
 
 class NeighborSampler(NodeVersions):
-    """Node-wise sampling without replacement: ``fanouts[l]`` in-neighbours a relation at hop l.
+    """Node-wise sampling without replacement: ``fanouts[l]`` in-neighbors a relation at hop l.
 
     Safe to call from several threads at once. It is the base class of all samplers. A derived class
     overrides :meth:`how` to choose one of the methods that servers know, or :meth:`draw` to draw in
@@ -83,7 +86,7 @@ class NeighborSampler(NodeVersions):
     topologies: CSC of every relation, in global ids.
     original_ids: per node type, [count] int64, original id of every global id.
     target: node type of the roots.
-    fanouts: one per hop, first hop first; -1 takes all neighbours.
+    fanouts: one per hop, first hop first; -1 takes all neighbors.
     seed: first word of every draw's key.
     options: keywords of :class:`SamplerOptions`.
 
@@ -112,7 +115,7 @@ class NeighborSampler(NodeVersions):
         if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
             raise ConfigError(
                 f"sampler.{self.size_key}: expected one positive number (or -1 for all "
-                f"neighbours) per layer, got {list(fanouts)}"
+                f"neighbors) per layer, got {list(fanouts)}"
             )
         for node_type, ids in original_ids.items():
             if ids.size > _MOST_NODES:
@@ -132,9 +135,11 @@ class NeighborSampler(NodeVersions):
         self._hops = options.get("hops", {})
         dropout_seed = options.get("dropout_seed")
         self.dropout_seed = seed if dropout_seed is None else dropout_seed
+        self._draws_once = options.get("draws_once", False)
+        self._dependence = options.get("dependence", 1)
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
         """the result of :meth:`inclusions_at` if it is the same for all iterations"""
-        self.left_out: Callable[[tuple[int, int]], Mapping[Relation, LeftOut]] | None = None
+        self.exclude: Callable[[tuple[int, int]], Mapping[Relation, ExcludedEdges]] | None = None
         """called with (epoch, iteration): by stored relation, the edges that may not be drawn"""
         self.elsewhere: DrawsElsewhere | None = None
         """draws from in-edges that other servers store; None = all are here"""
@@ -242,20 +247,20 @@ class NeighborSampler(NodeVersions):
             )
         return edges
 
-    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Return how a relation's in-edges are drawn at a hop, by ranks and servers alike.
 
         Parameters
         ----------
         moment: epoch and iteration.
         """
-        return self.make_draw("uniform", NEIGHBOURS, hop, relation, moment)
+        return self.make_spec("uniform", NEIGHBORS, hop, relation, moment)
 
-    def make_draw(
+    def make_spec(
         self, method: Method, use: int, hop: int, relation: Relation, moment: tuple[int, int]
-    ) -> HopDraw:
+    ) -> SamplingSpec:
         """Return a draw by a method, with the hop's fanout and the key of a use."""
-        return HopDraw(method, self.fanouts[hop], int(self.hop_key(use, moment, hop, relation)))
+        return SamplingSpec(method, self.fanouts[hop], self.hop_key(use, moment, hop, relation))
 
     def draw(
         self,
@@ -279,22 +284,41 @@ class NeighborSampler(NodeVersions):
             relation, destinations, self._draw_here(hop, relation, destinations, moment)
         )
 
-    def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
-        """Return the key that nodes' draws at a hop of a relation extend (docs/inside/draws.md)."""
-        relation = self.drawn_as.get(relation, relation)
-        return np.uint64(key_of(use, self.seed, *moment, hop, relation.draw_key()))
+    def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> DrawKey:
+        """Return what nodes' keys at a hop of a relation are made of (docs/inside/draws.md)."""
+        relation_key = self.drawn_as.get(relation, relation).draw_key()
+        hop = 0 if self._draws_once else hop
+        return draw_key(use, self.seed, *moment, hop, relation_key, self._dependence)
+
+    def node_keys(
+        self,
+        use: int,
+        moment: tuple[int, int],
+        hop: int,
+        relation: Relation,
+        originals: NDArray[np.int64],
+    ) -> NDArray[np.uint64]:
+        """Return [n] uint64: the keys of nodes' draws, for samplers that draw something more.
+
+        Parameters
+        ----------
+        use: a number from 1000 on that says what is drawn.
+        moment: epoch and iteration.
+        originals: [n] int64 original ids.
+        """
+        return node_keys(self.hop_key(use, moment, hop, relation), read_only(originals))
 
     def is_drawn(self, relation: Relation, hop: int) -> bool:
         """Return whether a relation is drawn at a hop."""
         return hop < self._hops.get(relation, len(self.fanouts))
 
-    def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
-        """Return the edges of a relation that an iteration may not draw; None = there are none.
+    def excluded(self, relation: Relation, moment: tuple[int, int]) -> ExcludedEdges:
+        """Return the edges of a relation that an iteration may not draw.
 
         For draws in time the places are those in order of time.
         """
-        by_relation = {} if self.left_out is None else self.left_out(moment)
-        return by_relation.get(self.drawn_as.get(relation, relation))
+        by_relation = {} if self.exclude is None else self.exclude(moment)
+        return by_relation.get(self.drawn_as.get(relation, relation), NOTHING)
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """Return the probabilities of edges per hop of an iteration.
@@ -311,32 +335,30 @@ class NeighborSampler(NodeVersions):
         self, hop: int, relation: Relation, destinations: Versions, moment: tuple[int, int]
     ) -> Drawn:
         """Draw from lists that are here, as :meth:`draw` does, with global ids as sources."""
-        topology, how = self.topologies[relation], self.how(hop, relation, moment)
+        topology, spec = self.topologies[relation], self.how(hop, relation, moment)
         nodes = self.nodes_of(relation.dst, destinations)
         until = self.times_of(relation.dst, destinations)
-        lacking = self.lacking(relation, moment)
+        excluded = self.excluded(relation, moment)
         with threads_for(nodes.size):
-            if topology.positions is not None and lacking is None:
+            if topology.positions is not None and excluded is NOTHING:
                 lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
-                originals, key = self.original_ids[relation.dst], np.uint64(how.key)
-                return draw_hop_of_part(*lists, originals, read_only(nodes), how.fanout, key)
-            arrays = None if lacking is None else lacking.arrays
-            return self._lists(relation).draw(nodes, how, arrays, until)
+                originals = self.original_ids[relation.dst]
+                return draw_hop_of_part(*lists, originals, read_only(nodes), spec.fanout, spec.key)
+            return self.lists(relation).draw(nodes, spec, excluded, until)
 
     def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
         """Replace the global ids of drawn sources by their versions."""
         return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
 
-    def _lists(self, relation: Relation) -> NeighbourLists:
-        """Return the neighbour lists of a relation that are here."""
+    def lists(self, relation: Relation) -> NeighborLists:
+        """Return the neighbor lists of a relation that are here."""
         topology = self.topologies[relation]
-        return NeighbourLists(
+        return NeighborLists(
             topology.indptr,
             topology.indices,
             self.original_ids[relation.src],
             self.original_ids[relation.dst],
-            topology.weight_sums,
-            topology.alias_table,
+            topology.cumulative_weights,
             topology.times,
             topology.by_time,
         )
@@ -369,7 +391,7 @@ class NeighborSampler(NodeVersions):
                 nodes_here = draws.here(relation, draw.nodes)
                 until_here = draws.here(relation, draw.until)
                 batch.in_degrees[relation] = draws.in_degrees(
-                    relation, self._lists(relation).count_until(nodes_here, until_here)
+                    relation, self.lists(relation).count_until(nodes_here, until_here)
                 )
         return {
             relation: self._in_versions(
@@ -389,7 +411,7 @@ class NeighborSampler(NodeVersions):
             nodes,
             self.topologies[relation].has_lists(nodes),
             self.times_of(relation.dst, destinations),
-            self.lacking(relation, moment),
+            self.excluded(relation, moment),
         )
 
     def _keep_stored(

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.draw_kernels import count_until
 from cache_server.kernel import read_only
-from cache_server.timed_draw import count_until
 from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.graph.block import Block, Nodes, TypedBlocks
@@ -35,10 +35,13 @@ class HopEdges(NamedTuple):
     positions: NDArray[np.int64]
     """[edges] int64, position in the destination's canonical neighbour list"""
 
-    def shuffled(self, generator: np.random.Generator) -> HopEdges:
-        """Return the same edges, those of each destination in a random order."""
+    def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Return [edges] int64: places of the edges, those of each destination in random order."""
         destinations = np.repeat(np.arange(self.indptr.size - 1), np.diff(self.indptr))
-        order = np.lexsort((generator.random(self.indices.size), destinations))
+        return np.lexsort((generator.random(self.indices.size), destinations))
+
+    def take(self, order: NDArray[np.int64]) -> HopEdges:
+        """Return the same edges in another order."""
         return HopEdges(self.indptr, self.indices[order], self.positions[order])
 
 
@@ -114,6 +117,9 @@ class Subgraph:
     iteration_key: int
     inclusions: Sequence[Inclusion | None]
     """[hops] probabilities of the edges; None if a fixed number was drawn, or all were"""
+    inverses: Sequence[Mapping[Relation, Tensor]] = ()
+    """[hops] by relation: [edges] float64, one over the probabilities, where edges are not in the
+    order in which inclusions want them"""
     drawn_as: Mapping[Relation, Relation] = field(default_factory=dict)
     """by relation that is stored under another name: the stored relation, which blocks name"""
     stored_as: Mapping[str, str] = field(default_factory=dict)
@@ -156,11 +162,20 @@ class Subgraph:
 
         The edges must be in host memory.
         """
-        hops = [
-            {name: edges.shuffled(generator) for name, edges in hop.items()} for hop in self.hops
-        ]
+        hops: list[dict[Relation, HopEdges]] = []
+        inverses: list[dict[Relation, Tensor]] = []
+        for hop, blocks in zip(self.hops, reversed(self.typed_blocks()), strict=True):
+            hops.append({})
+            inverses.append({})
+            for name, edges in hop.items():
+                order = edges.shuffle(generator)
+                hops[-1][name] = edges.take(order)
+                if blocks.blocks[name].draws_a_fixed_number:
+                    continue
+                inverse = blocks.blocks[name].inverse_probability(torch.float64)
+                inverses[-1][name] = inverse[torch.from_numpy(order)]
         read = [self.stored(name) for name in self.edges]
-        return replace(self, hops=hops).with_edges(read)
+        return replace(self, hops=hops, inverses=inverses).with_edges(read)
 
     def with_edges(self, relations: Collection[Relation]) -> Subgraph:
         """Return this subgraph with :attr:`edges` set for some stored relations."""
@@ -375,6 +390,9 @@ class SampledBlock(Block):
         self.drawn = None if drawn is None else to_device(drawn, self._device)
         if self._inclusion is not None:
             self.equally_likely = self._inclusion.equally_likely
+        if subgraph.inverses:
+            inverse = subgraph.inverses[hop].get(relation)
+            self.drawn_inverse = None if inverse is None else inverse.to(self._device)
 
     @property
     def device(self) -> torch.device:

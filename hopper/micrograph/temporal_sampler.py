@@ -1,6 +1,6 @@
 """Sampling in time: a root reads nothing that is later than itself.
 
-A node may have more neighbours for a later root. So frontiers hold versions of nodes, each of a
+A node may have more neighbors for a later root. So frontiers hold versions of nodes, each of a
 node and a root's time, and draws are pure functions of both. Micrographs of roots with the same
 time share rows, others do not. A mini-batch's subgraph is still exactly the union of its
 micrographs.
@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Final, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import NEIGHBOURS
-from cache_server.hop_draw import Drawn, HopDraw, Method
-from cache_server.left_out import LeftOut
+from cache_server.draw import NEIGHBORS
+from cache_server.sampling_spec import Drawn, ExcludedEdges, Method, SamplingSpec
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -29,7 +28,7 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 class TemporalSampler(NeighborSampler):
-    """Draws ``fanouts[l]`` in-neighbours a relation at hop l from those that are there in time.
+    """Draws ``fanouts[l]`` in-neighbors a relation at hop l from those that are there in time.
 
     An edge is there if neither it nor its source is later than the root. Edges of relations without
     times are always there. Draws are without replacement. Parameters and errors not listed are
@@ -63,8 +62,8 @@ class TemporalSampler(NeighborSampler):
         self._root_times: Mapping[str, Ids] = {}
         self._times = _NONE
         """[t] int64, ascending: all times that a root may have"""
-        self._lacking: dict[Relation, tuple[LeftOut, LeftOut]] = {}
-        """by relation, the edges that were last left out, and the same with places by time"""
+        self._excluded: dict[Relation, tuple[ExcludedEdges, ExcludedEdges]] = {}
+        """by relation, the edges that were last excluded, and the same with places by time"""
 
     def set_times(self, of_nodes: Mapping[str, Ids], others: Sequence[Ids] = ()) -> None:
         """Set the times that roots may have.
@@ -119,22 +118,19 @@ class TemporalSampler(NeighborSampler):
         versions: Ids = np.repeat(firsts, np.diff(drawn[0])) + drawn[1]
         return versions
 
-    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Draw in time, as ``pick`` says; see :meth:`NeighborSampler.how`."""
         method: Method = "recent" if self._recent else "temporal"
-        return self.make_draw(method, NEIGHBOURS, hop, relation, moment)
+        return self.make_spec(method, NEIGHBORS, hop, relation, moment)
 
-    def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
+    def excluded(self, relation: Relation, moment: tuple[int, int]) -> ExcludedEdges:
         """Return the edges that an iteration may not draw, with places in order of time."""
-        left_out = super().lacking(relation, moment)
-        if left_out is None:
-            return None
+        excluded = super().excluded(relation, moment)
         # Converted once for all hops of an iteration.
-        last = self._lacking.get(relation)
-        if last is None or last[0] is not left_out:
-            topology = self.topologies[relation]
-            last = left_out, left_out.in_time(topology.indptr, topology.by_time)
-            self._lacking[relation] = last
+        last = self._excluded.get(relation)
+        if last is None or last[0] is not excluded:
+            last = excluded, self.lists(relation).in_time(excluded)
+            self._excluded[relation] = last
         return last[1]
 
     def _count(self, node_type: str) -> int:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cache_server.draw import ARRIVALS, NEIGHBOURS
-from cache_server.hop_draw import HopDraw, Method
-from cache_server.left_out import NOTHING
-from cache_server.weighted_probability import inverse_frequencies, inverse_probabilities
+from cache_server.draw import NEIGHBORS
+from cache_server.draw_kernels import find_range, units_at
+from cache_server.kernel import kernel, read_only
+from cache_server.sampling_spec import ExcludedEdges, Method, SamplingSpec
 from hopper.device_copies import to_device
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
@@ -22,21 +23,34 @@ from hopper.kernel_threads import threads_for
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
 
+Ids = NDArray[np.int64]
+
+
+class Destinations(NamedTuple):
+    """Destinations ([n] int64 global ids) with all edges that were drawn for them, in that order.
+
+    Offsets are [n + 1] int64, and positions in the neighbor lists [edges] int64.
+    """
+
+    nodes: Ids
+    offsets: Ids
+    positions: Ids
+
 
 class ReplacementSampler(NeighborSampler):
-    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement.
+    """Draws ``fanouts[l]`` in-neighbors a relation at hop l with replacement.
 
-    A destination with any in-neighbours gets that many edges, and an edge that is drawn twice
+    A destination with any in-neighbors gets that many edges, and an edge that is drawn twice
     counts twice. Parameters and errors are those of :class:`NeighborSampler`.
     """
 
-    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Draw uniformly with replacement; see :meth:`NeighborSampler.how`."""
-        return self.make_draw("replacement", NEIGHBOURS, hop, relation, moment)
+        return self.make_spec("replacement", NEIGHBORS, hop, relation, moment)
 
 
 class WeightedSampler(ReplacementSampler):
-    """Draws in-neighbours in proportion to the weights of their edges.
+    """Draws in-neighbors in proportion to the weights of their edges.
 
     Relations without weights are drawn uniformly, as by :class:`NeighborSampler` or
     :class:`ReplacementSampler`. Parameters and errors not listed are those of
@@ -44,9 +58,8 @@ class WeightedSampler(ReplacementSampler):
 
     Parameters
     ----------
-    unbiased: whether a drawn edge counts one over its probability, so that the expectation of a sum
-        over drawn edges is the sum over all edges. Otherwise all drawn edges count the same, as in
-        DGL and PyG.
+    unbiased: whether drawn edges count so that the expectation of a sum over them is the sum over
+        all edges. Otherwise all drawn edges count the same, as in DGL and PyG.
     replace: whether draws are with replacement.
     """
 
@@ -75,30 +88,26 @@ class WeightedSampler(ReplacementSampler):
         """
         return super().draws_elsewhere(options) and not options.get("unbiased")
 
-    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> SamplingSpec:
         """Draw by weight where the relation has weights; see :meth:`NeighborSampler.how`."""
-        is_weighted = self.topologies[relation].weight_sums is not None
+        is_weighted = self.topologies[relation].cumulative_weights is not None
         method: Method = "replacement" if self._replace else "uniform"
         if is_weighted:
             method = "weighted_replacement" if self._replace else "weighted"
-        return self.make_draw(method, NEIGHBOURS, hop, relation, moment)
+        return self.make_spec(method, NEIGHBORS, hop, relation, moment)
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """Return the probabilities per hop; see :meth:`NeighborSampler.inclusions_at`."""
         if not self._unbiased:
             return self.inclusions
-        return [
-            None if fanout == -1 else ByWeight(self, hop, moment)
-            for hop, fanout in enumerate(self.fanouts)
-        ]
+        return [None if fanout == -1 else ByWeight(self, fanout, moment) for fanout in self.fanouts]
 
     def inverse_probability(
-        self, hop: int, moment: tuple[int, int], block: Block, destinations: NDArray[np.int64]
+        self, fanout: int, moment: tuple[int, int], block: Block, destinations: Ids
     ) -> Tensor:
-        """Return [edges] float64: one over the probability of each edge of a block.
+        """Return [edges] float64: how often each edge of a block counts.
 
-        For draws with replacement it is one over the expected number of times that an edge is
-        drawn.
+        The edges of a destination must be all that were drawn, in the order of the draws.
 
         Parameters
         ----------
@@ -108,37 +117,76 @@ class WeightedSampler(ReplacementSampler):
         relation = next(
             name for name in self.topologies if self.drawn_as.get(name, name) == block.relation
         )
-        topology, fanout = self.topologies[relation], self.fanouts[hop]
-        if topology.weight_sums is None:
+        topology = self.topologies[relation]
+        if topology.cumulative_weights is None:
             by_destination = block.in_degree().double() / block.sampled_degree().clamp(min=1)
             return block.to_edges(by_destination)
-        lists = topology.indptr, topology.weight_sums
         drawn = destinations, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
-        lacking = (self.lacking(relation, moment) or NOTHING).arrays
+        excluded = ExcludedEdges(*map(read_only, self.excluded(relation, moment)))
         with threads_for(destinations.size):
-            if self._replace:
-                inverse = inverse_frequencies(*lists, *drawn, fanout, *lacking)
-            else:
-                originals = self.original_ids[relation.dst]
-                assert topology.alias_table is not None
-                tables = *lists, topology.alias_table, originals
-                draws = self.hop_key(NEIGHBOURS, moment, hop, relation)
-                arrivals = self.hop_key(ARRIVALS, moment, hop, relation)
-                inverse = inverse_probabilities(*tables, *drawn, fanout, draws, arrivals, *lacking)
+            inverse = weigh_drawn(
+                read_only(topology.indptr),
+                read_only(topology.cumulative_weights),
+                Destinations(*map(read_only, drawn)),
+                fanout,
+                self._replace,
+                excluded,
+            )
         return to_device(inverse, block.device)
 
 
 @dataclass(frozen=True)
 class ByWeight:
-    """The inclusion of edges drawn in proportion to their weights, at a hop of an iteration."""
+    """The inclusion of edges drawn in proportion to their weights, in an iteration."""
 
     sampler: WeightedSampler
-    hop: int
+    fanout: int
     moment: tuple[int, int]
     equally_likely: bool = False
 
-    def inverse_probability(
-        self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
-    ) -> Tensor:
-        """Return [edges] float64: inverse probabilities from the sampler's weights."""
-        return self.sampler.inverse_probability(self.hop, self.moment, block, destinations)
+    def inverse_probability(self, block: Block, sources: Ids, destinations: Ids) -> Tensor:
+        """Return [edges] float64: how often each edge counts, from the sampler's weights."""
+        return self.sampler.inverse_probability(self.fanout, self.moment, block, destinations)
+
+
+@kernel(parallel=True)
+def weigh_drawn(
+    indptr: Ids,
+    sums: NDArray[np.int32],
+    drawn: Destinations,
+    fanout: int,
+    replace: bool,
+    excluded: ExcludedEdges,
+) -> NDArray[np.float64]:
+    """Return [edges] float64: how often drawn edges count, so that sums over them are unbiased.
+
+    The i-th of f draws takes an edge of w units from L that are left. With replacement an edge
+    counts L / (w f) times (Hansen and Hurwitz, Annals of Mathematical Statistics 14(4), 1943).
+    Without, sum(earlier edges) + L / w * (this edge) is an unbiased estimate for each i, and the
+    mean of these f estimates is taken (Des Raj, Journal of the American Statistical Association
+    51(274), 1956).
+
+    Parameters
+    ----------
+    indptr, sums: bounds of the lists, and running sums of weights within them.
+    """
+    destinations, offsets, positions = drawn
+    skipped_nodes, bounds, places, _, _ = excluded
+    counts = np.ones(positions.size, np.float64)
+    for i in numba.prange(destinations.size):
+        first, last = indptr[destinations[i]], indptr[destinations[i] + 1]
+        begin, end = find_range(destinations[i], skipped_nodes, bounds)
+        start, stop = offsets[i], offsets[i + 1]
+        if start == stop or (last - first - (end - begin) <= fanout and not replace):
+            continue
+        left = np.int64(sums[last - 1])
+        for k in range(begin, end):
+            left -= units_at(sums, first, places[k])
+        for j in range(start, stop):
+            units = units_at(sums, first, positions[j])
+            counts[j] = np.float64(left) / np.float64(units)
+            if not replace:
+                counts[j] += stop - j - 1
+                left -= units
+            counts[j] /= fanout
+    return counts

@@ -36,9 +36,9 @@ from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
 from hopper.partition.by_dimension import divide_columns
 from hopper.partition.checksums import seal_directory
-from hopper.partition.draw_arrays import write_draw_arrays
 from hopper.partition.file_names import server_folder
 from hopper.partition.relabel import relabel_edges
+from hopper.partition.sampling_index import write_sampling_index
 from hopper.partition.whole_topology import open_indptr
 from hopper.partition.workers import Construction
 from hopper.phases import Progress
@@ -174,7 +174,7 @@ def _fill_lists(
 
 
 def fill_draw_arrays(construction: Construction, progress: Progress, relation: Relation) -> None:
-    """Write the arrays that draws read of a relation (:mod:`hopper.partition.draw_arrays`).
+    """Write the arrays that draws read of a relation (:mod:`hopper.partition.sampling_index`).
 
     The relation's edges must have been written. Progress advances by edges.
     """
@@ -193,7 +193,7 @@ def fill_draw_arrays(construction: Construction, progress: Progress, relation: R
         progress.advance(piece.stop - piece.start)
         return original_ids[indices[piece]], edge_ids[piece]
 
-    write_draw_arrays(construction.graph, construction.work, relation, indptr, edges_of)
+    write_sampling_index(construction.graph, construction.work, relation, indptr, edges_of)
 
 
 def write_server(

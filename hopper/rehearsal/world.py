@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from cache_server.client.in_process import InProcessClient, open_servicers
-from cache_server.sampling import NeighbourDraw
+from cache_server.sampling import RemoteDraw
 from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import SourceRequest
 from hopper.cluster import Cluster
@@ -94,7 +94,7 @@ class RehearsedRows(RemoteRows):
         self._add_time()
 
     def begin_sampling(
-        self, draws: Mapping[int, Sequence[NeighbourDraw]], traffic: Traffic
+        self, draws: Mapping[int, Sequence[RemoteDraw]], traffic: Traffic
     ) -> Callable[[], None]:
         """Ask servers to draw neighbours; see :meth:`RemoteRows.begin_sampling`."""
         draw_traffic = Traffic()

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.left_out import LeftOut, leave_out
+from cache_server.neighbor_lists import NeighborLists
+from cache_server.sampling_spec import ExcludedEdges
 from hopper.config import Task
 from hopper.graph.schema import Relation
 from hopper.micrograph.pairs import Pairs
@@ -43,7 +44,7 @@ class LinkBatches:
     Attributes
     ----------
     types: node types of the ends, in the order in which their rows are concatenated.
-    batch, left_out: cached functions of (epoch, iteration): the global batch, and by relation the
+    batch, excluded: cached functions of (epoch, iteration): the global batch, and by relation the
         edges to leave out.
     """
 
@@ -74,7 +75,7 @@ class LinkBatches:
         self.types: Sequence[str] = sorted(schema.root_types)
         self._versions_at = versions_at
         self.batch = lru_cache(_KEPT)(self._batch)
-        self.left_out = lru_cache(_KEPT)(self._left_out)
+        self.excluded = lru_cache(_KEPT)(self._excluded)
 
     def pairs(self, roots: Ids, epoch: int, iteration: int) -> Pairs:
         """Return edges of an iteration with their labels, or links with their negatives.
@@ -148,7 +149,7 @@ class LinkBatches:
     def _batch(self, moment: tuple[int, int]) -> GlobalBatch:
         return self._schedule.batch(*moment)
 
-    def _left_out(self, moment: tuple[int, int]) -> Mapping[Relation, LeftOut]:
+    def _excluded(self, moment: tuple[int, int]) -> Mapping[Relation, ExcludedEdges]:
         """Return, by relation, the edges that would reveal the links of an iteration.
 
         These are the edges between their ends, in their own relation and in its reverse relations.
@@ -165,12 +166,12 @@ class LinkBatches:
             for reverse in self._reverses[number]:
                 pairs.setdefault(reverse, []).append((dst, src))
         return {
-            relation: leave_out(
+            relation: NeighborLists(
                 self._topology(relation).indptr,
                 self._topology(relation).indices,
                 self._originals(relation.src),
-                *(np.concatenate(ends) for ends in zip(*of_relation, strict=True)),
-            )
+                self._originals(relation.dst),
+            ).exclude(*(np.concatenate(ends) for ends in zip(*of_relation, strict=True)))
             for relation, of_relation in pairs.items()
             if relation in self._drawn
         }

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from cache_server import draw
+from cache_server.sampling_spec import VERSION
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
 from hopper.engines import TrainState, find_engine
@@ -244,7 +244,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
     return identity | {
         "data.features": values["data"]["features"],
         "data.features_options": values["data"]["features_options"],
-        "the version of draws": draw.VERSION,
+        "the version of draws": VERSION,
         "the graph": schema_fingerprint(graph.schema),
         _COLUMNS: {name: columns_to_json(of) for name, of in graph.schema.columns.items()},
         _CLASSES: graph.class_names(),

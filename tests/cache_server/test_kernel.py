@@ -119,3 +119,24 @@ def test_a_failed_compilation_holds_no_lock(tmp_path: Path) -> None:
     [lock] = tmp_path.glob("*.lock")
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+TUPLES = """
+from typing import NamedTuple
+from cache_server.kernel import kernel
+
+class {name}(NamedTuple):
+    left: int
+    right: int
+
+@kernel
+def add(pair):
+    return pair.left + pair.right
+"""
+
+
+def test_an_index_that_names_a_class_of_another_version_is_made_anew(tmp_path: Path) -> None:
+    for name in ("Pair", "Two"):
+        (tmp_path / "tuples.py").write_text(TUPLES.format(name=name))
+        program = f"import json, tuples; print(json.dumps([tuples.add(tuples.{name}(2, 3))]))"
+        assert run(tmp_path, program) == [5]

@@ -24,7 +24,7 @@ EMPLOYS = Relation("place", "employs", "author")
 COUNTS = {"author": 300, "paper": 80, "place": 9}
 EDGES = {WRITES: 500, CITES: 60, EMPLOYS: 150}
 ARRAYS = {
-    WRITES: ["weight_sums", "alias_table", "times", "by_time"],
+    WRITES: ["cumulative_weights", "times", "by_time"],
     CITES: ["times", "by_time"],
     EMPLOYS: [],
 }
@@ -69,7 +69,7 @@ def check_lists(
     counts[nodes] = undivided.in_degrees[nodes]
     assert np.array_equal(np.diff(stored.indptr), counts)
     edges = np.flatnonzero(np.repeat(counts > 0, np.diff(undivided.indptr)))
-    for name in ("weight_sums", "times", "by_time"):
+    for name in ("cumulative_weights", "times", "by_time"):
         actual, expected = getattr(stored, name), getattr(undivided, name)
         assert (actual is not None) == (expected is not None) == (name in ARRAYS[relation])
         assert actual is None or np.array_equal(actual, expected[edges])
@@ -92,9 +92,9 @@ def test_a_division_by_relation_stores_the_arrays_of_a_division_by_node(
     for server, share in enumerate(description["per_server"]):
         files = list((parts.path / f"server-{server}" / "topology").rglob("*.npy"))
         assert sum(path.stat().st_size for path in files) == share["topology_bytes"]
-    file = topology_file(parts.path / "server-0", WRITES, "weight_sums")
+    file = topology_file(parts.path / "server-0", WRITES, "cumulative_weights")
     np.save(file, np.load(file)[1:])
-    with pytest.raises(GraphError, match=r"weight_sums of author/writes/paper: expected shape"):
+    with pytest.raises(GraphError, match=r"cumulative_weights of author/\S+: expected shape"):
         parts.topology(WRITES, 0)
 
 

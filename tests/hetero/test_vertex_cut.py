@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cache_server.draw import draw_key
 from cache_server.kernel import read_only
-from cache_server.neighbour_draw import draw_hop
+from cache_server.neighbor_lists import NeighborLists
+from cache_server.sampling_spec import SamplingSpec
 from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.features import LocalRows
@@ -168,10 +170,9 @@ def test_the_draws_of_all_parts_equal_those_of_one_server(
     undivided, ids = graph.topology(WRITES), read_only(np.arange(COUNTS["paper"]))
     roots = read_only(np.asarray(graph.split("train"))[::-1].copy())
     for fanout in (1, 3, 50, -1):
-        key = np.uint64(99)
-        offsets, sources, positions = draw_hop(
-            undivided.indptr, undivided.indices, ids, roots, fanout, key
-        )
+        key = draw_key(1, 99, 0, 0, 0, 0)
+        lists = NeighborLists(undivided.indptr, undivided.indices, np.arange(COUNTS["author"]), ids)
+        offsets, sources, positions = lists.draw(roots, SamplingSpec("uniform", fanout, key))
         expected = np.stack([np.repeat(roots, np.diff(offsets)), positions, sources])
         draws = []
         for server, holding in enumerate(divided.holdings):

@@ -17,7 +17,7 @@ import pytest
 
 WORDS = 1 << 64
 GOLDEN = 0x9E3779B97F4A7C15
-NEIGHBOURS, ROOTS, LAYERS, LABOR = 1, 2, 5, 6
+NEIGHBORS, ROOTS, LAYERS, LABOR, PHASES = 1, 2, 5, 6, 12
 
 Triple = tuple[str, str, str]
 Edge = tuple[int, int]
@@ -59,6 +59,21 @@ class Reference:
             key = self.absorb(key, word % WORDS)
         return key
 
+    def node_key(
+        self,
+        use: int,
+        moment: Sequence[int],
+        node: int,
+        *,
+        draws_once: bool = False,
+        dependence: int = 1,
+    ) -> int:
+        """Return the key of a node's draws; moment = (seed, epoch, iteration, hop, relation)."""
+        seed, epoch, iteration, hop, relation = moment
+        phase = self.below(self.key(PHASES, node), dependence)
+        period = (iteration + phase) // dependence
+        return self.key(use, seed, epoch, period, 0 if draws_once else hop, relation, node)
+
     def relation_key(self, relation: Sequence[str]) -> int:
         digest = hashlib.sha256("\0".join(relation).encode("utf-8")).digest()
         return sum(byte << (8 * place) for place, byte in enumerate(digest[:8]))
@@ -71,6 +86,26 @@ class Reference:
             top = population - count + i
             pick = self.below(self.variate(key, i), top + 1)
             drawn.append(top if pick in drawn else pick)
+        return drawn
+
+    def by_weight(self, key: int, units: Sequence[int], size: int, replace: bool) -> list[int]:
+        """Draw positions of a list in proportion to units."""
+
+        def pick(left: Sequence[int], counter: int) -> int:
+            x = self.below(self.variate(key, counter), sum(left))
+            return next(p for p in range(len(left)) if sum(left[: p + 1]) > x)
+
+        if replace:
+            return [pick(units, i) for i in range(size if units else 0)]
+        if len(units) <= size:
+            return list(range(len(units)))
+        drawn: list[int] = []
+        for attempt in range(2 * size + 4 if len(units) > 128 else 0):
+            place = pick(units, attempt)
+            drawn += [place] if place not in drawn and len(drawn) < size else []
+        while len(drawn) < size:
+            left = [0 if place in drawn else u for place, u in enumerate(units)]
+            drawn.append(pick(left, (1 << 32) + len(drawn)))
         return drawn
 
     def weights(self, edges: Sequence[Edge]) -> dict[int, int]:
@@ -90,22 +125,28 @@ class Reference:
         }
 
     def places(
-        self, kind: str, edges: Sequence[Edge], key: tuple[int, ...], node: int, size: int
+        self,
+        kind: str,
+        edges: Sequence[Edge],
+        key: tuple[int, ...],
+        node: int,
+        size: int,
+        options: Mapping[str, int],
     ) -> list[int]:
-        """Draw positions of a node's neighbour list; ``key`` lacks its first and last word."""
-        neighbours = sorted(u for u, v in edges if v == node)
-        degree = len(neighbours)
+        """Draw positions of a node's neighbor list; ``key`` lacks its first and last word."""
+        neighbors = sorted(u for u, v in edges if v == node)
+        degree = len(neighbors)
         if size < 0:
             return list(range(degree))
         if kind == "node":
-            node_key = self.key(NEIGHBOURS, *key, node)
+            node_key = self.node_key(NEIGHBORS, key, node, **options)
             return self.positions(node_key, degree, min(degree, size))
         word = LABOR if kind == "labor" else LAYERS
-        variates = [self.variate(self.key(word, *key, u), 0) for u in neighbours]
+        variates = [self.variate(self.node_key(word, key, u, **options), 0) for u in neighbors]
         if kind == "labor":
             return [i for i, r in enumerate(variates) if Fraction(r * degree, WORDS) < size]
         limits = self.thresholds(self.weights(edges), size)
-        return [i for i, u in enumerate(neighbours) if variates[i] < limits[u]]
+        return [i for i, u in enumerate(neighbors) if variates[i] < limits[u]]
 
     def order(self, seed: int, epoch: int, count: int) -> list[int]:
         """Return which of ``count`` roots is at each place of an epoch."""
@@ -135,10 +176,12 @@ class Reference:
         fanouts: Sequence[int],
         moment: tuple[int, int, int],
         kind: str = "node",
+        **options: int,
     ) -> ReferenceSubgraph:
         """Sample, given edges in order of edge id and ``moment`` = (seed, epoch, iteration).
 
-        ``fanouts`` are the sizes of layers where ``kind`` is "layer".
+        ``fanouts`` are the sizes of layers where ``kind`` is "layer"; options are those of
+        :meth:`node_key`.
         """
         subgraph = ReferenceSubgraph({name: [] for name in types}, [])
         subgraph.nodes[target] += roots
@@ -151,11 +194,14 @@ class Reference:
                 drawn = []
                 for node in frontier[relation[2]]:
                     # Python's sort is stable: parallel edges stay in order of edge id.
-                    neighbours = sorted(u for u, v in relations[relation] if v == node)
-                    for place in self.places(kind, relations[relation], key, node, fanout):
-                        drawn.append((node, place, neighbours[place]))
-                        if neighbours[place] not in subgraph.nodes[relation[0]]:
-                            subgraph.nodes[relation[0]].append(neighbours[place])
+                    neighbors = sorted(u for u, v in relations[relation] if v == node)
+                    drawn_places = self.places(
+                        kind, relations[relation], key, node, fanout, options
+                    )
+                    for place in drawn_places:
+                        drawn.append((node, place, neighbors[place]))
+                        if neighbors[place] not in subgraph.nodes[relation[0]]:
+                            subgraph.nodes[relation[0]].append(neighbors[place])
                 subgraph.edges[-1][relation] = drawn
             subgraph.sizes.append({name: len(ids) for name, ids in subgraph.nodes.items()})
         return subgraph

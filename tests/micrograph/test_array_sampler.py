@@ -9,9 +9,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from cache_server.draw import draw_key
 from hopper.array_module import on_host
 from hopper.config import make_config
-from hopper.engines import Request
+from hopper.engines import Request, assemble
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError
 from hopper.graph.build_topology import build_topology
@@ -81,11 +82,10 @@ def test_the_same_subgraph(module: ModuleType, fanouts: list[int]) -> None:
         ArraySampler(graph, ORIGINAL, "paper", fanouts, 5, module),
         NeighborSampler(graph, ORIGINAL, "paper", fanouts, 5),
     )
-    no_roots = np.empty(0, np.int64)
     compare(
-        ArraySampler(graph, ORIGINAL, "paper", fanouts, 5, module),
-        NeighborSampler(graph, ORIGINAL, "paper", fanouts, 5),
-        no_roots,
+        ArraySampler(graph, ORIGINAL, "paper", fanouts, 5, module, dependence=3),
+        NeighborSampler(graph, ORIGINAL, "paper", fanouts, 5, dependence=3),
+        np.empty(0, np.int64),
     )
 
 
@@ -154,6 +154,24 @@ def test_a_device_that_cannot_sample_is_refused(
     )
     with pytest.raises(RequestError, match=expected):
         check_request(Request(config, parts))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_settings_of_the_key_reach_the_sampler(
+    community_graph: GraphDirectory,
+    tmp_path: Path,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(assemble, "array_module", lambda _: np)
+    parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
+    sampler = {"expansion": "once", "dependence": 5, "device": device}
+    config = make_config({"data": {"partitioned": str(parts.path)}, "sampler": sampler})
+    made = assemble.make_sampler(Request(config, parts))
+    relation = next(iter(made.topologies))
+    key = made.hop_key(1, (0, 13), 2, relation)
+    assert key == draw_key(1, config.train.seed, 0, 13, 0, relation.draw_key(), 5)
+    assert isinstance(made, ArraySampler) is (device == "cuda")
 
 
 def test_high_words_of_products(module: ModuleType) -> None:

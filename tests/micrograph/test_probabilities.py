@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cache_server import source_draw
 from hopper.graph import build_topology
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.labor_sampler import LaborSampler
-from hopper.micrograph.layer_sampler import LayerSampler, make_thresholds
-from hopper.micrograph.micrograph import Micrograph
+from hopper.micrograph.layer_sampler import (
+    LayerSampler,
+    inverse_probabilities,
+    make_thresholds,
+)
 from hopper.micrograph.sample import NeighborSampler
 
 EDGE = Relation("node", "edge", "node")
@@ -161,50 +163,6 @@ def test_all_neighbours_count_once(topology: Topology, kind: type[NeighborSample
     assert block.mean_weights(torch.float32).shape == (0,)
 
 
-@pytest.mark.parametrize("size", [5, 20, 45])
-def test_layer_samples_have_the_requested_size(topology: Topology, size: int) -> None:
-    """Every node is a destination, so every source in the sample is seen."""
-    sampler = make_sampler(LayerSampler, topology, [size])
-    sample_sizes = np.array(
-        [np.unique(whole_block(sampler, i).indices).size for i in range(ITERATIONS)], float
-    )
-    p = probabilities(LayerSampler, topology, size)[0][topology.out_degrees > 0]
-    assert p.sum() <= size + 1e-9
-    if size == 5:
-        assert p.sum() == pytest.approx(5), "none is certain, so the size is met in expectation"
-    deviation = np.sqrt((p * (1 - p)).sum() / ITERATIONS)
-    assert abs(sample_sizes.mean() - p.sum()) <= DEVIATIONS * deviation + 1e-6
-
-
-def test_labor_draws_as_many_edges_as_node_wise_sampling_from_fewer_nodes() -> None:
-    generator = np.random.default_rng(8)
-    src, dst = generator.integers(0, 3000, (2, 90_000))
-    topology = build_topology(src, dst, 3000, 3000)
-    roots = generator.permutation(3000)[:200]
-    sizes = {}
-    for kind in (NeighborSampler, LaborSampler):
-        subgraphs = [make_sampler(kind, topology, [5]).sample(roots, 0, i) for i in range(20)]
-        sizes[kind] = (
-            np.mean([subgraph.num_edges for subgraph in subgraphs]),
-            np.mean([subgraph.nodes["node"].size for subgraph in subgraphs]),
-        )
-    assert sizes[LaborSampler][0] == pytest.approx(sizes[NeighborSampler][0], rel=0.05)
-    assert sizes[LaborSampler][1] < 0.9 * sizes[NeighborSampler][1]
-
-
-def test_hubs_are_drawn_by_their_column_not_by_their_degree() -> None:
-    """A hub of many leaves weighs much; one of hubs, as many edges notwithstanding, little."""
-    leaves = np.arange(10, 20)
-    src = np.concatenate([np.zeros(10), np.ones(10), np.repeat(np.arange(30, 40), 10)])
-    dst = np.concatenate([leaves, leaves + 10, np.tile(leaves + 10, 10)])
-    topology = build_topology(src.astype(np.int64), dst, 40, 40)
-    weights = source_draw.column_weights(topology.indptr, topology.indices, topology.out_degrees)
-    assert topology.out_degrees[0] == topology.out_degrees[1] == 10
-    assert weights[0] == 10 * (2**32 // 2) // 11
-    assert weights[1] == 10 * (2**32 // 12) // 11
-    assert weights[10] == 0
-
-
 @settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.integers(0, (1 << 31) - 1), min_size=1, max_size=30),
@@ -215,7 +173,7 @@ def test_thresholds_of_any_weights(weights: list[int], size: int) -> None:
     array = np.array(weights, np.uint32)
     _, factor, certain = make_thresholds(size, array)
     total = sum(weights)
-    inverse = source_draw.inverse_probabilities(
+    inverse = inverse_probabilities(
         array, np.arange(array.size), np.uint64(factor), np.uint64(certain)
     )
     for weight, inverse_probability in zip(weights, inverse, strict=True):
@@ -224,29 +182,6 @@ def test_thresholds_of_any_weights(weights: list[int], size: int) -> None:
         else:
             assert weight * int(factor) < 1 << 64
             assert inverse_probability == pytest.approx(total / (weight * size), rel=1e-6)
-
-
-@pytest.mark.parametrize(("kind", "size"), KINDS)
-def test_micrographs_of_every_sampler_are_parts_of_batches(
-    topology: Topology, kind: type[NeighborSampler], size: int
-) -> None:
-    sampler = make_sampler(kind, topology, [size, size])
-    micrograph = Micrograph(sampler, 7, 0, 0)
-    assert micrograph.root == 7
-    micrograph_edges = {
-        (hop, *edge)
-        for hop, edges in enumerate(micrograph.edges())
-        for edge in edges[EDGE].tolist()
-    }
-    assert micrograph_edges
-    batch = sampler.sample(np.array([3, 7, 12]), 0, 0)
-    batch_edges = set()
-    for hop, edges in enumerate(batch.hops):
-        indptr, rows, positions = edges[EDGE]
-        heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
-        ends = batch.nodes["node"][rows], batch.nodes["node"][heads], positions
-        batch_edges |= {(hop, *edge) for edge in np.stack(ends, axis=1).tolist()}
-    assert micrograph_edges < batch_edges
 
 
 def test_the_first_nodes_of_a_block_keep_their_keys(topology: Topology) -> None:

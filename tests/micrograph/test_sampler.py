@@ -6,11 +6,12 @@ nodes and sometimes a type without nodes.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -20,10 +21,13 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from cache_server.draw import DROPOUT, key_of
+from hopper.config.sampler import Sampler
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.kernel_threads import threads_for
+from hopper.micrograph import frontier_kernels
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
@@ -41,12 +45,24 @@ RELATIONS = [
         ("paper", "venue"),
     )
 ]
+OPTIONS = {"once": {"draws_once": True}, "dependent": {"dependence": 3}}
 SAMPLERS = {
     "node": NeighborSampler,
+    "node, once": NeighborSampler,
+    "node, dependent": NeighborSampler,
     "node, in arrays": ArraySampler,
+    "node, in arrays, dependent": ArraySampler,
     "layer": LayerSampler,
     "labor": LaborSampler,
+    "labor, dependent": LaborSampler,
 }
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    """Return the settings that a kind's name says."""
+    return OPTIONS.get(kind.rpartition(", ")[2], {})
+
+
 every_kind = pytest.mark.parametrize("kind", SAMPLERS)
 without_deadline = settings(deadline=None, max_examples=25)
 
@@ -58,7 +74,7 @@ class Graph:
     counts: dict[str, int]
     edges: dict[Relation, list[tuple[int, int]]]
 
-    def neighbours(self, relation: Relation) -> dict[int, list[int]]:
+    def neighbors(self, relation: Relation) -> dict[int, list[int]]:
         """The sources of each destination, in ascending order."""
         sources_by_destination: dict[int, list[int]] = {}
         for u, v in sorted(self.edges[relation]):
@@ -82,7 +98,8 @@ class PlacedGraph:
         kind: str = "node",
     ) -> Subgraph:
         seed, epoch, iteration = moment
-        sampler = SAMPLERS[kind](self.topologies, self.original_ids, "paper", fanouts, seed)
+        graph = self.topologies, self.original_ids, "paper"
+        sampler = SAMPLERS[kind](*graph, fanouts, seed, **options_of(kind))
         return sampler.sample(self.global_ids["paper"][list(roots)], epoch, iteration)
 
 
@@ -207,9 +224,8 @@ def test_agrees_with_the_reference_on_any_partition(
 ) -> None:
     """Catches every dependence on global ids: nodes, rows, sizes, edges and their order."""
     graph, roots, fanouts, moment = case
-    expected = reference.sample(
-        graph.edges, list(graph.counts), "paper", roots, fanouts, moment, kind.partition(",")[0]
-    )
+    sampled = graph.edges, list(graph.counts), "paper", roots, fanouts, moment
+    expected = reference.sample(*sampled, kind.partition(",")[0], **options_of(kind))
     subgraph = place_graph(graph, servers, placement).sample(roots, fanouts, moment, kind)
     assert original_nodes(subgraph) == expected.nodes
     assert subgraph.sizes == expected.sizes
@@ -235,28 +251,6 @@ def test_a_subgraph_is_the_union_of_its_micrographs(kind: str, case: Any, data: 
         ]
         assert set().union(*map(edge_set, subgraphs)) == edge_set(subgraph)
         assert set().union(*map(node_set, subgraphs)) == node_set(subgraph)
-
-
-@without_deadline
-@given(cases())
-def test_counts_and_replacement(case: Any) -> None:
-    graph, roots, fanouts, moment = case
-    subgraph = place_graph(graph, 2, 1).sample(roots, fanouts, moment)
-    nodes = original_nodes(subgraph)
-    for fanout, sizes, hop in zip(
-        fanouts, subgraph.sizes[:-1], original_edges(subgraph), strict=True
-    ):
-        for relation, edges in hop.items():
-            assert len(set(edges)) == len(edges), "an edge was drawn twice"
-            neighbours = graph.neighbours(relation)
-            drawn_counts = Counter(v for v, _, _ in edges)
-            for destination in nodes[relation.dst][: sizes[relation.dst]]:
-                degree = len(neighbours.get(destination, []))
-                assert drawn_counts[destination] == (
-                    degree if fanout == -1 else min(degree, fanout)
-                )
-            for destination, position, source in edges:
-                assert neighbours[destination][position] == source
 
 
 @every_kind
@@ -302,20 +296,6 @@ def test_blocks(kind: str, case: Any) -> None:
     )
 
 
-@every_kind
-@without_deadline
-@given(case=cases())
-def test_frontiers_are_cumulative(kind: str, case: Any) -> None:
-    graph, roots, fanouts, moment = case
-    subgraph = place_graph(graph, 2, 3).sample(roots, fanouts, moment, kind)
-    assert original_nodes(subgraph)["paper"][: len(roots)] == roots
-    for node_type, nodes in original_nodes(subgraph).items():
-        assert len(set(nodes)) == len(nodes)
-        sizes = [frontier[node_type] for frontier in subgraph.sizes]
-        assert sizes == sorted(sizes)
-        assert sizes[-1] == len(nodes)
-
-
 def test_blocks_of_a_graph_with_one_relation() -> None:
     subgraph = random_sampler(50, 300, [2, 3]).sample(np.array([4, 1]), 0, 0)
     deep, shallow = subgraph.blocks()
@@ -333,16 +313,8 @@ def random_sampler(
     generator = np.random.default_rng(17)
     src, dst = generator.integers(0, nodes, (2, edges))
     topology = build_topology(src, dst, nodes, nodes)
-    return SAMPLERS[kind]({EDGE: topology}, {"node": np.arange(nodes)}, "node", fanouts, seed)
-
-
-@every_kind
-def test_no_roots(kind: str) -> None:
-    subgraph = random_sampler(20, 50, [3, -1], kind=kind).sample(np.empty(0, np.int64), 0, 0)
-    assert subgraph.num_roots == 0
-    assert subgraph.num_edges == 0
-    for block in subgraph.blocks():
-        assert (block.num_src, block.num_dst, block.indptr.tolist()) == (0, 0, [0])
+    graph = {EDGE: topology}, {"node": np.arange(nodes)}, "node"
+    return SAMPLERS[kind](*graph, fanouts, seed, **options_of(kind))
 
 
 def test_a_root_given_twice_is_refused_and_leaves_no_trace() -> None:
@@ -367,67 +339,146 @@ def test_more_nodes_than_rows_can_name() -> None:
         NeighborSampler({}, {"node": ids}, "node", [1], 0)
 
 
-def test_original_ids_beyond_32_bits(reference: Any) -> None:
-    base, nodes = 1 << 40, 25
-    src, dst = np.random.default_rng(3).integers(0, nodes, (2, 150))
-    sampler = NeighborSampler(
-        {EDGE: build_topology(src, dst, nodes, nodes)},
-        {"node": base + np.arange(nodes)},
-        "node",
-        [3, 4],
-        8,
+def drawn_sets(sampler: NeighborSampler, iterations: int, hop: int = 0) -> NDArray[np.int64]:
+    """Return [iterations, nodes, fanout] positions that all nodes draw, ascending."""
+    nodes = np.arange(sampler.original_ids["node"].size)
+    fanout = sampler.fanouts[hop]
+    return np.array(
+        [
+            np.sort(sampler.draw(hop, EDGE, nodes, (0, t))[2].reshape(-1, fanout), axis=1)
+            for t in range(iterations)
+        ]
     )
-    subgraph = sampler.sample(np.array([5, 2]), 1, 2)
-    edges = list(zip((base + src).tolist(), (base + dst).tolist(), strict=True))
-    expected = reference.sample(
-        {EDGE: edges}, ["node"], "node", [base + 5, base + 2], [3, 4], (8, 1, 2)
-    )
-    assert original_nodes(subgraph) == expected.nodes
-    assert original_edges(subgraph) == expected.edges
 
 
-def test_another_relation_changes_no_draw_of_the_others() -> None:
-    generator = np.random.default_rng(4)
-    links = {r: generator.integers(0, 9, (80, 2)).tolist() for r in RELATIONS}
-    counts = dict.fromkeys(("author", "paper", "venue"), 9)
-    full_graph = Graph(counts, {r: [tuple(e) for e in edges] for r, edges in links.items()})
-    smaller_graph = Graph(counts, {r: full_graph.edges[r] for r in RELATIONS[1:3]})
-    subgraph, smaller_subgraph = (
-        place_graph(g, 2, 5).sample([1, 4, 6], [3], (1, 2, 3)) for g in (full_graph, smaller_graph)
-    )
-    for relation in smaller_graph.edges:
-        assert (
-            original_edges(subgraph)[0][relation] == original_edges(smaller_subgraph)[0][relation]
-        )
+def regular_sampler(degree: int, nodes: int, **options: Any) -> NeighborSampler:
+    """A sampler at fanouts 2 and 2 of a graph in which every node has the same in-degree."""
+    dst = np.repeat(np.arange(nodes), degree)
+    topology = build_topology((dst + np.tile(np.arange(degree), nodes)) % nodes, dst, nodes, nodes)
+    ids = {"node": np.arange(nodes)}
+    return NeighborSampler({EDGE: topology}, ids, "node", [2, 2], 2, **options)
 
 
-@every_kind
-@pytest.mark.parametrize("moment", [(0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0)])
-def test_seed_epoch_iteration_and_hop_all_matter(
-    kind: str, moment: tuple[int, int, int, int]
+@pytest.mark.parametrize("dependence", [1, 3, 8])
+def test_draws_are_uniform_and_last_as_long_as_they_should(dependence: int) -> None:
+    """Every draw is uniform; of two iterations apart by less than k, 1 - distance / k are alike."""
+    nodes, degree, iterations = 3000, 6, 2 * dependence + 1
+    sets = drawn_sets(regular_sampler(degree, nodes, dependence=dependence), iterations)
+    for drawn in sets:
+        pairs = np.bincount(drawn @ [degree, 1], minlength=degree**2)
+        pairs = pairs[pairs > 0]
+        assert pairs.size == 15
+        assert ((pairs - nodes / 15) ** 2).sum() / (nodes / 15) < chi2.ppf(0.999, 14)
+    changes = (sets[1:] != sets[:-1]).any(2)
+    # A node changes once in k iterations, at most. One new draw in 15 is the old one by chance.
+    for start in range(iterations - dependence):
+        in_a_period = changes[start : start + dependence].sum(0)
+        assert in_a_period.max() == 1
+        assert in_a_period.mean() == pytest.approx(14 / 15, abs=0.02)
+    # All phases are equally likely, and they do not depend on what is drawn.
+    counts = changes[:dependence].sum(1)
+    expected = counts.sum() / dependence
+    assert ((counts - expected) ** 2).sum() / expected < chi2.ppf(0.999, max(1, dependence - 1))
+    if dependence > 1:
+        table = np.zeros((dependence, degree))
+        phases = changes[:dependence].argmax(0)
+        for column in range(2):
+            np.add.at(table, (phases, sets[0, :, column]), 1)
+        free = np.outer(table.sum(1), table.sum(0)) / table.sum()
+        statistic = ((table - free) ** 2 / free).sum()
+        assert statistic < chi2.ppf(0.999, (dependence - 1) * (degree - 1))
+
+
+def test_nodes_that_draw_once_draw_the_same_at_all_hops() -> None:
+    sampler, anew = (regular_sampler(9, 500, draws_once=once) for once in (True, False))
+    for iteration in range(2):
+        first, second = (drawn_sets(sampler, iteration + 1, hop)[-1] for hop in (0, 1))
+        assert np.array_equal(first, second)
+        assert np.array_equal(first, drawn_sets(anew, iteration + 1)[-1])
+    assert (drawn_sets(anew, 1)[0] != drawn_sets(anew, 1, 1)[0]).any(1).mean() > 0.9
+
+
+def test_settings_of_the_key_that_do_not_fit_are_refused() -> None:
+    def refuse(match: str, **sampler: Any) -> None:
+        with pytest.raises(ValueError, match=match):
+            Sampler(**sampler)
+
+    refuse(r"expansion: 'once' .* equal numbers in fanouts, got \[5, 3\]",
+           expansion="once", fanouts=[5, 3])  # fmt: skip
+    refuse(r"equal numbers in layer_sizes, got \[50, 30\]",
+           kind="layer", expansion="once", layer_sizes=[50, 30])  # fmt: skip
+    refuse("dependence", dependence=0)
+    refuse("dependence: kind 'full' takes all neighbors", kind="full", dependence=4)
+    refuse("expansion: kind 'full' takes all", kind="full", expansion="once", fanouts=[-1, -1])
+    refuse("dependence: kind 'temporal' takes the latest",
+           kind="temporal", dependence=2, kind_options={"pick": "recent"})  # fmt: skip
+    assert Sampler(kind="labor", expansion="once", fanouts=[5, 5], dependence=4).dependence == 4
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Set two threads, and restore their number afterwards."""
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("numba was started with a single thread")
+    threads_before = numba.get_num_threads()
+    numba.set_num_threads(2)
+    yield
+    numba.set_num_threads(threads_before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [("node", [5, 6]), ("layer", [9000, 4000]), ("labor", [5, 6])],
+)
+def test_one_thread_or_two(kind: str, sizes: list[int]) -> None:
+    roots = np.random.default_rng(0).permutation(20_000)[:5000]
+    sampler = random_sampler(20_000, 200_000, sizes, kind=kind)
+    on_two = sampler.sample(roots, 0, 0)
+    numba.set_num_threads(1)
+    assert are_identical(sampler.sample(roots, 0, 0), on_two)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_few_destinations_are_drawn_on_one_thread() -> None:
+    for destinations, threads in ((0, 1), (1500, 1), (5000, 2)):
+        with threads_for(destinations):
+            assert numba.get_num_threads() == threads
+        assert numba.get_num_threads() == 2
+    with pytest.raises(RuntimeError, match="drawing"), threads_for(1):
+        raise RuntimeError("drawing")
+    assert numba.get_num_threads() == 2
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 300), max_size=200),
+    st.lists(st.integers(0, 300), unique=True, max_size=40),
+)
+def test_discovery_names_nodes_in_order_of_first_appearance(
+    sources: list[int], known_nodes: list[int]
 ) -> None:
-    """Isolated nodes aside, two moments draw differently for most of 200 nodes."""
-    seed, epoch, iteration, hop = moment
-    roots, fanouts = np.arange(200), [40, 40] if kind == "layer" else [2, 2]
-
-    def drawn_neighbours(seed: int, epoch: int, iteration: int, hop: int) -> list[set[int]]:
-        sampler = random_sampler(200, 4000, fanouts, seed, kind)
-        subgraph = sampler.sample(roots, epoch, iteration)
-        indptr, rows, _ = subgraph.hops[hop][EDGE]
-        return [set(rows[indptr[v] : indptr[v + 1]].tolist()) for v in range(200)]
-
-    base, other = drawn_neighbours(0, 0, 0, 0), drawn_neighbours(seed, epoch, iteration, hop)
-    assert sum(x != y for x, y in zip(base, other, strict=True)) > 150
+    table = np.full(301, frontier_kernels.UNSEEN, np.int32)
+    table[known_nodes] = np.arange(len(known_nodes))
+    rows, new_nodes = frontier_kernels.discover(
+        np.array(sources, np.int64), table, len(known_nodes)
+    )
+    order = list(dict.fromkeys(known_nodes + sources))
+    assert [order[row] for row in rows] == sources
+    assert known_nodes + new_nodes.tolist() == order
+    assert [table[node] for node in order] == list(range(len(order)))
 
 
-@pytest.mark.parametrize("fanout", [2, 5])
-def test_neighbours_are_drawn_uniformly(fanout: int) -> None:
-    """One destination of in-degree 11 over 1500 iterations, fixed seed."""
-    topology = build_topology(np.arange(11), np.zeros(11, np.int64), 11, 11)
-    sampler = NeighborSampler({EDGE: topology}, {"node": np.arange(11)}, "node", [fanout], 2)
-    counts = np.zeros(11)
-    for iteration in range(1500):
-        counts[sampler.sample(np.array([0]), 0, iteration).hops[0][EDGE].positions] += 1
-    expected = 1500 * fanout / 11
-    # Draws without replacement vary less than independent ones, so the bound is a safe one.
-    assert ((counts - expected) ** 2).sum() / expected < chi2.ppf(0.999, 10)
+def test_concurrent_calls() -> None:
+    """Tables are shared between calls: a call must neither see nor disturb another's."""
+    sampler = random_sampler(5000, 60_000, [4, 4, 3])
+    generator = np.random.default_rng(1)
+    batches = [generator.permutation(5000)[:200] for _ in range(24)]
+    expected = [
+        random_sampler(5000, 60_000, [4, 4, 3]).sample(roots, 0, i)
+        for i, roots in enumerate(batches)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            subgraphs = list(pool.map(sampler.sample, batches, [0] * 24, range(24)))
+            assert all(map(are_identical, subgraphs, expected))

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -119,47 +118,21 @@ def test_nothing_later_is_drawn(
                     assert (post_times[src] <= until).all()
                 drawn_edges += ids.size
                 # Every destination has all that there is, or as many as wanted.
-                count = subgraph.sizes[hop][relation.dst]
                 degrees = np.diff(subgraph.hops[hop][relation].indptr)
-                there_degrees = (
-                    subgraph.typed_blocks()[-1 - hop].blocks[relation].in_degree().numpy()
-                )
-                expected_degrees = (
-                    there_degrees if fanout == -1 else np.minimum(there_degrees, fanout)
-                )
-                assert np.array_equal(degrees, expected_degrees)
-                originals = partitioned.original_ids(relation.dst)[
-                    subgraph.nodes[relation.dst][:count]
-                ]
-                times = subgraph.times[relation.dst][:count]
-                for node, time, degree in list(zip(originals, times, there_degrees, strict=True))[
-                    :40
-                ]:
-                    csc = topologies[relation]
-                    in_edges = slice(csc.indptr[node], csc.indptr[node + 1])
+                block = subgraph.typed_blocks()[-1 - hop].blocks[relation]
+                there = block.in_degree().numpy()
+                assert np.array_equal(degrees, there if fanout < 0 else np.minimum(there, fanout))
+                nodes = subgraph.nodes[relation.dst][: min(3, degrees.size)]
+                for row, at in enumerate(partitioned.original_ids(relation.dst)[nodes]):
+                    csc, time = topologies[relation], subgraph.times[relation.dst][row]
+                    in_edges = slice(csc.indptr[at], csc.indptr[at + 1])
                     is_there = np.ones(csc.indices[in_edges].size, np.bool_)
                     if relation == SENT:
                         is_there &= edge_times[csc.edge_ids[in_edges]] <= time
                     if relation.src == "post":
                         is_there &= post_times[csc.indices[in_edges]] <= time
-                    assert is_there.sum() == degree
+                    assert is_there.sum() == there[row]
     assert drawn_edges > 100
-
-
-def test_recent_draws_take_the_latest_edges(graph: GraphDirectory, tmp_path: Path) -> None:
-    sampler, partitioned = make_sampler(graph, tmp_path / "parts", 1, [4], pick="recent")
-    subgraph = sampler.sample(np.arange(60), 0, 0)
-    (edges_by_relation,) = edges_of(subgraph, partitioned)
-    edge_times, csc = graph.times(SENT), graph.topology(SENT)
-    for node in range(60):
-        node_edges = edges_by_relation[SENT][
-            edges_by_relation[SENT][:, 1] == partitioned.original_ids("post")[node]
-        ]
-        original, ids = partitioned.original_ids("post")[node], node_edges[:, 4]
-        edge_ids = csc.edge_ids[csc.indptr[original] : csc.indptr[original + 1]]
-        until = graph.times("post")[original]
-        expected = np.sort(edge_times[edge_ids][edge_times[edge_ids] <= until])[::-1][:4]
-        assert np.array_equal(edge_times[ids], expected)
 
 
 def test_draws_depend_on_no_other_root(graph: GraphDirectory, tmp_path: Path) -> None:
@@ -179,33 +152,3 @@ def test_draws_depend_on_no_other_root(graph: GraphDirectory, tmp_path: Path) ->
         sets.append([{r: set(map(tuple, t)) for r, t in hop.items()} for hop in batch_edges])
     assert sets[0] == sets[1]
     assert any(len(edges) > 20 for edges in sets[0][1].values())
-
-
-def test_uniform_draws_are_uniform(tmp_path: Path) -> None:
-    """One destination with nine neighbours, of which six are there: chi-square."""
-    times = np.array([50, 1, 2, 60, 3, 4, 5, 70, 6, 10])
-    edges = np.stack([np.arange(9), np.full(9, 9)])
-    directory = GraphDirectory.from_arrays(
-        tmp_path / "graph",
-        edges,
-        features=np.ones((10, 1)),
-        labels=np.array([0, 1] * 5),
-        times=times,
-        options=ImportOptions(split=RandomSplit(0.5, 0.0)),
-    )
-    partition_graph(directory, tmp_path / "parts", 1)
-    partitioned = PartitionedGraph.open(tmp_path / "parts")
-    ids = {"node": partitioned.original_ids("node")}
-    sampler = TemporalSampler({EDGE: partitioned.topology(EDGE)}, ids, "node", [2], 5)
-    sampler.set_times({"node": partitioned.times("node")})
-    root, counts = partitioned.global_ids("node")[[9]], np.zeros(10)
-    rounds = 3000
-    for iteration in range(rounds):
-        subgraph = sampler.sample(root, 0, iteration)
-        (block,) = subgraph.blocks()
-        np.add.at(counts, block.src.original[block.indices].numpy(), 1)
-        assert block.in_degree().tolist() == [6]
-    assert counts[[0, 3, 7]].sum() == 0
-    there_counts = counts[[1, 2, 4, 5, 6, 8]]
-    assert there_counts.sum() == 2 * rounds
-    assert stats.chisquare(there_counts).pvalue > 1e-3

@@ -270,7 +270,7 @@ def test_a_machine_with_one_server_s_folder_can_read_its_halo(
     edges = file.with_name("indices.npy"), file.with_name("edge_ids.npy")
     for array_file in (
         *edges,
-        *(file.with_name(f"{name}.npy") for name in ("weight_sums", "times")),
+        *(file.with_name(f"{name}.npy") for name in ("cumulative_weights", "times")),
     ):
         if array_file.exists():
             np.save(array_file, np.load(array_file)[:-1])

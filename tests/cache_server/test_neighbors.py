@@ -1,4 +1,4 @@
-"""Servers draw the neighbours that a rank with all edges would draw, in one request or several."""
+"""Servers draw the neighbors that a rank with all edges would draw, in one request or several."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 from cache_server.client import FeatureClient
+from cache_server.draw import draw_key
 from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
-from cache_server.hop_draw import METHODS, HopDraw
-from cache_server.in_edges import NeighbourLists
-from cache_server.kernel import read_only
-from cache_server.left_out import NOTHING, LeftOut
-from cache_server.neighbour_draw import draw_hop
-from cache_server.sampling import DrawQuestion, NeighbourDraw
+from cache_server.neighbor_lists import NOTHING, NeighborLists
+from cache_server.sampling import DrawQuestion, RemoteDraw
+from cache_server.sampling_spec import METHODS, VERSION, ExcludedEdges, Method, SamplingSpec
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -62,65 +60,63 @@ def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) 
 
 
 @pytest.fixture(scope="module")
-def lists(parts: PartitionedGraph) -> NeighbourLists:
+def lists(parts: PartitionedGraph) -> NeighborLists:
     """The neighbour lists of all servers, put together."""
     topology, ids = parts.topology(EDGE), parts.original_ids("node")
     return make_lists(topology, ids)
 
 
-def make_lists(topology: Topology, ids: np.ndarray) -> NeighbourLists:
-    by_edge = topology.weight_sums, topology.alias_table, topology.times, topology.by_time
-    return NeighbourLists(topology.indptr, topology.indices, ids, ids, *by_edge)
+def make_spec(method: Method, fanout: int, *, seed: int = 0) -> SamplingSpec:
+    """A spec whose draws last for three iterations."""
+    return SamplingSpec(method, fanout, draw_key(1, seed, 0, 7, 0, 5, 3))
+
+
+def make_lists(topology: Topology, ids: np.ndarray) -> NeighborLists:
+    by_edge = topology.cumulative_weights, topology.times, topology.by_time
+    return NeighborLists(topology.indptr, topology.indices, ids, ids, *by_edge)
 
 
 def test_servers_draw_what_a_rank_with_all_edges_draws(
-    client: FeatureClient, parts: PartitionedGraph, lists: NeighbourLists
+    client: FeatureClient, parts: PartitionedGraph, lists: NeighborLists
 ) -> None:
     generator = np.random.default_rng(11)
     for method, fanout in itertools.product(METHODS, (-1, 1, 3, 40)):
-        how = HopDraw(method, fanout, int(generator.integers(0, 2**64, dtype=np.uint64)))
+        how = make_spec(method, fanout, seed=int(generator.integers(0, 99)))
         # The hub is always among them; sometimes there are no others.
         nodes = np.append(generator.integers(0, NODES, generator.integers(0, 60)), hub(parts))
         check_draws(client, parts, lists, how, nodes, NOTHING)
 
 
-def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code(
-    lists: NeighbourLists,
-) -> None:
-    """Otherwise every combination of writable and read-only arrays would be compiled."""
-    mapped = lists.indptr, lists.indices, lists.src_ids
-    for indptr, indices, ids in (mapped, tuple(map(np.copy, mapped))):
-        nodes = np.arange(NODES)
-        for node_ids in (nodes, read_only(nodes)):
-            NeighbourLists(indptr, indices, ids, ids).draw(node_ids, HopDraw("uniform", 3, 5))
-    assert len(draw_hop.signatures) == 1  # type: ignore[attr-defined]
-
-
 def test_servers_leave_out_what_a_rank_with_all_edges_leaves_out(
-    client: FeatureClient, parts: PartitionedGraph, lists: NeighbourLists
+    client: FeatureClient, parts: PartitionedGraph, lists: NeighborLists
 ) -> None:
     """There are pairs with edges (many into one node), pairs without, and pairs named twice.
     A request holds 16 nodes and 16 pairs at most."""
     generator = np.random.default_rng(12)
-    dst = np.repeat(np.arange(NODES), np.diff(lists.indptr))
-    hub_sources = lists.indices[dst == hub(parts)][:7]
+    dst = np.repeat(np.arange(NODES), np.diff(lists.arrays.indptr))
+    hub_sources = lists.arrays.indices[dst == hub(parts)][:7]
     edges = generator.choice(EDGES, 60)
-    left_out = lists.leave_out(
+    excluded = lists.exclude(
         np.concatenate(
-            [hub_sources, hub_sources[:2], lists.indices[edges], generator.integers(0, NODES, 9)]
+            [
+                hub_sources,
+                hub_sources[:2],
+                lists.arrays.indices[edges],
+                generator.integers(0, NODES, 9),
+            ]
         ),
         np.concatenate([np.full(9, hub(parts)), dst[edges], generator.integers(0, NODES, 9)]),
     )
-    assert left_out.places.size > 60
+    assert excluded.places.size > 60
     for method, fanout in itertools.product(METHODS, (-1, 3, 40)):
         if method != "labor":
-            how = HopDraw(method, fanout, int(generator.integers(0, 2**64, dtype=np.uint64)))
+            how = make_spec(method, fanout, seed=int(generator.integers(0, 99)))
             nodes = np.append(generator.integers(0, NODES, 40), hub(parts))
-            check_draws(client, parts, lists, how, nodes, left_out)
+            check_draws(client, parts, lists, how, nodes, excluded)
 
 
 def test_halos_have_whole_lists(
-    parts: PartitionedGraph, lists: NeighbourLists, tmp_path: Path
+    parts: PartitionedGraph, lists: NeighborLists, tmp_path: Path
 ) -> None:
     """What a server's ranks draw from its halo is what the nodes' own servers would draw."""
     graph = GraphDirectory.open(parts.path.with_name("graph"))
@@ -133,7 +129,7 @@ def test_halos_have_whole_lists(
         assert stored.size > stop - first
         halo_lists, until = make_lists(topology, ids), np.full(stored.size, 20)
         for method in METHODS:
-            question = stored, HopDraw(method, 3, 77), None, until
+            question = stored, make_spec(method, 3), NOTHING, until
             for from_halo, from_all in zip(
                 halo_lists.draw(*question), lists.draw(*question), strict=True
             ):
@@ -148,18 +144,18 @@ def hub(parts: PartitionedGraph) -> int:
 def check_draws(
     client: FeatureClient,
     parts: PartitionedGraph,
-    lists: NeighbourLists,
-    how: HopDraw,
+    lists: NeighborLists,
+    how: SamplingSpec,
     ids: np.ndarray,
-    left_out: LeftOut,
+    excluded: ExcludedEdges,
 ) -> None:
     homes, times = parts.book.home("node", ids), ids * 7 % 45
-    pairs = left_out.src, left_out.dst
+    pairs = excluded.src, excluded.dst
 
-    def make_draw(server: int, step: int) -> NeighbourDraw:
+    def make_draw(server: int, step: int) -> RemoteDraw:
         nodes, until = (array[homes == server][::step].copy() for array in (ids, times))
         moments = until if how.in_time else None
-        return NeighbourDraw(str(EDGE), how, nodes, NODES, moments, *pairs)
+        return RemoteDraw(str(EDGE), how, nodes, NODES, moments, *pairs)
 
     # Two draws a server, of which the second is in another order.
     draws_by_server = {
@@ -173,12 +169,9 @@ def check_draws(
     client.begin_sampling(draws_by_server, count)()
     for draws in draws_by_server.values():
         for draw in draws:
-            left_out_then = (
-                left_out.in_time(lists.indptr, lists.by_time) if how.in_time else left_out
-            )
-            left_out_arrays = left_out_then.arrays if left_out.src.size else None
-            expected = lists.draw(draw.nodes, how, left_out_arrays, draw.until)
-            for expected_array, array in zip(expected, draw.neighbours(), strict=True):
+            places = lists.in_time(excluded) if how.in_time else excluded
+            expected = lists.draw(draw.nodes, how, places, draw.until)
+            for expected_array, array in zip(expected, draw.neighbors(), strict=True):
                 np.testing.assert_array_equal(expected_array, array)
             if draw.until is not None:
                 degrees = lists.count_until(draw.nodes, draw.until)
@@ -193,8 +186,8 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
     def expect_refusal(
         match: str, relation: str = str(EDGE), node: int = first, **how: object
     ) -> None:
-        hop_draw = HopDraw(**{"method": "uniform", "fanout": 2, "key": 5} | how)  # type: ignore[arg-type]
-        draw = NeighbourDraw(relation, hop_draw, np.array([node]), NODES)
+        spec = make_spec("uniform", 2)._replace(**how)  # type: ignore[arg-type]
+        draw = RemoteDraw(relation, spec, np.array([node]), NODES)
         with pytest.raises(InvalidRequest, match=match):
             client.begin_sampling({1: [draw]})()
 
@@ -214,6 +207,9 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
     for match, fields in {
         "ids: 17 ids exceed the limit of 16 ids": {"nodes": many_ids},
         "method: expected": {"method": ""},
+        "draws of version 3, the client expects version 2": {"version": 2},
+        "draws of version 3, the client expects an older one": {"version": 0},
+        "elapsed: expected less than the dependence of 3, found 3": {"dependence": 3, "elapsed": 3},
         "times: 3 bytes are not a multiple of 8": {"method": "temporal", "times": b"odd"},
         "times: expected one for each of 1 nodes, found 2": {"method": "recent", "times": two_ids},
         "times: 17 ids exceed the limit of 16 ids": {"method": "temporal", "times": many_ids},
@@ -238,7 +234,8 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
             "without_destinations": one_id,
         },
     }.items():
-        defaults: dict[str, Any] = {"method": "uniform", "nodes": one_id, "fanout": 2}
+        defaults: dict[str, Any] = {"version": VERSION, "method": "uniform", "nodes": one_id}
+        defaults["fanout"] = 2
         draw = features_pb2.NeighborDraw(relation=str(EDGE), **defaults | fields)
         request = features_pb2.SampleNeighborsRequest(draws=[draw])
         with pytest.raises(grpc.RpcError) as caught:
@@ -247,9 +244,9 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
         assert match in str(caught.value.details())
         assert "\n" not in str(caught.value.details())
     channel.close()
-    how = HopDraw("uniform", 2, 5)
+    how = make_spec("uniform", 2)
     pairs = np.arange(17), np.full(17, first)
-    draw_all = NeighbourDraw(str(EDGE), how, np.array([first]), NODES, None, *pairs)
+    draw_all = RemoteDraw(str(EDGE), how, np.array([first]), NODES, None, *pairs)
     with pytest.raises(
         BadRequest, match="17 edges into one node are left out, more than the limit"
     ):
@@ -268,15 +265,15 @@ def test_replies_that_do_not_fit_are_refused() -> None:
     assert read_neighbours(in_time, 8, in_time=True)[1].tolist() == [5, 7]
 
     def take_reply(sources: int, end: int) -> None:
-        how = HopDraw("uniform", 2, 1)
-        question = DrawQuestion(0, [NeighbourDraw("a/b/a", how, nodes, sources)])
+        how = make_spec("uniform", 2)
+        question = DrawQuestion(0, [RemoteDraw("a/b/a", how, nodes, sources)])
         question.end = end
         question.take(message, 8)
 
     take_reply(10, 2)
     with pytest.raises(ValueError, match=r"source 9 is outside \[0, 9\)"):
         take_reply(9, 2)
-    with pytest.raises(ValueError, match="neighbours of 2 nodes where 1 were due"):
+    with pytest.raises(ValueError, match="neighbors of 2 nodes where 1 were due"):
         take_reply(10, 1)
     with pytest.raises(ValueError, match="are not those that were sent"):
         read_neighbours(message, 9)
@@ -286,16 +283,16 @@ def test_servers_of_replicated_topology_have_no_in_edges(
     tmp_path: Path, serve_partitions: Callable[..., list[str]], community_graph: GraphDirectory
 ) -> None:
     partition_graph(community_graph, tmp_path / "parts", 1, "random")
-    how = HopDraw("uniform", 2, 1)
+    how = make_spec("uniform", 2)
     with FeatureClient(serve_partitions(tmp_path / "parts", 1), deadline=20) as client:
         client.wait_until_serving(60)
-        draw = NeighbourDraw(str(EDGE), how, np.array([0]), 300)
+        draw = RemoteDraw(str(EDGE), how, np.array([0]), 300)
         with pytest.raises(InvalidRequest, match="it has those of nothing"):
             client.begin_sampling({0: [draw]})()
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
-    draw = NeighbourDraw(str(EDGE), HopDraw("uniform", 2, 1), np.array([0]), 9)
+    draw = RemoteDraw(str(EDGE), make_spec("uniform", 2), np.array([0]), 9)
     with (
         FeatureClient(["127.0.0.1:1"], deadline=0.3) as client,
         pytest.raises(ServerUnavailable, match=r"server 0 .*: SampleNeighbors: unavailable"),

@@ -1,7 +1,7 @@
-"""Write the arrays that draws by weight and time read, beside the edges of neighbour lists.
+"""Write the arrays that draws by weight and in time read, beside the edges of neighbor lists.
 
-They are running sums of weights and alias tables (docs/inside/draws.md), and the times from which
-edges may be seen (docs/howto/times.md).
+They are running sums of weights (docs/inside/draws.md), and the times from which edges may be seen
+(docs/howto/times.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.alias_table import write_tables
 from cache_server.kernel import read_only
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, release_pages
@@ -21,7 +20,6 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import Relation
 from hopper.partition.time_order import order_by_time
-from hopper.partition.weight_sums import add_up, to_units
 from hopper.phases import Progress
 
 Ids: TypeAlias = NDArray[np.int64]
@@ -29,10 +27,10 @@ EdgesOf = Callable[[int, int], tuple[Ids, Ids]]
 """Called with a range of rows; returns original source ids and edge ids of the edges into them."""
 
 
-def write_draw_arrays(
+def write_sampling_index(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
-    """Write the arrays of some neighbour lists.
+    """Write the arrays of some neighbor lists.
 
     Parameters
     ----------
@@ -46,7 +44,7 @@ def write_draw_arrays(
         _write_times(graph, folder, relation, indptr, edges_of)
 
 
-def write_draw_arrays_into(
+def write_sampling_index_into(
     graph: GraphDirectory,
     folder: Path,
     relation: Relation,
@@ -75,31 +73,54 @@ def write_draw_arrays_into(
         release_pages(topology.indptr, topology.indices, topology.edge_ids)
         return sources, edge_ids
 
-    write_draw_arrays(graph, folder, relation, indptr, edges_of)
+    write_sampling_index(graph, folder, relation, indptr, edges_of)
     progress.advance(int(indptr[-1]) * edge_bytes)
 
 
 def _write_weights(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
-    """Write the running sums of weights, and the alias tables that are made of them."""
-    file = layout.topology_file(folder, relation, "weight_sums")
-    sums = create_array(file, np.int64, (int(indptr[-1]),))
-    file = layout.topology_file(folder, relation, "alias_table")
-    table = create_array(file, np.uint32, (int(indptr[-1]),))
+    """Write the running sums of weights."""
+    file = layout.topology_file(folder, relation, "cumulative_weights")
+    sums = create_array(file, np.int32, (int(indptr[-1]),))
     weights = graph.edge_weights(relation)
     largest = float(weights.max(initial=0.0))
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
         list_weights = weights[edges_of(first, last)[1]]
-        add_up(to_units(list_weights, largest), indptr, first, last, sums)
-        write_tables(sums, indptr, first, last, table)
-        release_pages(sums, table, weights)
+        bounds = indptr[first : last + 1]
+        sums[bounds[0] : bounds[-1]] = add_up_weights(list_weights, largest, bounds - bounds[0])
+        release_pages(sums, weights)
+
+
+def add_up_weights(weights: NDArray[np.float32], largest: float, bounds: Ids) -> NDArray[np.int32]:
+    """Return [edges] int32: running sums of weights, in whole units, within neighbor lists.
+
+    Parameters
+    ----------
+    weights: [edges] float32, positive.
+    largest: the relation's largest weight.
+    bounds: [lists + 1] int64, where lists begin and end.
+    """
+    degrees = np.diff(bounds)
+    fine = np.maximum(1, np.floor(weights.astype(np.float64) / largest * 2.0**32)).astype(np.uint64)
+    of_list = np.repeat(_sum_lists(fine, bounds), degrees)
+    units = fine * np.repeat((2**31 - 1 - degrees).astype(np.uint64), degrees) // of_list
+    # Sums may wrap over many lists, but differences of them are exact.
+    sums = np.cumsum(np.maximum(units, 1).astype(np.int64))
+    before = np.concatenate((np.zeros(1, np.int64), sums))[bounds[:-1]]
+    return (sums - np.repeat(before, degrees)).astype(np.int32)
+
+
+def _sum_lists(values: NDArray[np.uint64], bounds: Ids) -> NDArray[np.uint64]:
+    """Return [lists] uint64: the sum of each list's values."""
+    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values)))
+    return sums[bounds[1:]] - sums[bounds[:-1]]
 
 
 def _write_times(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
-    """Write the times within neighbour lists, earliest first, and the edges that they are of."""
+    """Write the times within neighbor lists, earliest first, and the edges that they are of."""
     schema = graph.schema
     names: tuple[layout.StoredArray, ...] = ("times", "by_time")
     out = [

@@ -1,0 +1,355 @@
+"""The kernels that draw in-edges, for ranks and servers alike. Specified in docs/inside/draws.md.
+
+Each thread writes its own entries only, and sums are of integers, so results depend neither on the
+number of threads nor on their timing. A pass has one kind of random access and nothing that depends
+on it, so that many loads run at once: profiled, that takes a third of the time of a single pass.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import absorb, below, draw_positions, node_key, variate
+from cache_server.kernel import kernel
+from cache_server.sampling_spec import DrawKey, Drawn, ExcludedEdges
+
+Ids = NDArray[np.int64]
+Sums = NDArray[np.int32]
+
+# The ways to draw from a list.
+UNIFORM: Final = 0
+LATEST: Final = 1
+REPLACEMENT: Final = 2
+WEIGHTED: Final = 3
+WEIGHTED_REPLACEMENT: Final = 4
+
+_TURN: Final = 64
+"""nodes that a thread draws for with one buffer"""
+_SHORT: Final = 128
+"""most edges of a list that is searched from the beginning"""
+_ENDLESS: Final = (1 << 31) - 1
+_SEARCHES: Final = 1 << 32
+"""counter of the first variate of a search; larger than any attempt's"""
+
+
+class ListArrays(NamedTuple):
+    """The arrays of :class:`cache_server.neighbor_lists.NeighborLists`; missing ones are empty."""
+
+    indptr: Ids
+    indices: Ids
+    src_ids: Ids
+    dst_ids: Ids
+    cumulative_weights: Sums
+    times: Ids
+    by_time: Ids
+
+
+@kernel(parallel=True)
+def draw_edges(
+    lists: ListArrays,
+    nodes: Ids,
+    until: Ids,
+    way: int,
+    fanout: int,
+    key: DrawKey,
+    excluded: ExcludedEdges,
+) -> Drawn:
+    """Draw in-edges of some nodes.
+
+    Parameters
+    ----------
+    nodes: [n] int64 global ids.
+    until: [n] int64 times, for draws in time; empty for others.
+    way: one of the constants above.
+    fanout: neighbors a node; -1 = all.
+    excluded: with places in order of time for draws in time.
+    """
+    indptr, indices, _, dst_ids, sums, times, by_time = lists
+    now, later, dependence, elapsed = key
+    skipped_nodes, bounds, places, _, _ = excluded
+    size, is_timed = nodes.size, times.size > 0 and until.size > 0
+    replace = way in (REPLACEMENT, WEIGHTED_REPLACEMENT)
+    firsts, left = np.empty(size, np.int64), np.empty(size, np.int64)
+    keys = np.empty(size, np.uint64)
+    for i in numba.prange(size):
+        node = nodes[i]
+        firsts[i] = indptr[node]
+        left[i] = indptr[node + 1] - firsts[i]
+        keys[i] = node_key(now, later, dependence, elapsed, dst_ids[node])
+    if until.size:
+        for i in numba.prange(size):
+            keys[i] = absorb(keys[i], np.uint64(until[i]))
+            if is_timed:
+                left[i] = np.searchsorted(times[firsts[i] : firsts[i] + left[i]], until[i], "right")
+    if skipped_nodes.size:
+        for i in numba.prange(size):
+            begin, end = find_range(nodes[i], skipped_nodes, bounds)
+            left[i] -= np.searchsorted(places[begin:end], left[i])
+    offsets = np.zeros(size + 1, np.int64)
+    for i in range(size):
+        count = left[i] if fanout < 0 else min(left[i], fanout)
+        offsets[i + 1] = offsets[i] + (fanout if replace and count else count)
+    sources = np.empty(offsets[size], np.int64)
+    positions = np.empty(offsets[size], np.int64)
+    if way == UNIFORM and not is_timed and not skipped_nodes.size:
+        for i in numba.prange(size):
+            start, stop = offsets[i], offsets[i + 1]
+            draw_positions(keys[i], left[i], stop - start, positions[start:stop])
+            for j in range(start, stop):
+                sources[j] = firsts[i] + positions[j]
+    else:
+        for turn in numba.prange((size + _TURN - 1) // _TURN):
+            scratch = np.empty(_SHORT, np.int32)
+            nodes_of_turn = range(turn * _TURN, min(size, turn * _TURN + _TURN))
+            if way in (WEIGHTED, WEIGHTED_REPLACEMENT):
+                # Sums are loaded at once, so that no draw has to wait for them.
+                touched = np.int32(0)
+                for i in nodes_of_turn:
+                    for edge in range(firsts[i], firsts[i] + min(left[i], 512), 16):
+                        touched += sums[edge]
+                scratch[0] = touched
+            for i in nodes_of_turn:
+                start, stop, first = offsets[i], offsets[i + 1], firsts[i]
+                begin, end = np.int64(0), np.int64(0)
+                if skipped_nodes.size:
+                    begin, end = find_range(nodes[i], skipped_nodes, bounds)
+                if way in (WEIGHTED, WEIGHTED_REPLACEMENT) and (replace or left[i] > stop - start):
+                    if stop > start:
+                        degree = left[i] + end - begin
+                        draw_by_weight(
+                            *(keys[i], sums, first, degree, places, begin, end, replace),
+                            *(scratch, positions, start, stop),
+                        )
+                else:
+                    _draw_evenly(keys[i], way, left[i], positions[start:stop])
+                    for j in range(start, stop):
+                        for k in range(begin, end):
+                            # Convert a place among the remaining edges to one in the whole list.
+                            positions[j] += positions[j] >= places[k]
+                for j in range(start, stop):
+                    if is_timed:
+                        positions[j] = by_time[first + positions[j]]
+                    sources[j] = first + positions[j]
+    for j in numba.prange(sources.size):
+        sources[j] = indices[sources[j]]
+    return offsets, sources, positions
+
+
+@kernel
+def _draw_evenly(key: np.uint64, way: int, left: np.int64, out: Ids) -> None:
+    """Draw places of a list, all equally likely, or take the last ones."""
+    if way == REPLACEMENT:
+        for j in range(out.size):
+            out[j] = below(variate(key, np.uint64(j)), np.uint64(left))
+    elif way == LATEST:
+        for j in range(out.size):
+            out[j] = left - 1 - j
+    else:
+        draw_positions(key, left, np.int64(out.size), out)
+
+
+@kernel
+def find_range(node: np.int64, nodes: Ids, bounds: Ids) -> tuple[np.int64, np.int64]:
+    """Return the first and last bound of a node's excluded places.
+
+    The binary search is written out, since profiled ``np.searchsorted`` takes several times as long
+    here.
+    """
+    low, high = np.int64(0), np.int64(nodes.size)
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes[middle] < node:
+            low = middle + 1
+        else:
+            high = middle
+    if low < nodes.size and nodes[low] == node:
+        return bounds[low], bounds[low + 1]
+    return np.int64(0), np.int64(0)
+
+
+@kernel
+def draw_by_weight(
+    key: np.uint64,
+    sums: Sums,
+    first: np.int64,
+    degree: np.int64,
+    places: Ids,
+    begin: np.int64,
+    end: np.int64,
+    replace: bool,
+    scratch: Sums,
+    out: Ids,
+    start: np.int64,
+    stop: np.int64,
+) -> None:
+    """Draw positions of a list in proportion to what is left of its weight.
+
+    Arrays come with bounds, since profiled, slices of them take a tenth of the time.
+
+    Parameters
+    ----------
+    sums: running sums of weights; those of the list are [first, first + degree).
+    places: positions that may not be drawn, ascending; those of the list are [begin, end).
+    scratch: a buffer for short lists.
+    out: written from ``start`` up to and without ``stop``.
+    """
+    at, total = start, np.int64(sums[first + degree - 1])
+    for k in range(begin, end):
+        total -= units_at(sums, first, places[k])
+    attempts = stop - start if replace else 2 * (stop - start) + 4
+    if degree - (end - begin) <= _SHORT and not replace:
+        attempts = np.int64(0)
+    # One bit for each residue modulo 64 drawn so far. A clear bit proves that a pick is new; for
+    # lists of up to 64 edges a set bit proves that it is not.
+    seen = np.uint64(0)
+    for attempt in range(attempts):
+        x = np.int64(below(variate(key, np.uint64(attempt)), np.uint64(total)))
+        for k in range(begin, end):
+            # Excluded positions ascend, so if ``x`` does not reach one, it reaches no later one.
+            units = units_at(sums, first, places[k])
+            x += units if x >= sums[first + places[k]] - units else 0
+        pick = _find(sums, first, degree, x)
+        out[at] = pick
+        bit = np.uint64(1) << np.uint64(pick & 63)
+        is_new = np.int64((seen & bit) == 0) | np.int64(replace)
+        if degree > 64 and is_new == 0:
+            is_new = np.int64(1)
+            for j in range(start, at):
+                is_new &= np.int64(out[j] != pick)
+        seen |= bit
+        at += is_new
+        if at == stop:
+            return
+    # A multiple of 16 lets the compiler use vector instructions throughout.
+    size = (degree + 15) & ~15
+    if size > scratch.size:
+        scratch = np.empty(size, np.int32)
+    for p in range(degree):
+        scratch[p] = sums[first + p]
+    for p in range(degree, size):
+        scratch[p] = _ENDLESS
+    for k in range(begin, end):
+        _take(scratch, size, places[k], units_at(sums, first, places[k]), np.int64(0))
+    for i in range(start, at):
+        _take(scratch, size, out[i], units_at(sums, first, out[i]), np.int64(0))
+        total -= units_at(sums, first, out[i])
+    pick = units = np.int64(0)
+    for i in range(at, stop):
+        counter = np.uint64(_SEARCHES + i - start)
+        x = np.int64(below(variate(key, counter), np.uint64(total)))
+        pick = _take(scratch, size, pick, units, x)
+        out[i] = pick
+        units = units_at(scratch, np.int64(0), pick)
+        total -= units
+
+
+@kernel(inline="always")
+def units_at(sums: Sums, first: np.int64, place: np.int64) -> np.int64:
+    """Return the weight of the edge at a position of the list that begins at ``first``."""
+    before = np.int64(sums[first + place - 1]) if place else np.int64(0)
+    return np.int64(sums[first + place]) - before
+
+
+@kernel(inline="always")
+def _find(sums: Sums, first: np.int64, degree: np.int64, x: np.int64) -> np.int64:
+    """Return the first position of a list up to which weights add up to more than ``x``.
+
+    It halves powers of two, without a branch, since the processor could not predict it.
+    """
+    one, shift = np.uint64(1), np.uint64(0)
+    while np.uint64(degree) >> shift > one:
+        shift += one
+    at, rest = np.uint64(first), np.uint64(degree) - (one << shift)
+    if rest:
+        at += rest * np.uint64(sums[at + rest - one] <= x)
+    while shift:
+        shift -= one
+        at += np.uint64(sums[at + (one << shift) - one] <= x) << shift
+    return np.int64(at) - first
+
+
+@kernel(inline="always")
+def _take(left: Sums, size: np.int64, place: np.int64, units: np.int64, x: np.int64) -> np.int64:
+    """Subtract a position's weight from running sums, and count the sums of at most ``x``."""
+    count, width, most, first = np.int32(0), np.int32(units), np.int32(x), np.int32(place)
+    for p in range(size):
+        value = np.int32(left[p] - (width if np.int32(p) >= first else np.int32(0)))
+        left[p] = value
+        count += np.int32(value <= most)
+    return np.int64(count)
+
+
+@kernel(parallel=True)
+def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
+    """Return [n] int64: how many in-edges of each node are there at its time."""
+    counts = np.empty(nodes.size, np.int64)
+    for i in numba.prange(nodes.size):
+        first, last = indptr[nodes[i]], indptr[nodes[i] + 1]
+        counts[i] = last - first
+        if times.size:
+            counts[i] = np.searchsorted(times[first:last], until[i], "right")
+    return counts
+
+
+@kernel(parallel=True)
+def list_neighbors(indptr: Ids, indices: Ids, nodes: Ids) -> tuple[Ids, Ids]:
+    """Concatenate the neighbor lists of some nodes.
+
+    Returns
+    -------
+    [n + 1] int64 bounds of the lists, and [listed] int64 ids of their sources.
+    """
+    bounds, firsts = np.zeros(nodes.size + 1, np.int64), np.empty(nodes.size, np.int64)
+    for i in numba.prange(nodes.size):
+        firsts[i] = indptr[nodes[i]]
+        bounds[i + 1] = indptr[nodes[i] + 1] - firsts[i]
+    for i in range(nodes.size):
+        bounds[i + 1] += bounds[i]
+    listed = np.empty(bounds[nodes.size], np.int64)
+    for i in numba.prange(nodes.size):
+        for j in range(bounds[i], bounds[i + 1]):
+            listed[j] = indices[firsts[i] + j - bounds[i]]
+    return bounds, listed
+
+
+@kernel(parallel=True)
+def flag_labor(
+    bounds: Ids, listed: Ids, src_ids: Ids, fanout: int, key: DrawKey
+) -> NDArray[np.bool_]:
+    """Return [listed] bool: whether LABOR-0 draws each edge of the neighbor lists.
+
+    Parameters
+    ----------
+    src_ids: [sources] int64 original ids.
+    fanout: expected number of neighbors, positive.
+    """
+    now, later, dependence, elapsed = key
+    flags = np.empty(listed.size, np.bool_)
+    for i in numba.prange(bounds.size - 1):
+        degree = np.uint64(bounds[i + 1] - bounds[i])
+        # Needs no case for degrees up to the fanout: below() is always less than the degree.
+        for j in range(bounds[i], bounds[i + 1]):
+            of_source = node_key(now, later, dependence, elapsed, src_ids[listed[j]])
+            flags[j] = below(variate(of_source, np.uint64(0)), degree) < np.uint64(fanout)
+    return flags
+
+
+@kernel
+def take_flagged(bounds: Ids, listed: Ids, flags: NDArray[np.bool_]) -> Drawn:
+    """Return the edges whose flag is set, in the order of the neighbor lists."""
+    count = np.count_nonzero(flags)
+    offsets = np.zeros(bounds.size, np.int64)
+    sources, positions = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
+    place = 0
+    for i in range(bounds.size - 1):
+        for j in range(bounds[i], bounds[i + 1]):
+            # There is no branch here, since the processor could not predict it.
+            sources[place] = listed[j]
+            positions[place] = j - bounds[i]
+            place += flags[j]
+        offsets[i + 1] = place
+    return offsets, sources[:count], positions[:count]

@@ -1,0 +1,138 @@
+"""What a draw of neighbors depends on, besides the nodes and their lists."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.errors import BadRequest
+
+VERSION: Final = 3
+"""version of docs/inside/draws.md; another version makes other draws"""
+Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""[destinations + 1] offsets, [edges] source ids and [edges] positions in the neighbor lists"""
+Method = Literal[
+    "uniform", "labor", "replacement", "weighted", "weighted_replacement", "temporal", "recent"
+]
+METHODS: Final[tuple[Method, ...]] = get_args(Method)
+BY_WEIGHT: Final = ("weighted", "weighted_replacement")
+IN_TIME: Final = ("temporal", "recent")
+WITH_REPLACEMENT: Final = ("replacement", "weighted_replacement")
+LARGEST_FANOUT: Final = 1 << 20
+"""the largest fanout that a server accepts"""
+
+
+class DrawKey(NamedTuple):
+    """What a node's original id is absorbed into, to make the key of the node's draws.
+
+    Attributes
+    ----------
+    now, later: keys of (use, seed, epoch, period, hop, relation). A period is ``dependence``
+        iterations. A node whose phase has come is in the later period already.
+    dependence: for how many iterations a node's draws stay the same.
+    elapsed: iterations since the period began.
+    """
+
+    now: np.uint64
+    later: np.uint64 = np.uint64(0)
+    dependence: np.uint64 = np.uint64(1)
+    elapsed: np.uint64 = np.uint64(0)
+
+
+class SamplingSpec(NamedTuple):
+    """The way in which neighbors are drawn at one hop of one relation.
+
+    Attributes
+    ----------
+    method: ``uniform`` draws without replacement and ``replacement`` with it, all neighbors
+        equally likely. ``weighted`` and ``weighted_replacement`` do so in proportion to weights.
+        ``labor`` is LABOR-0. ``temporal`` draws uniformly from the edges that are there at a time,
+        ``recent`` takes the latest of them.
+    fanout: neighbors a destination; -1 = all (that are there), whatever the method.
+    key: what the key of each node's draw is made of.
+    """
+
+    method: Method
+    fanout: int
+    key: DrawKey
+
+    @property
+    def takes_all(self) -> bool:
+        """Return whether all neighbors (that are there) are taken, each once."""
+        return self.fanout == -1
+
+    @property
+    def in_time(self) -> bool:
+        """Return whether the draw depends on a time for each node."""
+        return self.method in IN_TIME
+
+    @classmethod
+    def parse(cls, version: int, method: str, fanout: int, key: DrawKey) -> SamplingSpec:
+        """Check a request's values and make a spec of them.
+
+        Parameters
+        ----------
+        version: the version of draws that the client makes; 0 = it named none.
+
+        Raises
+        ------
+        BadRequest: the version is another, the method unknown, or a number out of range.
+        """
+        if version != VERSION:
+            raise BadRequest(
+                f"version of draws: this server makes draws of version {VERSION}, the client "
+                f"expects {f'version {version}' if version else 'an older one'}; run one version "
+                "of Hopper everywhere"
+            )
+        for known in METHODS:
+            if known == method:
+                break
+        else:
+            raise BadRequest(f"method: expected one of {', '.join(METHODS)}, found {method!r:.100}")
+        if fanout != -1 and not 1 <= fanout <= LARGEST_FANOUT:
+            raise BadRequest(f"fanout: expected -1 or 1 to {LARGEST_FANOUT}, found {fanout}")
+        if not key.elapsed < key.dependence:
+            raise BadRequest(
+                f"elapsed: expected less than the dependence of {key.dependence}, found "
+                f"{key.elapsed}"
+            )
+        return cls(known, fanout, key)
+
+
+class ExcludedEdges(NamedTuple):
+    """Edges of one relation that may not be drawn, as places in their destinations' lists.
+
+    Attributes
+    ----------
+    nodes: [m] int64, ascending: the destinations of these edges.
+    bounds: [m + 1] int64: where each destination's places begin in ``places``.
+    places: [k] int64, ascending for each destination.
+    src, dst: [n] int64 global ids, ascending by destination: the distinct pairs of nodes that these
+        edges join. They include pairs whose destination's list is on another server.
+    """
+
+    nodes: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    places: NDArray[np.int64]
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+
+
+class SamplingRequest(NamedTuple):
+    """A draw that a server was asked to make.
+
+    Attributes
+    ----------
+    nodes: [n] int64 global ids of destinations.
+    spec: the method, fanout and key.
+    until: [n] int64 times of their roots, for draws in time; None for others.
+    src, dst: [k] int64 global ids of the pairs of nodes whose edges may not be drawn.
+    """
+
+    nodes: NDArray[np.int64]
+    spec: SamplingSpec
+    until: NDArray[np.int64] | None
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]

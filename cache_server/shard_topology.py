@@ -1,0 +1,179 @@
+"""The in-edges that one server stores, and the draws that it is asked to make from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.errors import BadRequest, ManifestError
+from cache_server.neighbor_lists import NOTHING, NeighborLists
+from cache_server.sampling_spec import (
+    BY_WEIGHT,
+    METHODS,
+    WITH_REPLACEMENT,
+    DrawKey,
+    Drawn,
+    SamplingRequest,
+    SamplingSpec,
+)
+from cache_server.store.npy import map_npy
+
+Ids = NDArray[np.int64]
+_NONE: Final = np.empty(0, np.int64)
+_OPTIONAL: Final = {"cumulative_weights": np.int32, "times": np.int64, "by_time": np.int64}
+"""optional arrays by edge and their dtypes, in the order of :class:`NeighborLists`"""
+
+
+class ShardTopology:
+    """The in-edges of a server's nodes in one relation.
+
+    Parameters
+    ----------
+    relation: as ``src/rel/dst``.
+    first, stop: the range of the nodes' global ids.
+    server: index of the server, for errors.
+    """
+
+    def __init__(
+        self, relation: str, lists: NeighborLists, first: int, stop: int, server: int
+    ) -> None:
+        self._lists, self._first, self._stop = lists, first, stop
+        self._name = f"in-edges of {relation} of server {server}"
+
+    def check(self, request: SamplingRequest) -> None:
+        """Refuse a draw that cannot be made here.
+
+        Raises
+        ------
+        BadRequest: names the field, what was expected and what came.
+        """
+        nodes, spec, until, src, dst = request
+        self._check_range("nodes", nodes)
+        if spec.method in BY_WEIGHT and not self._lists.is_weighted:
+            raise BadRequest(f"method: {self._name} have no weights to draw by")
+        if until is None and spec.in_time:
+            raise BadRequest(f"times: method {spec.method} wants one for each node, found none")
+        if until is not None and not spec.in_time:
+            raise BadRequest(f"times: method {spec.method} draws at no time, found {until.size}")
+        if until is not None and until.size != nodes.size:
+            raise BadRequest(
+                f"times: expected one for each of {nodes.size} nodes, found {until.size}"
+            )
+        if src.size != dst.size:
+            raise BadRequest(
+                f"without_sources: expected one for each of {dst.size} destinations, found "
+                f"{src.size}"
+            )
+        if src.size and spec.method == "labor":
+            raise BadRequest("without_sources: method labor leaves no edges out; expected none")
+        self._check_range("without_destinations", dst)
+        count = self._lists.arrays.src_ids.size
+        outside = (src < 0) | (src >= count)
+        if outside.any():
+            raise BadRequest(
+                f"without_sources: id {src[outside][0]} is outside [0, {count}), the sources "
+                f"of {self._name}"
+            )
+
+    def _check_range(self, field: str, ids: Ids) -> None:
+        outside = (ids < self._first) | (ids >= self._stop)
+        if outside.any():
+            raise BadRequest(
+                f"{field}: id {ids[outside][0]} is outside [{self._first}, {self._stop}), the "
+                f"range of {self._name}"
+            )
+
+    def draw(self, request: SamplingRequest, edges: int) -> Iterator[tuple[Drawn, Ids]]:
+        """Make a draw that has passed :meth:`check`, some nodes at a time.
+
+        It uses the calling thread alone, since other requests are answered at the same time.
+
+        Parameters
+        ----------
+        edges: about how many edges to read for each piece. A piece has one node at least.
+
+        Yields
+        ------
+        For each piece, in the order of the nodes: the neighbors, and, for draws in time, how many
+        in-edges of each node are there.
+        """
+        numba.set_num_threads(1)
+        lists, spec, excluded = self._lists, request.spec, NOTHING
+        if request.src.size:
+            excluded = lists.exclude(request.src, request.dst)
+            excluded = lists.in_time(excluded) if spec.in_time else excluded
+        for part in self._pieces(request.nodes, spec, edges):
+            nodes = request.nodes[part]
+            until = None if request.until is None else request.until[part]
+            drawn = lists.draw(nodes, spec, excluded, until)
+            yield drawn, _NONE if until is None else lists.count_until(nodes, until)
+
+    def _pieces(self, nodes: Ids, spec: SamplingSpec, edges: int) -> Iterator[slice]:
+        """Cut nodes into pieces, for each of which about ``edges`` edges are read."""
+        indptr = self._lists.arrays.indptr
+        counts = indptr[nodes + 1] - indptr[nodes]
+        if not spec.takes_all and spec.method in WITH_REPLACEMENT:
+            counts = np.full(nodes.size, spec.fanout)
+        elif not spec.takes_all and spec.method != "labor":
+            counts = np.minimum(counts, spec.fanout)
+        ends, first = np.cumsum(counts + 1), 0
+        while first < nodes.size:
+            before = ends[first - 1] if first else 0
+            stop = max(first + 1, int(np.searchsorted(ends, before + edges, "right")))
+            yield slice(first, stop)
+            first = stop
+
+
+def open_topology(
+    partitioned: Path, server: int, offsets: dict[str, list[int]]
+) -> dict[str, ShardTopology]:
+    """Map the in-edges in a server's folder, by relation.
+
+    Parameters
+    ----------
+    offsets: by node type, the first global id of every server, then the number of nodes.
+
+    Raises
+    ------
+    ManifestError: a file is missing, or does not fit the others.
+    """
+    opened = {}
+    root = partitioned / f"server-{server}" / "topology"
+    originals: dict[str, Ids] = {}
+    for folder in sorted(path.parent for path in root.glob("*/*/*/indptr.npy")):
+        src, _, dst = folder.relative_to(root).parts
+        for node_type in (src, dst):
+            if node_type not in offsets:
+                raise ManifestError(f"{folder}: partition.json has no offsets of {node_type!r}")
+            if node_type not in originals:
+                file = partitioned / "maps" / node_type / "original_ids.npy"
+                originals[node_type] = map_npy(file, np.int64, (int(offsets[node_type][-1]),))
+        indptr = map_npy(folder / "indptr.npy", np.int64, (int(offsets[dst][-1]) + 1,))
+        edges = int(indptr[-1])
+        optional = [(folder / f"{name}.npy", dtype) for name, dtype in _OPTIONAL.items()]
+        lists = NeighborLists(
+            indptr,
+            map_npy(folder / "indices.npy", (np.int32, np.int64), (edges,)),
+            originals[src],
+            originals[dst],
+            *(map_npy(file, dtype, (edges,)) if file.exists() else None for file, dtype in optional),
+        )
+        relation = "/".join(folder.relative_to(root).parts)
+        first, stop = offsets[dst][server : server + 2]
+        opened[relation] = ShardTopology(relation, lists, first, stop, server)
+        _compile(lists)
+    return opened
+
+
+def _compile(lists: NeighborLists) -> None:
+    """Compile the kernels of all draws from these lists, so that no request waits for that."""
+    lists.in_time(lists.exclude(_NONE, _NONE))
+    for method in METHODS:
+        if lists.is_weighted or method not in BY_WEIGHT:
+            lists.draw(_NONE, SamplingSpec(method, 1, DrawKey(np.uint64(0))), until=_NONE)
+    lists.count_until(_NONE, _NONE)
