@@ -17,7 +17,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.vertex_cut import CutPart, edges_into, part_bytes, root_edges
 from hopper.partition.draw_arrays import write_draw_arrays_into
-from hopper.partition.file_names import ROOTS_FOLDER, held_file
+from hopper.partition.file_names import ROOTS_FOLDER, stored_ids_file
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import write_rows
 from hopper.phases import Progress
@@ -124,7 +124,7 @@ def _write_rows(
     """Write features, labels and ids of some nodes of each type."""
     for node_type, mask in nodes.items():
         ids = np.flatnonzero(mask)
-        save_array(held_file(folder, node_type), ids)
+        save_array(stored_ids_file(folder, node_type), ids)
         progress.advance(ids.nbytes)
         if graph.schema.node_types[node_type].feature_dim is not None:
             file = layout.features_file(folder, node_type)

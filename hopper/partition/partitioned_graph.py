@@ -18,7 +18,6 @@ from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_values import label_format
-from hopper.graph.json_file import read_json
 from hopper.graph.links import Links
 from hopper.graph.names import Names
 from hopper.graph.row_form import stored_features
@@ -26,44 +25,45 @@ from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relat
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
+from hopper.partition.by_node import ByDimension, DividedTopology, Replicated
 from hopper.partition.by_relation import ByRelation
-from hopper.partition.file_names import (
-    DESCRIPTION_FILE,
-    ROOTS_FOLDER,
-    MapName,
-    ranks_file,
-    server_folder,
-)
-from hopper.partition.holding import Holding
-from hopper.partition.layout import StoredIds
-from hopper.partition.layouts import LAYOUTS
+from hopper.partition.description import Description, ServerPartition, read_description
+from hopper.partition.file_names import DESCRIPTION_FILE, ROOTS_FOLDER, ranks_file, server_folder
+from hopper.partition.layout import Layout, StoredIds
 from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
 
-PARTITION_SCHEMA_VERSION: Final = 1
-
-_REQUIRED = {"schema": int, "method": str, "servers": int, "offsets": dict, "topology": str}
+LAYOUTS: Final[Mapping[str, type[Layout]]] = {
+    kind.name: kind for kind in (Replicated, DividedTopology, ByDimension, ByRelation)
+}
+"""The layouts by their names in partition.json."""
 
 
 class PartitionedGraph:
     """A partitioned directory that ``hopper partition`` wrote; :meth:`open` makes one."""
 
     def __init__(
-        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+        self,
+        path: Path,
+        schema: GraphSchema,
+        book: PartitionBook,
+        content: dict[str, Any],
+        description: Description,
     ) -> None:
         self.path = path
         self.schema = schema
         self.book = book
-        self.description = description
+        self.description = content
         """the content of partition.json: method, edge cut, balance, locality, ..."""
-        self.layout = LAYOUTS[description["topology"]](path, schema, book, description)
+        self.layout = LAYOUTS[description.topology](path, schema, book, description)
         """tells which server stores what"""
+        self._description = description
         self.feature_sources: Mapping[str, Callable[[int], CheckedSource]] = {}
         """opens a server's features of a node type, for types whose features are in no file"""
 
     @property
-    def holdings(self) -> Sequence[Holding]:
-        """The holding of each server, where whole relations are divided; empty where nodes are."""
-        return self.layout.holdings
+    def partitions(self) -> Sequence[ServerPartition]:
+        """What each server stores, where whole relations are divided; empty where nodes are."""
+        return self.layout.partitions
 
     @property
     def relations(self) -> Sequence[Relation]:
@@ -80,13 +80,10 @@ class PartitionedGraph:
             schema.
         """
         root = Path(path)
-        description = read_description(root)
+        content, description = read_description(root)
         schema = read_schema(root)
-        where = str(root / DESCRIPTION_FILE)
-        offsets = {**description["offsets"], **description.get("edge_offsets", {})}
-        book = PartitionBook(description["servers"], offsets, where)
-        _check_counts(schema, book, description, where)
-        return cls(root, schema, book, description)
+        book = description.book(schema, str(root / DESCRIPTION_FILE))
+        return cls(root, schema, book, content, description)
 
     def topology(self, relation: Relation, server: int | None = None) -> Topology:
         """Map the CSC of a relation, in global ids.
@@ -109,19 +106,13 @@ class PartitionedGraph:
         return self.layout.topology(relation, server)
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
-        """Map the in-edges of roots that a server stores of one of its root relations.
-
-        Relations must be divided. The errors are those of :meth:`topology`.
-        """
+        """Map the in-edges of roots that a server stores of one of its root relations."""
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_topology(relation, server)
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
-        """Do what :meth:`root_topology` does, with the whole lists that draws by weight or time
-        need.
-
-        The lists are made in memory. They have gaps for edges that the server does not store.
-        """
+        """Make, in memory, whole lists of :meth:`root_topology`, as draws by weight or time need;
+        they have gaps for edges that the server does not store."""
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_lists(relation, server)
 
@@ -150,7 +141,7 @@ class PartitionedGraph:
         ------
         GraphError: an array of ranks is missing or has a wrong shape.
         """
-        if ranks_per_server == 1 or self.description.get("ranks_per_server") != ranks_per_server:
+        if ranks_per_server == 1 or self._description.ranks_per_server != ranks_per_server:
             return Placement(self.book, ranks_per_server)
         ranks = {
             name: open_array(
@@ -162,11 +153,13 @@ class PartitionedGraph:
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the original id of each global id."""
-        return self._map(node_type, "original_ids")
+        self._node_type(node_type)
+        return self.layout.map(node_type, "original_ids")
 
     def global_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the global id of each original id."""
-        return self._map(node_type, "global_ids")
+        self._node_type(node_type)
+        return self.layout.map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
         """Map the features of a table that a server stores, in their stored form: [rows, columns].
@@ -220,7 +213,7 @@ class PartitionedGraph:
         """
         if self._edge_type(relation).feature_dim is None:
             return None
-        if self.holdings and self.holdings[server].part.parts > 1:
+        if self.partitions and self.partitions[server].part.parts > 1:
             edges = self.topology(relation, server).indices.size
         else:
             edges = self.stored(str(relation), server).count
@@ -228,7 +221,7 @@ class PartitionedGraph:
 
     def root_edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
         """Map edge features in the order of :meth:`root_topology`, if any: [edges, columns]."""
-        if self.holdings[server].part.parts == 1:
+        if self.partitions[server].part.parts == 1:
             return self.edge_features(relation, server)
         edges = self.root_topology(relation, server).indices.size
         return self._edge_rows(relation, server_folder(self.path, server) / ROOTS_FOLDER, edges)
@@ -304,12 +297,8 @@ class PartitionedGraph:
 
     def reverse_relations(self, relation: Relation) -> list[Relation]:
         """Return the relations with the reverses of a target relation's edges."""
-        names = self.description.get("reverse_relations", {}).get(str(relation), [])
+        names = self._description.reverse_relations.get(str(relation), [])
         return [reverse for reverse in self.schema.ordered_relations() if str(reverse) in names]
-
-    def _map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        self._node_type(node_type)
-        return self.layout.map(node_type, name)
 
     def _node_type(self, node_type: str) -> NodeType:
         if node_type not in self.schema.node_types:
@@ -322,57 +311,3 @@ class PartitionedGraph:
             names = list(map(str, self.schema.ordered_relations()))
             raise GraphError(f"{self.path}: relation {relation}: expected one of {names}")
         return self.schema.relations[relation]
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """Read partition.json of a partitioned directory, and check its required fields.
-
-    Raises
-    ------
-    GraphError: the file is missing or unreadable, its schema version is unknown, or a field is
-        missing or has a wrong type.
-    """
-    file = path / DESCRIPTION_FILE
-    description = read_json(
-        file, "no such file; write a partitioned directory with `hopper partition`"
-    )
-    for name, kind in _REQUIRED.items():
-        value = description.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise GraphError(f"{file}: field {name!r}: expected {kind.__name__}, found {value!r}")
-    if description["topology"] not in LAYOUTS:
-        raise GraphError(
-            f"{file}: field 'topology': expected one of {', '.join(LAYOUTS)}, found "
-            f"{description['topology']!r}"
-        )
-    if description["schema"] != PARTITION_SCHEMA_VERSION:
-        raise GraphError(
-            f"{file}: field 'schema': expected version {PARTITION_SCHEMA_VERSION}, "
-            f"found {description['schema']}"
-        )
-    return description
-
-
-def _check_counts(
-    schema: GraphSchema, book: PartitionBook, description: Mapping[str, Any], where: str
-) -> None:
-    with_features = {
-        str(relation) for relation, kind in schema.relations.items() if kind.feature_dim
-    }
-    of_edges = "relations whose edges have features"
-    for field, what, expected, names in (
-        ("offsets", "node types", set(schema.node_types), set(description["offsets"])),
-        ("edge_offsets", of_edges, with_features, set(description.get("edge_offsets", {}))),
-    ):
-        if names != expected:
-            raise GraphError(
-                f"{where}: field {field!r}: expected the {what} {sorted(expected)}, found "
-                f"{sorted(names)}; write it anew with `hopper partition`"
-            )
-        for name in sorted(expected):
-            count = schema.table(name).count
-            if book.total(name) != count:
-                raise GraphError(
-                    f"{where}: field '{field}.{name}': expected to end at {count} (graph.json), "
-                    f"found {book.total(name)}"
-                )

@@ -21,10 +21,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, NodeType, Relation
 from hopper.partition import partition_graph
 from hopper.partition.balance import MOST_CLASSES, Balance, balance_classes, combined_weight
-from hopper.partition.metis_process import Backend, assign_metis, choose_backend
-from hopper.partition.node_arrays import NodeArrays
+from hopper.partition.metis import Backend, assign_metis, choose_backend
 from hopper.partition.random import assign_random
-from hopper.partition.symmetrise import Adjacency, symmetrise
+from hopper.partition.stacked_ids import NodeArrays
+from hopper.partition.symmetrize import Adjacency, symmetrize
 from hopper.scratch import scratch_folder
 
 MakeGraph = Callable[..., GraphDirectory]
@@ -61,10 +61,8 @@ def test_metis_can_be_repeated(planted: GraphDirectory, backend: Backend) -> Non
     """Memory that is new to METIS is zeroed from its interpreter's first moment."""
     if backend == "dgl":
         pytest.importorskip("dgl")
-    schema = planted.schema
-    topologies = {relation: planted.topology(relation) for relation in schema.relations}
-    adjacency = symmetrise(schema, topologies)
-    weights = Balance.of(planted).weights(schema, topologies, adjacency, backend)
+    adjacency = symmetrize(planted)
+    weights = Balance.of(planted).weights(planted, adjacency, backend)
     scratch = planted.path.parent
     # DGL's METIS has no seed, so there another one must not matter.
     seeds = (1, 2) if backend == "dgl" else (1, 1, 2)
@@ -89,8 +87,8 @@ DIVIDES = """
 import sys
 from pathlib import Path
 import numpy as np
-from hopper.partition.metis_process import assign_metis
-from hopper.partition.symmetrise import Adjacency
+from hopper.partition.metis import assign_metis
+from hopper.partition.symmetrize import Adjacency, symmetrize
 from hopper.signal_handlers import EndedBySignal, end_on_signals
 
 nodes = 200_000
@@ -213,7 +211,7 @@ def test_random_vector_of_the_documentation() -> None:
 def test_the_symmetric_graph_equals_one_made_of_sets(library: GraphDirectory) -> None:
     schema = library.schema
     topologies = {relation: library.topology(relation) for relation in schema.relations}
-    adjacency = symmetrise(schema, topologies)
+    adjacency = symmetrize(library)
     starts = {"author": 0, "paper": 17, "venue": 57, "keyword": 58}
     pairs = set()
     for relation, edges in topologies.items():

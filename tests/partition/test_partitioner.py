@@ -12,8 +12,8 @@ from hopper.cli import main
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.assign import METHODS, assign
 from hopper.partition.balance import Balance
+from hopper.partition.partitioner import METHODS, assign
 from hopper.phases import Phases
 
 RANGES = "range_partitioner:RangePartitioner"

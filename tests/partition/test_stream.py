@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,14 @@ from hopper.errors import RequestError
 from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.topology import Topology
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import neighbor_stream, partition_graph
 from hopper.partition.balance import balance_classes
 from hopper.partition.memory import estimate_memory
 from hopper.partition.neighbor_stream import NeighborStream
-from hopper.partition.node_arrays import NodeArrays
+from hopper.partition.stacked_ids import NodeArrays, type_starts
 from hopper.partition.streaming import assign_stream, number_of_blocks
-from hopper.partition.symmetrise import type_starts
 from hopper.partition.training import training_roots
 from hopper.phases import Phases
 
@@ -35,11 +36,18 @@ MakeGraph = Callable[..., GraphDirectory]
 RELATION = Relation("node", "edge", "node")
 
 
-def _homogeneous(
-    nodes: int, src: NDArray[np.int64], dst: NDArray[np.int64]
-) -> tuple[GraphSchema, NeighborStream]:
+@dataclass
+class InMemory:
+    schema: GraphSchema
+    topologies: dict[Relation, Topology]
+
+    def topology(self, relation: Relation) -> Topology:
+        return self.topologies[relation]
+
+
+def _homogeneous(nodes: int, src: NDArray[np.int64], dst: NDArray[np.int64]) -> InMemory:
     schema = GraphSchema("graph", {"node": NodeType(nodes)}, {RELATION: EdgeType(src.size)}, "node")
-    return schema, NeighborStream(schema, {RELATION: build_topology(src, dst, nodes, nodes)})
+    return InMemory(schema, {RELATION: build_topology(src, dst, nodes, nodes)})
 
 
 def _planted(
@@ -89,9 +97,9 @@ def test_every_class_is_within_five_per_cent_or_one_node(
 ) -> None:
     generator = np.random.default_rng(seed)
     src, dst = (nodes * generator.random((2, edges)) ** skew).astype(np.int64)
-    schema, stream = _homogeneous(nodes, src, dst)
+    graph = _homogeneous(nodes, src, dst)
     roots = (generator.random(nodes) < trained).astype(np.int64)
-    homes = assign_stream(schema, stream, servers, seed, roots, Phases(), ARRAYS)
+    homes = assign_stream(graph, servers, seed, roots, Phases(), ARRAYS)
     assert homes.dtype == np.int32
     assert homes.min() >= 0
     assert homes.max() < servers
@@ -130,11 +138,11 @@ def test_small_chunks_keep_the_balance_within_its_bound(
 ) -> None:
     src, dst = _planted(np.random.default_rng(2), 1000, 8000, 4, 0.9)
     monkeypatch.setattr(neighbor_stream, "EDGES_AT_ONCE", 7)
-    schema, stream = _homogeneous(1000, src, dst)
-    chunks = list(stream.chunks())
+    graph = _homogeneous(1000, src, dst)
+    chunks = list(NeighborStream(graph).chunks())
     assert sum(chunk.neighbors.size for chunk in chunks) == src.size
     assert max(chunk.neighbors.size for chunk in chunks if chunk.indptr.size > 2) <= 7
-    homes = assign_stream(schema, stream, 4, 0, np.zeros(1000, np.int64), Phases(), ARRAYS)
+    homes = assign_stream(graph, 4, 0, np.zeros(1000, np.int64), Phases(), ARRAYS)
     assert np.bincount(homes, minlength=4).max() <= 262
     assert (homes[src] != homes[dst]).mean() < 0.15
 
@@ -148,7 +156,7 @@ def test_chunks_are_the_in_neighbours_of_all_relations(shared_library: GraphDire
         for v in range(edges.indptr.size - 1):
             sources = edges.indices[edges.indptr[v] : edges.indptr[v + 1]]
             expected[starts[relation.dst] + v] += (starts[relation.src] + sources).tolist()
-    stream = NeighborStream(schema, topologies)
+    stream = NeighborStream(shared_library)
     neighbors = {
         chunk.first + row: chunk.neighbors[chunk.indptr[row] : chunk.indptr[row + 1]].tolist()
         for chunk in stream.chunks()
@@ -162,11 +170,8 @@ def test_chunks_are_the_in_neighbours_of_all_relations(shared_library: GraphDire
 
 def test_all_types_are_balanced(shared_library: GraphDirectory) -> None:
     schema, roots = shared_library.schema, training_roots(shared_library)
-    stream = NeighborStream(
-        schema, {relation: shared_library.topology(relation) for relation in schema.relations}
-    )
     homes, classes = (
-        assign_stream(schema, stream, 3, 1, roots, Phases(), ARRAYS),
+        assign_stream(shared_library, 3, 1, roots, Phases(), ARRAYS),
         balance_classes(schema, roots),
     )
     for group in np.unique(classes):
@@ -193,8 +198,8 @@ def test_nodes_without_in_edges_live_with_their_readers() -> None:
         writes: build_topology(writer, paper, authors, papers),
         cites: build_topology(cites_src, cites_dst, papers, papers),
     }
-    stream = NeighborStream(schema, topologies)
-    homes = assign_stream(schema, stream, 4, 0, np.zeros(papers, np.int64), Phases(), ARRAYS)
+    graph = InMemory(schema, topologies)
+    homes = assign_stream(graph, 4, 0, np.zeros(papers, np.int64), Phases(), ARRAYS)
     is_remote = homes[:authors][writer] != homes[authors:][paper]
     assert is_remote.mean() < 0.1
 
