@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cache_server.shard import Shard
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
@@ -23,7 +23,6 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.by_node import DividedTopology, Replicated
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_rows, check_structure
-from hopper.partition.divide_topology import TopologyChoice
 from hopper.partition.partitioned_graph import LAYOUTS
 
 KINDS: Final[dict[str, dict[str, Any]]] = {
@@ -219,13 +218,6 @@ def test_an_edge_target_is_balanced_and_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(divided.split("train"), [0, 2])
 
 
-def test_one_server_cuts_nothing(shared_library: GraphDirectory, tmp_path: Path) -> None:
-    for method in ("random", "metis", "stream"):
-        one_server = partition_graph(shared_library, tmp_path / method, 1, method)
-        assert one_server.description["edge_cut"] == 0
-        np.testing.assert_array_equal(one_server.original_ids("paper"), np.arange(40))
-
-
 @pytest.mark.parametrize("halo", [0, 1, 2])
 def test_partitioned_topology_is_the_replicated_one_in_parts(
     halo: int, shared_library: GraphDirectory, tmp_path: Path
@@ -330,23 +322,3 @@ def test_a_machine_with_one_server_s_folder_can_read_its_halo(
         check_partition(PartitionedGraph.open(parts.path), [1])
     with pytest.raises(GraphError, match=r"topology/.*: "):
         check_structure(parts.path, [1])
-
-
-def test_an_unknown_topology_is_refused(shared_library: GraphDirectory, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="topology: expected replicated, partitioned, or halo:K"):
-        partition_graph(shared_library, tmp_path / "parts", 2, "random", topology="halved")
-    for choice in ("halo", "halo:", "halo:-1", "halo:x", "halo:99999999999"):
-        with pytest.raises(RequestError, match=f"given '{choice}'"):
-            TopologyChoice.parse(choice)
-    assert TopologyChoice.parse("halo:0") == TopologyChoice.parse("partitioned")
-    parts = partition_graph(shared_library, tmp_path / "parts", 2, "random")
-    description = parts.path / "partition.json"
-    description.write_text(description.read_text().replace('"replicated"', '"halved"'))
-    with pytest.raises(
-        GraphError, match=r"'topology': Input should be 'replicated', .* found 'halved'"
-    ):
-        PartitionedGraph.open(parts.path)
-    damaged = description.read_text().replace('"halved"', '"partitioned", "halo": -1')
-    description.write_text(damaged)
-    with pytest.raises(GraphError, match=r"field 'halo': .* greater than or equal to 0, found -1"):
-        PartitionedGraph.open(parts.path)

@@ -88,31 +88,11 @@ def test_without_links_every_name_gets_a_copy(
     assert len({path.stat().st_ino for path in (source, *targets)}) == 3
 
 
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EINVAL])
-def test_the_rest_is_copied_when_the_kernel_stops_copying(
-    code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def copy_some(read: int, written: int, size: int) -> int:
-        calls.append(size)
-        if len(calls) > 1:
-            raise OSError(code, os.strerror(code))
-        return os.write(written, os.read(read, 10_000))
-
-    monkeypatch.setattr(os, "copy_file_range", copy_some)
-    files, counter = StoredFiles("copy"), Counter()
-    files.store(source, tmp_path / "copy.npy")
-    files.write_copies(counter)
-    assert (tmp_path / "copy.npy").read_bytes() == source.read_bytes()
-    assert (len(calls), counter.total) == (2, 100_003)
-
-
 def test_a_full_disk_is_an_error_that_names_the_file(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = StoredFiles("copy")
     files.store(source, tmp_path / "copy.npy")
-    monkeypatch.setattr(os, "copy_file_range", fail_with(errno.ENOSPC))
+    monkeypatch.setattr(os, "sendfile", fail_with(errno.ENOSPC))
     with pytest.raises(OSError, match=r"No space left on device: .*copy\.npy"):
         files.write_copies(Silent())
