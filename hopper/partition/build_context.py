@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.graph import layout
-from hopper.graph.array_file import create_array, open_array, release_pages
+from hopper.graph.array_file import create_array, iter_pieces, open_array, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.partition.file_names import map_file
@@ -83,7 +83,8 @@ def number_nodes(homes: NDArray[np.int32], servers: int, work: Path, node_type: 
     """Give the nodes of one type global ids, contiguous by server and in order of original id
     within a server; write both maps, and return the bounds of each server's ids."""
     counts = np.zeros(servers, np.int64)
-    _count(homes, counts)
+    for _, piece in iter_pieces(homes):
+        counts += np.bincount(piece, minlength=servers)
     offsets = np.concatenate(([0], np.cumsum(counts)))
     original_ids, global_ids = (
         create_array(map_file(work, node_type, name), np.int64, (homes.size,))
@@ -92,12 +93,6 @@ def number_nodes(homes: NDArray[np.int32], servers: int, work: Path, node_type: 
     _deal(homes, offsets[:-1].copy(), np.asarray(global_ids), np.asarray(original_ids))
     release_pages(original_ids, global_ids, homes)
     return offsets
-
-
-@kernel
-def _count(homes: NDArray[np.int32], counts: Ids) -> None:
-    for home in homes:
-        counts[home] += 1
 
 
 @kernel

@@ -26,14 +26,8 @@ def describe(
     edge_counts: Sequence[Mapping[Relation, tuple[int, int]]],
     feature_bytes: Sequence[int],
 ) -> dict[str, Any]:
-    """Make what partition.json says of a division of nodes.
-
-    Parameters
-    ----------
-    edge_counts: by server and relation, numbers of edges into its nodes and of cut edges among
-        them.
-    feature_bytes: bytes of feature rows on each server.
-    """
+    """Make what partition.json says of a division of nodes, of which ``edge_counts`` are, by server
+    and relation, numbers of edges into its nodes and of cut edges among them."""
     servers, schema = len(feature_bytes), graph.schema
     homes = assignment.homes[schema.target_type()]
     train = count_roots(graph, "train", servers, lambda ids: homes[ids].astype(np.int64))

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import kernel
 from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, release_pages
@@ -22,35 +21,22 @@ from hopper.partition.build_context import BuildContext
 from hopper.partition.executor import Executor
 from hopper.partition.file_names import server_folder
 from hopper.partition.write_topology import BY_EDGE
-from hopper.phases import Phases, Progress
+from hopper.phases import Phases, Progress, Silent
 
-Counts = NDArray[np.int64]
-Servers = NDArray[np.uint8]
-"""[nodes, ceil(servers / 8)] uint8: a set of servers for each node, a bit for each server."""
 _MOST_HOPS: Final = 1 << 16
 
 
 class TopologyChoice(NamedTuple):
-    """The way in which topology is divided.
-
-    Attributes
-    ----------
-    name: "replicated": every server has all edges; "partitioned": a server has the in-edges of its
-        own nodes and its halo.
-    halo: number of hops of the halo.
-    """
+    """The way in which topology is divided."""
 
     name: Literal["replicated", "partitioned"]
+    """whether every server has all edges, or the in-edges of its own nodes and its halo"""
     halo: int = 0
+    """number of hops of the halo"""
 
     @classmethod
     def parse(cls, text: str) -> TopologyChoice:
-        """Parse "replicated", "partitioned" or "halo:K"; "halo:0" is "partitioned".
-
-        Raises
-        ------
-        RequestError: it is none of these.
-        """
+        """Parse "replicated", "partitioned" or "halo:K"; "halo:0" is "partitioned"."""
         if text == "replicated":
             return cls("replicated")
         match = re.fullmatch(r"partitioned|halo:([0-9]{1,9})", text)
@@ -63,80 +49,39 @@ class TopologyChoice(NamedTuple):
         return cls("partitioned", hops)
 
 
-class StoredLists:
-    """The nodes whose in-edges each server stores; at first its own nodes."""
+class _Stored(NamedTuple):
+    """The nodes whose in-edges a server stores."""
 
-    def __init__(self, context: BuildContext) -> None:
-        self._context = context
-        self._by_type: dict[str, Servers] = {}
-        servers = context.servers
-        for node_type, bounds in context.offsets.items():
-            servers_of_node = np.zeros((int(bounds[-1]), (servers + 7) // 8), np.uint8)
-            for server in range(servers):
-                servers_of_node[bounds[server] : bounds[server + 1], server // 8] = 1 << server % 8
-            self._by_type[node_type] = servers_of_node
-
-    def widen(self, progress: Progress) -> None:
-        """Widen the halo by a hop, to the sources of all stored edges; progress advances by
-        edges."""
-        reached = {node_type: near.copy() for node_type, near in self._by_type.items()}
-        for relation in self._context.graph.schema.relations:
-            near = self._by_type[relation.dst]
-            indptr = self._context.whole(relation, "indptr")
-            indices = self._context.whole(relation, "indices")
-            for first, last in row_ranges(indptr, 0, near.shape[0]):
-                _mark_sources(first, last, indptr, indices, near, reached[relation.src])
-                release_pages(indptr, indices)
-                progress.advance(int(indptr[last] - indptr[first]))
-        self._by_type = reached
-
-    def of_server(self, node_type: str, server: int) -> NDArray[np.uint8]:
-        """Return a bit for each global id (numpy.packbits): whether a server stores its
-        in-edges."""
-        return np.packbits(self._by_type[node_type][:, server // 8] & 1 << server % 8)
-
-    def count_nodes(self) -> Counts:
-        """Return [servers] int64: number of nodes of all types whose in-edges each stores."""
-        counts = np.zeros(self._context.servers, np.int64)
-        for stored in self._by_type.values():
-            _count_stored(stored, np.ones(stored.shape[0], np.int64), counts)
-        return counts
-
-    def count_edges(self) -> dict[Relation, Counts]:
-        """Return [servers] int64 by relation: number of edges that each server stores."""
-        counts = {}
-        for relation in self._context.graph.schema.relations:
-            counts[relation] = np.zeros(self._context.servers, np.int64)
-            stored = self._by_type[relation.dst]
-            indptr = self._context.whole(relation, "indptr")
-            for first, last in row_ranges(indptr, 0, stored.shape[0]):
-                lengths = np.diff(indptr[first : last + 1])
-                _count_stored(stored[first:last], lengths, counts[relation])
-        return counts
+    bits: dict[str, NDArray[np.uint8]]
+    """a bit for each global id of a type (numpy.packbits)"""
+    nodes: int
+    edges: dict[Relation, int]
 
 
-@kernel
-def _mark_sources(
-    first: int,
-    last: int,
-    indptr: Counts,
-    indices: NDArray[Any],
-    near: Servers,
-    reached: Servers,
-) -> None:
-    for node in range(first, last):
-        for byte in range(near.shape[1]):
-            if near[node, byte]:
-                for edge in range(indptr[node], indptr[node + 1]):
-                    reached[indices[edge], byte] |= near[node, byte]
-
-
-@kernel
-def _count_stored(stored: Servers, sizes: Counts, counts: Counts) -> None:
-    for node in range(sizes.size):
-        for server in range(counts.size):
-            if stored[node, server >> 3] >> (server & 7) & 1:
-                counts[server] += sizes[node]
+def _find_stored(context: BuildContext, progress: Progress, server: int, hops: int) -> _Stored:
+    """Find a server's own nodes and those within some hops, along in-edges of all relations;
+    progress advances by edges."""
+    relations, near = context.graph.schema.relations, dict[str, NDArray[np.bool_]]()
+    for name, bounds in context.offsets.items():
+        near[name] = np.zeros(int(bounds[-1]), np.bool_)
+        near[name][bounds[server] : bounds[server + 1]] = True
+    for _ in range(hops):
+        reached = {name: is_near.copy() for name, is_near in near.items()}
+        for relation in relations:
+            indptr, indices = (context.whole(relation, name) for name in ("indptr", "indices"))
+            for first, last in row_ranges(indptr, 0, indptr.size - 1):
+                is_near, bounds = near[relation.dst][first:last], indptr[first : last + 1]
+                if is_near.any():
+                    chosen = np.repeat(is_near, np.diff(bounds))
+                    reached[relation.src][indices[bounds[0] : bounds[-1]][chosen]] = True
+                    release_pages(indices)
+                progress.advance(int(bounds[-1] - bounds[0]))
+        near = reached
+    return _Stored(
+        {name: np.packbits(is_near) for name, is_near in near.items()},
+        sum(int(is_near.sum()) for is_near in near.values()),
+        {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations},
+    )
 
 
 def divide_topology(
@@ -147,57 +92,52 @@ def divide_topology(
 
     Degrees stay where all servers read them, and so does ``indptr`` of relations with edge
     features. The directory must have a folder for each server.
-
-    Raises
-    ------
-    RequestError: the disk has too little space. The text has the bytes needed and available.
     """
-    relations, lists = context.graph.schema.relations, StoredLists(context)
+    relations, servers = context.graph.schema.relations, range(context.servers)
     replicated, sizes = _folder_bytes(context), {r: _list_bytes(context, r) for r in relations}
-    own_nodes, own_edges = lists.count_nodes(), lists.count_edges()
-    edges_read = choice.halo * sum(kind.count for kind in relations.values())
+    own = [_find_stored(context, Silent(), server, 0) for server in servers]
+    edges_read = choice.halo * len(servers) * sum(kind.count for kind in relations.values())
     with phases.phase("find the halos (edges)", edges_read) as counter:
-        for _ in range(choice.halo):
-            lists.widen(counter)
-        edges = lists.count_edges()
+        stored = executor.run(
+            _find_stored, context, counter, [(server, choice.halo) for server in servers]
+        )
     used = most = 0
     for relation, (fixed, per_edge) in sizes.items():
-        used += context.servers * fixed + per_edge * int(edges[relation].sum())
+        used += sum(fixed + per_edge * part.edges[relation] for part in stored)
         most = max(most, used)
         # Then the relation is removed from the whole topology.
         used -= fixed + per_edge * context.edges(relation)
     require_space(context.work.parent, most)
-    total, own = (np.sum([*counts.values()], axis=0) for counts in (edges, own_edges))
-    with phases.phase("divide the topology (edges)", int(total.sum())) as counter:
+    total = sum(sum(part.edges.values()) for part in stored)
+    with phases.phase("divide the topology (edges)", total) as counter:
         for relation, kind in relations.items():
             jobs = [
-                (server, relation, lists.of_server(relation.dst, server), count)
-                for server, count in enumerate(edges[relation].tolist())
+                (server, relation, part.bits[relation.dst], part.edges[relation])
+                for server, part in enumerate(stored)
             ]
             executor.run(_write_lists, context, counter, jobs)
             # Features of edges are stored in the order of the whole indptr.
             rows: list[layout.StoredArray] = ["indptr"] if kind.feature_dim is None else []
             for name in [*_arrays_by_edge(context, relation), *rows]:
                 layout.topology_file(context.work, relation, name).unlink()
-    shared, fixed_bytes = _folder_bytes(context), sum(fixed for fixed, _ in sizes.values())
-    stored, without_halo = (
-        shared + fixed_bytes + sum(counts[r] * per_edge for r, (_, per_edge) in sizes.items())
-        for counts in (edges, own_edges)
-    )
-    columns = {
-        "halo_nodes": lists.count_nodes() - own_nodes,
-        "halo_edges": total - own,
-        "topology_bytes": stored,
-        "topology_bytes_without_halo": without_halo,
-    }
+    shared = _folder_bytes(context) + sum(fixed for fixed, _ in sizes.values())
+
+    def bytes_of(part: _Stored) -> int:
+        return shared + sum(sizes[relation][1] * count for relation, count in part.edges.items())
+
     fields = {
         "topology": choice.name,
         "halo": choice.halo,
         "replicated_topology_bytes": replicated,
     }
     return fields, [
-        {name: int(counts[server]) for name, counts in columns.items()}
-        for server in range(context.servers)
+        {
+            "halo_nodes": near.nodes - alone.nodes,
+            "halo_edges": sum(near.edges.values()) - sum(alone.edges.values()),
+            "topology_bytes": bytes_of(near),
+            "topology_bytes_without_halo": bytes_of(alone),
+        }
+        for near, alone in zip(stored, own, strict=True)
     ]
 
 

@@ -14,17 +14,15 @@ from hopper.phases import Progress, Silent
 from hopper.ray_cluster import connect_to_ray, one_line
 
 T = TypeVar("T")
+Parts = Sequence[Sequence[Any]]
+"""the arguments of each part, besides context and progress"""
 
 
 class Executor(Protocol):
     """Builds parts that do not depend on each other."""
 
     def run(
-        self,
-        build: Callable[..., T],
-        context: BuildContext,
-        progress: Progress,
-        parts: Sequence[Any],
+        self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
         """Call ``build(context, progress, *part)`` for every part; return the results in order.
 
@@ -39,11 +37,7 @@ class SerialExecutor:
     """Builds one part after another in this process, whose kernels use all cores."""
 
     def run(
-        self,
-        build: Callable[..., T],
-        context: BuildContext,
-        progress: Progress,
-        parts: Sequence[Any],
+        self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
         """Build the parts."""
         return [build(context, progress, *part) for part in parts]
@@ -60,11 +54,7 @@ class RayExecutor:
         self._task = ray.remote(max_retries=0)(_build)
 
     def run(
-        self,
-        build: Callable[..., T],
-        context: BuildContext,
-        progress: Progress,
-        parts: Sequence[Any],
+        self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
     ) -> list[T]:
         """Build the parts; progress advances part by part, and an error names part and number."""
         results: dict[int, T] = {}

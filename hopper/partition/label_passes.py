@@ -140,22 +140,6 @@ def _relabel(state: Labelling, node: int, new: int) -> None:
 
 
 @kernel
-def relabel_all(labels: Labels, new: Labels) -> None:
-    """Replace every label l by ``new[l]``."""
-    for u in range(labels.size):
-        labels[u] = new[labels[u]]
-
-
-@kernel
-def forget(votes: Labels, leads: Labels) -> None:
-    """Take all votes back."""
-    for u in range(votes.size):
-        if votes[u] >= 0:
-            votes[u] = NO_LABEL
-        leads[u] = 0
-
-
-@kernel
 def vote(chunk: Chunk, labels: Labels, votes: Labels, leads: Labels) -> None:
     """Let nodes vote for their label at in-neighbours that poll.
 
@@ -180,19 +164,3 @@ def adopt(votes: Labels, state: Labelling) -> None:
         new, group = votes[u], state.classes[u]
         if new >= 0 and new != state.labels[u] and state.load[new, group] < state.room[group]:
             _relabel(state, u, new)
-
-
-@kernel
-def count_between(chunk: Chunk, labels: Labels, counts: Ids) -> None:
-    """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
-    for row in range(chunk.indptr.size - 1):
-        label = labels[chunk.first + row]
-        for edge in range(chunk.indptr[row], chunk.indptr[row + 1]):
-            counts[label, labels[chunk.neighbors[edge]]] += 1
-
-
-@kernel
-def tally(labels: Labels, classes: NDArray[np.uint8], counts: Ids) -> None:
-    """Add all nodes to ``counts[label, class]``."""
-    for u in range(labels.size):
-        counts[labels[u], classes[u]] += 1

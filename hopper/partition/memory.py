@@ -110,8 +110,8 @@ def estimate_memory(
     # Server of every node, training roots.
     phases["write"] = min(in_memory, nodes * 4 + roots) + pieces
     if split:
-        # Besides, the set of servers that store the in-edges of each node, at two hops.
-        phases["divide the topology"] = phases["write"] + nodes * (1 + 2 * ((servers + 7) // 8))
+        # Besides, a bit for each server and node, and two bytes for those of one server.
+        phases["divide the topology"] = phases["write"] + nodes * (3 + (servers + 7) // 8)
     return _finish(phases, schema, size, disk)
 
 

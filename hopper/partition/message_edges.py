@@ -158,7 +158,11 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
     """Write a relation's topology without the edges of some pairs; return its number of edges."""
     old = graph.topology(relation)
     indptr, edges, nodes = np.asarray(old.indptr), old.indices.size, old.in_degrees.size
-    kept = np.empty(edges, np.bool_)
+
+    def create(name: layout.TopologyArray, length: int, dtype: DTypeLike) -> NDArray[Any]:
+        return create_array(layout.topology_file(folder, relation, name), dtype, (length,))
+
+    kept, in_degrees = np.empty(edges, np.bool_), create("in_degrees", nodes, np.int64)
     for first in range(0, edges, _EDGES_AT_ONCE):
         chunk = slice(first, min(edges, first + _EDGES_AT_ONCE))
         dst = np.searchsorted(indptr, np.arange(chunk.start, chunk.stop), side="right") - 1
@@ -166,13 +170,8 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
         places = np.searchsorted(pairs, keys)
         is_pair = np.take(pairs, places, mode="clip") == keys if pairs.size else False
         kept[chunk] = ~np.asarray(is_pair, np.bool_)
-
-    def create(name: layout.TopologyArray, length: int, dtype: DTypeLike) -> NDArray[Any]:
-        return create_array(layout.topology_file(folder, relation, name), dtype, (length,))
-
+        np.add.at(in_degrees, dst[kept[chunk]], 1)
     remaining = int(np.count_nonzero(kept))
-    in_degrees = create("in_degrees", nodes, np.int64)
-    _count_kept(indptr, kept, in_degrees)
     np.cumsum(in_degrees, out=create("indptr", nodes + 1, np.int64)[1:])
     out_degrees = create("out_degrees", old.out_degrees.size, np.int64)
     indices = create("indices", remaining, old.indices.dtype)
@@ -202,11 +201,3 @@ def _add_up(indptr: Ids, indices: Ids, turned: bool) -> np.uint64:
             first, second = (ends[1], ends[0]) if turned else ends
             checksum += absorb(absorb(np.uint64(0), first), second)
     return checksum
-
-
-@kernel
-def _count_kept(indptr: Ids, is_kept: NDArray[np.bool_], counts: Ids) -> None:
-    for node in range(indptr.size - 1):
-        counts[node] = 0
-        for edge in range(indptr[node], indptr[node + 1]):
-            counts[node] += is_kept[edge]

@@ -39,7 +39,11 @@ LAYOUTS: Final[Mapping[str, type[Layout]]] = {
 
 
 class PartitionedGraph:
-    """A partitioned directory that ``hopper partition`` wrote; :meth:`open` makes one."""
+    """A partitioned directory that ``hopper partition`` wrote; :meth:`open` makes one.
+
+    A :class:`GraphError` names a file that is missing or damaged, or a relation, type, table,
+    server or split that does not exist.
+    """
 
     def __init__(
         self,
@@ -72,13 +76,7 @@ class PartitionedGraph:
 
     @classmethod
     def open(cls, path: Path | str) -> PartitionedGraph:
-        """Open a partitioned directory; arrays are mapped and checked when they are asked for.
-
-        Raises
-        ------
-        GraphError: a file is missing, the schema version is unknown, or offsets do not fit the
-            schema.
-        """
+        """Open a partitioned directory; arrays are mapped and checked when they are asked for."""
         root = Path(path)
         content, description = read_description(root)
         schema = read_schema(root)
@@ -96,11 +94,6 @@ class PartitionedGraph:
             in-edges that hops below the roots read. None = all edges. They are joined in memory
             where no server has all of them. Where a root relation is in parts, these are the edges
             that hops from the splits read.
-
-        Raises
-        ------
-        GraphError: the relation is unknown, the server does not store it, or an array is missing or
-            has a wrong shape.
         """
         self._edge_type(relation)
         return self.layout.topology(relation, server)
@@ -123,10 +116,6 @@ class PartitionedGraph:
         ----------
         table: a node type, whose rows are its nodes; or a relation with edge features as
             ``src/rel/dst``, whose rows are its edges in the order of its CSC.
-
-        Raises
-        ------
-        GraphError: the table or server is unknown, or an array is missing or has a wrong shape.
         """
         self.book.range(table, server)
         return self.layout.stored(table, server)
@@ -136,10 +125,6 @@ class PartitionedGraph:
 
         Nodes are dealt by locality if the graph was divided for as many ranks a server, otherwise
         in turn.
-
-        Raises
-        ------
-        GraphError: an array of ranks is missing or has a wrong shape.
         """
         if ranks_per_server == 1 or self._description.ranks_per_server != ranks_per_server:
             return Placement(self.book, ranks_per_server)
@@ -162,11 +147,8 @@ class PartitionedGraph:
         return self.layout.map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
-        """Map the features of a table that a server stores, in their stored form: [rows, columns].
-
-        Returns
-        -------
-        Rows in order of local row; None if the table has no features.
+        """Map the features of a table that a server stores, in their stored form: [rows, columns],
+        by local row; None if it has none.
 
         Parameters
         ----------
@@ -174,14 +156,13 @@ class PartitionedGraph:
         """
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)
-        node_type = table
-        kind = self._node_type(node_type)
-        stored = stored_features(kind, self.layout.columns(node_type, server).width)
+        kind = self._node_type(table)
+        stored = stored_features(kind, self.layout.columns(table, server).width)
         if stored is None:
             return None
-        file = layout.features_file(server_folder(self.path, server), node_type)
-        shape = (self.stored(node_type, server).count, stored.columns)
-        return open_array(file, f"features of {node_type}", stored.dtype, shape)
+        file = layout.features_file(server_folder(self.path, server), table)
+        shape = (self.stored(table, server).count, stored.columns)
+        return open_array(file, f"features of {table}", stored.dtype, shape)
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
         """Map the times of a type's nodes, by ORIGINAL id: [count] int64.
@@ -234,12 +215,7 @@ class PartitionedGraph:
         return open_array(file, f"edge features of {relation}", stored.dtype, shape)
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending.
-
-        Raises
-        ------
-        GraphError: the graph has no such split.
-        """
+        """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending."""
         if name not in self.schema.splits:
             splits = sorted(self.schema.splits)
             raise GraphError(f"{self.path}: split {name!r}: expected one of {splits}")
@@ -247,12 +223,7 @@ class PartitionedGraph:
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
     def links(self, split: str) -> Links:
-        """Map the ends of a split's edges, and their labels and times if they have any.
-
-        Raises
-        ------
-        GraphError: nodes are predicted, or the graph has no such split.
-        """
+        """Map the ends of a split's edges, and their labels and times if they have any."""
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
         ids = self.split(split)
@@ -274,12 +245,8 @@ class PartitionedGraph:
         return Names.open(layout.names_file(self.path, node_type), count)
 
     def label_names(self, task: str = "") -> list[str]:
-        """Read the source's names of the predicted classes; empty if it numbers them.
-
-        Parameters
-        ----------
-        task: which of several tasks the classes are of; "" = there is one.
-        """
+        """Read the source's names of the predicted classes, of one of several ``task``s; empty if
+        it numbers them."""
         labels = self.schema.target_labels
         if labels is not None and task:
             labels = dict(labels.tasks)[task]

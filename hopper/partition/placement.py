@@ -62,12 +62,8 @@ class ByLocality(RoundRobin):
     """Deals nodes by the partition's second level, so that nodes sampled together share a rank.
 
     Tables that are not of nodes (edges, learnable rows of several servers) are dealt in turn.
-
-    Parameters
-    ----------
-    book: the servers of nodes.
-    ranks_of: by node type [count] unsigned integers: the rank of its server that owns each node, by
-        global id.
+    ``ranks_of`` has by node type [count] unsigned integers: the rank of its server that owns each
+    node, by global id.
     """
 
     name = "by locality"
@@ -117,16 +113,12 @@ class ByLocality(RoundRobin):
 
 @dataclass(frozen=True)
 class ByRank:
-    """Distinct nodes of a type, grouped by the rank that owns them.
-
-    Attributes
-    ----------
-    nodes: [n] int64 global ids, those of rank 0 first, ascending for each rank.
-    bounds: [ranks + 1] int64, bounds of each rank's nodes in ``nodes``.
-    """
+    """Distinct nodes of a type, grouped by the rank that owns them."""
 
     nodes: Ids
+    """[n] int64 global ids, those of rank 0 first, ascending for each rank"""
     bounds: Ids
+    """[ranks + 1] int64, bounds of each rank's nodes"""
 
     def of(self, rank: int) -> Ids:
         """Return [m] int64, ascending: the nodes of a rank."""

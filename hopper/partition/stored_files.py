@@ -48,14 +48,8 @@ class StoredFiles:
             self._copies.append((source, target))
 
     def reserve(self, content: Hashable, target: Path, size: int) -> bool:
-        """Create an empty file, or link it to one with the same content; return whether the caller
-        must fill the file, in place.
-
-        Parameters
-        ----------
-        content: a key that is equal for files with the same content.
-        size: bytes that the file will have.
-        """
+        """Create an empty file, or link it to one with the same ``content``, a key; return whether
+        the caller must fill the file, in place, with ``size`` bytes."""
         first = self._first.setdefault(content, target)
         if first != target and _link(first, target):
             return False

@@ -27,17 +27,8 @@ RowForms = Mapping[str, RowFormName]
 
 
 def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
-    """Parse the forms of tables that are to be stored in another form than now.
-
-    Parameters
-    ----------
-    texts: "DTYPE" for all tables, or "TABLE=DTYPE", which comes before it.
-
-    Raises
-    ------
-    RequestError: a table or form is unknown, a table is named twice, or its rows are rounded
-        already.
-    """
+    """Parse the forms of tables that are to be stored in another form than now: "DTYPE" for all
+    tables, or "TABLE=DTYPE", which comes before it."""
     kinds = schema.feature_tables
     of_all = [text for text in texts if "=" not in text]
     named = [text.rpartition("=")[::2] for text in texts if "=" in text]

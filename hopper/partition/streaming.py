@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import draw_positions, key_of
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.piece_size import piece_size
 from hopper.partition import label_passes
 from hopper.partition.balance import balance_classes, room_of
@@ -87,15 +88,15 @@ def assign_stream(
         _settle(passes, larger, (0.0,) * _PURE_PASSES)
         _place_sources(passes, larger, poll)
         edges = np.zeros((count, count), np.int64)
-        passes.run(lambda chunk: label_passes.count_between(chunk, state.labels, edges))
+        passes.run(lambda chunk: _count_between(chunk, state.labels, edges))
         passes.finish()
     classes = balance_classes(graph.schema, roots, arrays.full(stream.nodes, np.uint8))
     # The array is used again, because the blocks' labels are not read any more.
     homes = state.labels
     with phases.phase("place the blocks"):
-        label_passes.relabel_all(
-            homes, _place(_count_by_class(homes, classes, count), edges, servers)
-        )
+        of_blocks = _place(_count_by_class(homes, classes, count), edges, servers)
+        for _, piece in iter_pieces(homes):
+            piece[:] = of_blocks[piece]
     budget = len(_THRESHOLDS) + 1
     with phases.phase("move nodes between servers (edges)", stream.edges * budget) as progress:
         passes = _Passes(stream, progress, budget)
@@ -168,18 +169,17 @@ def _settle(passes: _Passes, state: Labelling, thresholds: tuple[float, ...]) ->
 def _place_sources(passes: _Passes, state: Labelling, poll: Poll | None) -> None:
     """Move nodes without in-neighbours to the label of most nodes that sample them."""
     if poll is not None:
-        label_passes.forget(*poll)
-        passes.run(lambda chunk: label_passes.vote(chunk, state.labels, *poll))
-        label_passes.adopt(poll[0], state)
+        votes, leads = poll
+        votes[votes >= 0] = NO_LABEL
+        leads[:] = 0
+        passes.run(lambda chunk: label_passes.vote(chunk, state.labels, votes, leads))
+        label_passes.adopt(votes, state)
 
 
 def _place(nodes: NDArray[np.int64], edges: NDArray[np.int64], servers: int) -> NDArray[np.int32]:
     """Return [blocks] int32: the server of each block; blocks without nodes are not placed.
 
-    Parameters
-    ----------
-    nodes: [blocks, classes], how many nodes of each class a block has.
-    edges: [blocks, blocks], between a destination's block and a source's.
+    Blocks have ``nodes`` [blocks, classes], and ``edges`` from block (columns) to block (rows).
     """
     weights = np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64)
     between = (edges + edges.T).astype(np.float64)
@@ -190,9 +190,17 @@ def _place(nodes: NDArray[np.int64], edges: NDArray[np.int64], servers: int) -> 
     return homes
 
 
+def _count_between(chunk: Chunk, labels: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
+    """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
+    of_rows = labels[chunk.first : chunk.first + chunk.indptr.size - 1].astype(np.int64)
+    pairs = np.repeat(of_rows, np.diff(chunk.indptr)) * len(counts) + labels[chunk.neighbors]
+    counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
+
+
 def _count_by_class(
     labels: NDArray[np.int32], classes: NDArray[np.uint8], count: int
 ) -> NDArray[np.int64]:
     counts = np.zeros((count, int(classes.max()) + 1), np.int64)
-    label_passes.tally(labels, classes, counts)
+    for first, piece in iter_pieces(labels):
+        np.add.at(counts, (piece, classes[first : first + piece.size]), 1)
     return counts

@@ -57,13 +57,9 @@ def lay_out_topology(context: BuildContext, relation: Relation) -> None:
 def fill_topology(
     context: BuildContext, progress: Progress, server: int
 ) -> dict[Relation, tuple[int, int]]:
-    """Write a server's edges of every relation in global ids; neighbours stay in the order of
-    original ids, and progress advances by edges.
-
-    Returns
-    -------
-    By relation, the number of edges into the server's nodes, and of cut edges among them.
-    """
+    """Write a server's edges of every relation in global ids, with neighbours in the order of
+    original ids; return by relation the number of edges into the server's nodes, and of cut edges
+    among them. Progress advances by edges."""
     counts = {}
     for relation in context.graph.schema.relations:
         indptr = context.whole(relation, "indptr")
