@@ -152,39 +152,36 @@ class ByRelation(Layout):
     def _join_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
         """Join the parts of a relation that no server has whole, in memory: every edge that hops
         from the nodes of splits read."""
-        copies = [self.topology(relation, server) for server in holders]
-        lists = list(copies)
-        for server in holders:
-            if relation in self.partitions[server].roots:
-                copies.append(self.root_topology(relation, server))
-                lists.append(self.root_lists(relation, server))
-        rows, positions, list_indices = [], [], []
-        for copy, whole_lists in zip(copies, lists, strict=True):
-            counts = np.diff(copy.indptr)
-            rows.append(np.repeat(np.arange(counts.size), counts))
-            ascending = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
-            positions.append(ascending if copy.positions is None else copy.positions)
-            list_indices.append(whole_lists.indptr[rows[-1]] + positions[-1])
-        row, position = np.concatenate(rows), np.concatenate(positions)
-        order = np.lexsort((position, row))
-        row, position = row[order], position[order]
-        # Several copies may have the same edge, which is taken once.
-        first = np.ones(order.size, np.bool_)
-        first[1:] = (row[1:] != row[:-1]) | (position[1:] != position[:-1])
-        edges = order[first]
-        counts = np.bincount(row[first], minlength=copies[0].in_degrees.size)
-        # A node's list is whole wherever it is stored, so its edges have the same positions.
+        # Edges that are stored, and the whole lists that they are in.
+        pairs = [(part, part) for part in (self.topology(relation, s) for s in holders)]
+        pairs += [
+            (self.root_topology(relation, server), self.root_lists(relation, server))
+            for server in holders
+            if relation in self.partitions[server].roots
+        ]
+        degrees, places, list_indices = pairs[0][0].in_degrees, [], []
+        bounds = np.concatenate(([0], np.cumsum(degrees)))
+        for part, lists in pairs:
+            counts = np.diff(part.indptr)
+            rows = np.repeat(np.arange(counts.size), counts)
+            ascending = np.arange(part.indices.size) - np.repeat(part.indptr[:-1], counts)
+            positions = ascending if part.positions is None else part.positions
+            places.append(bounds[rows] + positions)
+            list_indices.append(lists.indptr[rows] + positions)
+        # Several parts may have the same edge, which is taken once. A node's list is whole wherever
+        # it is stored, so its edges have the same positions.
+        place, edges = np.unique(np.concatenate(places), return_index=True)
         arrays: dict[str, Any] = {}
         for name in layout.draw_arrays(self._schema, relation):
-            pairs = zip(lists, list_indices, strict=True)
-            values = [getattr(whole_lists, name)[indices] for whole_lists, indices in pairs]
-            arrays[name] = np.concatenate(values)[edges]
+            values = zip(pairs, list_indices, strict=True)
+            parts = [getattr(lists, name)[indices] for (_, lists), indices in values]
+            arrays[name] = np.concatenate(parts)[edges]
         return Topology(
-            indptr=np.concatenate(([0], np.cumsum(counts))),
-            indices=np.concatenate([copy.indices for copy in copies])[edges],
-            edge_ids=np.concatenate([copy.edge_ids for copy in copies])[edges],
-            in_degrees=copies[0].in_degrees,
-            out_degrees=copies[0].out_degrees,
+            indptr=np.searchsorted(place, bounds),
+            indices=np.concatenate([part.indices for part, _ in pairs])[edges],
+            edge_ids=np.concatenate([part.edge_ids for part, _ in pairs])[edges],
+            in_degrees=degrees,
+            out_degrees=pairs[0][0].out_degrees,
             **arrays,
         )
 
