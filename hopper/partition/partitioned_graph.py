@@ -28,7 +28,7 @@ from hopper.partition.book import PartitionBook
 from hopper.partition.by_node import ByDimension, DividedTopology, Replicated
 from hopper.partition.by_relation import ByRelation
 from hopper.partition.description import Description, ServerPartition, read_description
-from hopper.partition.file_names import DESCRIPTION_FILE, ROOTS_FOLDER, ranks_file, server_folder
+from hopper.partition.file_names import DESCRIPTION_FILE, ranks_file, server_folder
 from hopper.partition.layout import Layout, StoredIds
 from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
 
@@ -192,27 +192,16 @@ class PartitionedGraph:
 
         They are None if the relation has no edge features.
         """
-        if self._edge_type(relation).feature_dim is None:
+        stored = stored_features(self._edge_type(relation))
+        if stored is None:
             return None
         if self.partitions and self.partitions[server].part.parts > 1:
             edges = self.topology(relation, server).indices.size
         else:
             edges = self.stored(str(relation), server).count
-        return self._edge_rows(relation, server_folder(self.path, server), edges)
-
-    def root_edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """Map edge features in the order of :meth:`root_topology`, if any: [edges, columns]."""
-        if self.partitions[server].part.parts == 1:
-            return self.edge_features(relation, server)
-        edges = self.root_topology(relation, server).indices.size
-        return self._edge_rows(relation, server_folder(self.path, server) / ROOTS_FOLDER, edges)
-
-    def _edge_rows(self, relation: Relation, folder: Path, edges: int) -> NDArray[Any] | None:
-        stored = stored_features(self._edge_type(relation))
-        if stored is None:
-            return None
-        file, shape = layout.edge_features_file(folder, relation), (edges, stored.columns)
-        return open_array(file, f"edge features of {relation}", stored.dtype, shape)
+        file = layout.edge_features_file(server_folder(self.path, server), relation)
+        what, shape = f"edge features of {relation}", (edges, stored.columns)
+        return open_array(file, what, stored.dtype, shape)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending."""
