@@ -252,7 +252,7 @@ def test_stream_finds_many_communities(make_graph: MakeGraph) -> None:
     assert stream_locality.micrograph > stream_locality.subgraph + 0.3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     nodes=st.integers(1, 400),
     edges=st.integers(0, 2000),
