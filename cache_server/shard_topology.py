@@ -161,7 +161,10 @@ def open_topology(
             map_npy(folder / "indices.npy", (np.int32, np.int64), (edges,)),
             originals[src],
             originals[dst],
-            *(map_npy(file, dtype, (edges,)) if file.exists() else None for file, dtype in optional),
+            *(
+                map_npy(file, dtype, (edges,)) if file.exists() else None
+                for file, dtype in optional
+            ),
         )
         relation = "/".join(folder.relative_to(root).parts)
         first, stop = offsets[dst][server : server + 2]

@@ -29,8 +29,8 @@ def main(folder: Path) -> float:
     """Make a graph, divide it and train; return the test accuracy."""
     graph = hopper.GraphDirectory.open(make("mag-like", folder / "graph", scale=0.01))
     parts = hopper.divide_graph(graph, folder / "parts", servers=2, method="meta", layers=2)
-    for server, holding in enumerate(parts.holdings):
-        print(f"server {server} aggregates {', '.join(map(str, holding.roots))}")
+    for server, partition in enumerate(parts.partitions):
+        print(f"server {server} aggregates {', '.join(map(str, partition.roots))}")
     result = hopper.train(
         {
             "data": {"partitioned": str(parts.path)},

@@ -76,7 +76,7 @@ LINE_OF = {part: number for number, line in enumerate(LINES) for part in line}
 # Third-party packages that are kept to a few places; a name stands for itself and what is below it.
 HOMES = {
     "dgl": (
-        "hopper.partition.assign",
+        "hopper.partition.partitioner",
         "hopper.partition.metis",
         "hopper.graph.block",
         "hopper.graph.importers",

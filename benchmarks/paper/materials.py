@@ -16,7 +16,7 @@ from hopper.hetero.precompute import MetapathTables, SubsetTables, precompute
 from hopper.hetero.precompute.tables import Recipe
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph
-from hopper.partition.assign import BY_RELATION
+from hopper.partition.partitioner import BY_RELATION
 
 SEED: Final = 0
 _RANDOM_DIM: Final = 128

@@ -24,8 +24,8 @@ from hopper.engines.assemble import make_schedule
 from hopper.errors import RequestError
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
-from hopper.partition.assign import assign
 from hopper.partition.balance import Balance
+from hopper.partition.partitioner import assign
 from hopper.phases import Phases
 from hopper.train.cache_sources import list_cacheable_tables
 from hopper.train.rank_processes import set_environment

@@ -19,12 +19,11 @@ from hopper.partition.stored_forms import describe_rounded_tables
 
 
 def show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
-    """Print in a line how much memory, disk and time the work needs."""
+    """Print in a line how much memory and disk the work needs."""
     disk = f"; disk: about {format_bytes(estimate.disk)}" if estimate.disk else ""
-    seconds = f"; time: about {estimate.seconds:.0f} s" if estimate.seconds is not None else ""
     console.print(
         f"memory: about {format_bytes(estimate.peak)} needed ({estimate.worst}), "
-        f"{format_bytes(available)} available{disk}{seconds}"
+        f"{format_bytes(available)} available{disk}"
     )
 
 

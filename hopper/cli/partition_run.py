@@ -25,9 +25,9 @@ from hopper.graph.memory_budget import limit_memory
 from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.assign import BY_RELATION, check_method
+from hopper.partition.executor import open_executor
 from hopper.partition.memory import choose_pieces, format_bytes, locality_bytes
-from hopper.partition.ray_workers import open_workers
+from hopper.partition.partitioner import BY_RELATION, check_method
 from hopper.partition.refine import Refiner
 from hopper.partition.second_level import check_ranks
 
@@ -59,7 +59,7 @@ def divide(arguments: argparse.Namespace) -> int:
     with limit_memory(choose_pieces(limit)):
         graph = GraphDirectory.open(arguments.graph)
     measure = partial(_measure_locality, fanouts, arguments, limit, console)
-    with open_workers(arguments.on, arguments.workers) as workers:
+    with open_executor(arguments.on, arguments.workers) as executor:
         result = partition_graph(
             graph,
             arguments.out,
@@ -75,7 +75,7 @@ def divide(arguments: argparse.Namespace) -> int:
             feature_dtypes=arguments.feature_dtype,
             ranks_per_server=arguments.ranks_per_server,
             memory_limit=limit,
-            workers=workers,
+            executor=executor,
             progress=progress,
             on_estimate=partial(show_estimate, console),
             measure=measure if arguments.locality_roots else None,

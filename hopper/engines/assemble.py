@@ -109,9 +109,9 @@ def _make_sampler(
 ) -> NeighborSampler:
     graph, reads = request.graph, request.reads
     names = StoredNames(reads.relations, reads.types)
-    if reads.holdings and server is not None:
+    if reads.partitions and server is not None:
         sampler = make_rooted_sampler(
-            *(make_sampler, graph, server, reads.holdings[server], names, sizes, seed),
+            *(make_sampler, graph, server, reads.partitions[server], names, sizes, seed),
             dropout_seed=dropout_seed,
             root_hops=root_hops,
             whole_lists=not request.config.sampler.is_node_wise,

@@ -111,7 +111,7 @@ def _check_edge_features(request: Request) -> None:
             f"model.edge_features: the model reads no relation of {where} with features of edges; "
             "expected a graph that was imported with some (docs/howto/edge-features.md), or false"
         )
-    if any(holding.part.parts > 1 for holding in graph.holdings):
+    if any(partition.part.parts > 1 for partition in graph.partitions):
         raise RequestError(
             f"model.edge_features: {where} splits the edges of a root relation over servers, which "
             "do not read their features; expected a division without such parts, or false"
@@ -147,7 +147,7 @@ def check_model(request: Request) -> None:
     RequestError: as in :func:`check_request`.
     """
     config, schema = request.config, request.schema
-    if request.graph.holdings and not config.model.typed:
+    if request.graph.partitions and not config.model.typed:
         raise RequestError(
             f"model.name: {request.where} is divided by relation, for typed models; expected one "
             f"of {', '.join(TYPED_MODELS)}, given {config.model.name!r}"
@@ -260,10 +260,10 @@ def _check_layout(request: Request) -> None:
             '(without unbiased), or train.engine = "cooperative"; given '
             f'"{config.sampler.kind}" with {config.train.engine}'
         )
-    if not request.graph.holdings:
+    if not request.graph.partitions:
         return
     check_relations(request)
-    if any(holding.part.parts > 1 for holding in request.graph.holdings):
+    if any(partition.part.parts > 1 for partition in request.graph.partitions):
         model = make_model(request)
         assert isinstance(model, HGNN)
         check_parts(request, model)

@@ -22,9 +22,9 @@ def make_tables(request: Request) -> list[LearnableTable]:
     config, graph, reads = request.config, request.graph, request.reads
     offsets = {name: graph.book.offsets[stored] for name, stored in reads.types.items()}
     unrolling = reads.unrolling
-    if unrolling is not None and graph.holdings and config.learnable.tables == "per_server_table":
+    if unrolling is not None and graph.partitions and config.learnable.tables == "per_server_table":
         for root, below in unrolling.below.items():
-            holders = [root in holding.roots for holding in graph.holdings]
+            holders = [root in partition.roots for partition in graph.partitions]
             for name in {relation.src for relation in below}:
                 if unrolling.tables[name] != reads.types[name]:
                     count = graph.book.total(reads.types[name])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from hopper.config import Config
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.hetero.unroll import By, Unrolling, rename_holdings, unroll
-from hopper.partition.holding import Holding
+from hopper.hetero.unroll import By, Unrolling, rename_partitions, unroll
+from hopper.partition.description import ServerPartition
 
 if TYPE_CHECKING:
     from hopper.hetero.metatree import Metatree
@@ -65,7 +65,7 @@ class ModelReads:
     inputs: the input rows, by name of a type that the hops reach.
     frozen: the tables of learnable rows that training leaves alone.
     edges: the width of edges' features, by stored relation whose features are read.
-    holdings: what each server stores, under these names; empty where nodes are divided.
+    partitions: what each server stores, under these names; empty where nodes are divided.
     unrolling: the origin of the names; None if they are the graph's.
     tree: the relations that hops follow from the target; None for models of one relation.
     """
@@ -77,7 +77,7 @@ class ModelReads:
     inputs: Mapping[str, InputRows]
     frozen: frozenset[str] = frozenset()
     edges: Mapping[Relation, int] = field(default_factory=dict)
-    holdings: tuple[Holding, ...] = ()
+    partitions: tuple[ServerPartition, ...] = ()
     unrolling: Unrolling | None = None
     tree: Metatree | None = None
 
@@ -127,14 +127,14 @@ def find_reads(
     config: Config,
     schema: GraphSchema,
     relations: Sequence[Relation],
-    holdings: Sequence[Holding] = (),
+    partitions: Sequence[ServerPartition] = (),
 ) -> ModelReads:
     """Determine what a configuration's model reads of a graph.
 
     Parameters
     ----------
     relations: the relations that any server stores.
-    holdings: what each server stores, where whole relations were divided.
+    partitions: what each server stores, where whole relations were divided.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def find_reads(
             inputs=inputs,
             frozen=_frozen_tables(config, inputs),
             edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
-            holdings=tuple(holdings),
+            partitions=tuple(partitions),
             tree=tree,
         )
     inputs = _find_inputs(config, schema, unrolling.types, unrolling.tables)
@@ -174,7 +174,7 @@ def find_reads(
         inputs=inputs,
         frozen=_frozen_tables(config, inputs),
         edges=_edge_widths(config, schema, [tree.read_at(hop) for hop in hops]),
-        holdings=tuple(rename_holdings(holdings, unrolling)),
+        partitions=tuple(rename_partitions(partitions, unrolling)),
         unrolling=unrolling,
         tree=tree,
     )

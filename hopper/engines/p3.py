@@ -31,7 +31,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import KindsExchange, Parts, SplitLayer, split_layer
-from hopper.partition.by_dimension import ByDimension
+from hopper.partition.by_node import ByDimension
 from hopper.partition.partitioned_graph import PartitionedGraph
 
 

@@ -20,26 +20,26 @@ from hopper.cluster import Cluster
 from hopper.errors import ExactnessError
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
-from hopper.partition.holding import Holding
+from hopper.partition.description import ServerPartition
 
 NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def homes_by_relation(
-    model: HGNN, holdings: Sequence[Holding], roots: Sequence[str]
+    model: HGNN, partitions: Sequence[ServerPartition], roots: Sequence[str]
 ) -> dict[str, int]:
     """Return the server of each parameter that only one server computes with, by name.
 
     Parameters
     ----------
-    model, holdings, roots: as in :func:`servers_of_parameters`.
+    model, partitions, roots: as in :func:`servers_of_parameters`.
     """
-    by_name = servers_of_parameters(model, holdings, roots)
+    by_name = servers_of_parameters(model, partitions, roots)
     return {name: next(iter(servers)) for name, servers in by_name.items() if len(servers) == 1}
 
 
 def servers_of_parameters(
-    model: HGNN, holdings: Sequence[Holding], roots: Sequence[str]
+    model: HGNN, partitions: Sequence[ServerPartition], roots: Sequence[str]
 ) -> dict[str, set[int]]:
     """Return the servers that compute with each parameter, by name.
 
@@ -47,26 +47,26 @@ def servers_of_parameters(
 
     Parameters
     ----------
-    holdings: what each server stores, under the model's names.
+    partitions: what each server stores, under the model's names.
     roots: the node types of roots.
     """
-    everyone = set(range(len(holdings)))
+    everyone = set(range(len(partitions)))
     servers_by_id: dict[int, set[int]] = {}
 
     def note(module: nn.Module, server: int) -> None:
         for parameter in module.parameters():
             servers_by_id.setdefault(id(parameter), set()).add(server)
 
-    for server, holding in enumerate(holdings):
+    for server, partition in enumerate(partitions):
         # Every server may finish roots.
-        types = {*holding.node_types, *roots}
+        types = {*partition.node_types, *roots}
         for node_type in types.intersection(model.types):
             note(model.input_of(node_type), server)
         for index in range(len(model.layers)):
             layer = model.relation_layer(index)
             # The last layer computes rows of roots only.
             is_last = index + 1 == len(model.layers)
-            relations = set(holding.roots) if is_last else holding.relations
+            relations = set(partition.roots) if is_last else partition.relations
             for relation in relations.intersection(layer.relations):
                 note(layer.aggregation(relation), server)
             for node_type in (set(roots) if is_last else types).intersection(layer.types):

@@ -111,13 +111,13 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         super().__init__(state)
         graph, model = state.rows.graph, state.packed.module
         assert isinstance(model, HGNN)
-        holdings = state.request.reads.holdings
+        partitions = state.request.reads.partitions
         types, designated = graph.schema.root_types, state.config.raf.reduce == "designated"
-        homes = homes_by_relation(model, holdings, types)
+        homes = homes_by_relation(model, partitions, types)
         self.homes = ParameterHomes(state.packed, state.cluster, homes)
         per_server = state.cluster.ranks_per_server
         shares = {
-            name: RootShares(holdings, per_server, name, designated=designated) for name in types
+            name: RootShares(partitions, per_server, name, designated=designated) for name in types
         }
         self.forward = RelationFirst(state.cluster, state.log, model, shares)
         self._head = model.head

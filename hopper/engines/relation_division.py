@@ -29,21 +29,22 @@ def check_relations(request: Request) -> None:
     unassigned = [
         relation
         for relation in tree.roots
-        if all(relation not in holding.roots for holding in graph.holdings)
+        if all(relation not in partition.roots for partition in graph.partitions)
     ]
     if unassigned:
         raise RequestError(
             f"model.metapaths: {where} was divided along {divided_along}; no server aggregates "
             f"{', '.join(map(str, unassigned))} for the roots, as the model does"
         )
-    for server, holding in enumerate(graph.holdings):
-        followed = [relation for relation in holding.roots if relation in tree.roots]
+    for server, partition in enumerate(graph.partitions):
+        followed = [relation for relation in partition.roots if relation in tree.roots]
         if not followed:
             raise RequestError(
-                f"model.metapaths: server {server} holds {', '.join(map(str, holding.roots))} for "
-                "the roots, which no metapath begins with; divide the graph with these --metapath"
+                f"model.metapaths: server {server} holds {', '.join(map(str, partition.roots))} "
+                "for the roots, which no metapath begins with; divide the graph with these "
+                "--metapath"
             )
-        lacking = sorted(set(tree.relations_of(followed)) - holding.relations)
+        lacking = sorted(set(tree.relations_of(followed)) - partition.relations)
         if lacking:
             raise RequestError(
                 f"model.metapaths: {where} was divided along {divided_along}; server {server} lacks"
@@ -63,8 +64,8 @@ def check_parts(request: Request, model: HGNN) -> None:
     RequestError: the message names the key, the expected value and the given value.
     """
     config = request.config
-    parts = [holding for holding in request.reads.holdings if holding.part.parts > 1]
-    roots = sorted({relation for holding in parts for relation in holding.roots})
+    parts = [partition for partition in request.reads.partitions if partition.part.parts > 1]
+    roots = sorted({relation for partition in parts for relation in partition.roots})
     stored = sorted({str(request.reads.relations[relation]) for relation in roots})
     where = f"{request.where}, where several servers have a part of {', '.join(stored)} each"
     if not config.sampler.draws_parts:

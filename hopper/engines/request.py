@@ -34,7 +34,7 @@ class Request:
         RequestError: as in :func:`hopper.engines.model_reads.find_reads`.
         """
         graph = self.graph
-        return find_reads(self.config, graph.schema, graph.relations, graph.holdings)
+        return find_reads(self.config, graph.schema, graph.relations, graph.partitions)
 
     @cached_property
     def links(self) -> TrainingLinks:

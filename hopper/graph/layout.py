@@ -73,9 +73,7 @@ def topology_arrays(
     }
 
 
-def draw_arrays(
-    schema: GraphSchema, relation: Relation
-) -> dict[StoredArray, np.dtype[Any]]:
+def draw_arrays(schema: GraphSchema, relation: Relation) -> dict[StoredArray, np.dtype[Any]]:
     """Return names and dtypes of the arrays, [edges] each, that draws by weight and in time read.
 
     They stand beside the CSC in partitioned directories only.

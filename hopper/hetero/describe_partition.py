@@ -11,7 +11,7 @@ import numpy as np
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.meta_partition import MetaPartition
-from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
+from hopper.partition.description import PARTITION_SCHEMA_VERSION
 from hopper.partition.training import count_roots
 
 

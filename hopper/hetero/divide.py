@@ -9,8 +9,8 @@ from typing import Any
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.assign import BY_RELATION
 from hopper.partition.memory import MemoryEstimate
+from hopper.partition.partitioner import BY_RELATION
 from hopper.partition.stored_files import Tables
 from hopper.phases import Progress
 

@@ -14,7 +14,7 @@ from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.hetero.metagraph import Metagraph, edge_count, node_count
 from hopper.hetero.metatree import Metatree, weigh
-from hopper.partition.holding import WHOLE, Part
+from hopper.partition.description import WHOLE, Part
 
 _MOST_SERVERS: Final = 2**16
 

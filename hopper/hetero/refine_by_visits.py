@@ -18,10 +18,9 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.root_reads import RootReads
 from hopper.partition.balance import Balance, number_of_constraints
-from hopper.partition.move_nodes import move_nodes, server_loads
-from hopper.partition.refine import Refinement
-from hopper.partition.shares import imbalance
-from hopper.partition.symmetrise import type_starts
+from hopper.partition.describe import imbalance
+from hopper.partition.refine import Refinement, move_nodes, server_loads
+from hopper.partition.stacked_ids import type_starts
 from hopper.partition.training import training_roots
 from hopper.phases import Phases
 
@@ -78,8 +77,7 @@ class VisitRefiner:
         reads = RootReads(graph, self.fanouts, self.epochs, self.seed)
         with phases.phase("count visits"):
             visits = reads.visits()
-        topologies = {relation: graph.topology(relation) for relation in schema.relations}
-        weights = np.column_stack([balance.balanced_weights(schema, topologies), visits])
+        weights = np.column_stack([balance.balanced_weights(graph), visits])
         start = best = np.concatenate([homes[name] for name in schema.node_types])
         with phases.phase("move nodes to where they are read") as progress:
             pull, before = reads.run(start, servers, progress)

@@ -17,7 +17,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.partition.symmetrise import type_starts
+from hopper.partition.stacked_ids import type_starts
 from hopper.partition.training import training_roots
 from hopper.phases import Progress
 

@@ -3,7 +3,7 @@
 A group is the servers that store the same root relations, or the same part of one's edges. For
 every root, one rank of each group aggregates the group's relations. One of these ranks finishes the
 root: it combines the groups' partials and computes the new row. All ranks derive the same division
-from the holdings, without messages.
+from what each server stores, without messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hopper.device_copies import to_device
 from hopper.graph.schema import Relation
-from hopper.partition.holding import WHOLE, Holding, Part
+from hopper.partition.description import WHOLE, Part, ServerPartition
 
 Places = NDArray[np.int64]
 
@@ -74,7 +74,7 @@ class RootShares:
 
     Parameters
     ----------
-    holdings: what each server stores.
+    partitions: what each server stores.
     node_type: the type of the roots; None = all root relations lead to it. If no relation leads to
         it, every server finishes some roots.
     designated: whether one server finishes all roots (the designated worker of Heta, Algorithm 1).
@@ -83,24 +83,24 @@ class RootShares:
 
     def __init__(
         self,
-        holdings: Sequence[Holding],
+        partitions: Sequence[ServerPartition],
         ranks_per_server: int,
         node_type: str | None = None,
         *,
         designated: bool = False,
     ) -> None:
         self._per_server = ranks_per_server
-        self._world = len(holdings) * ranks_per_server
+        self._world = len(partitions) * ranks_per_server
         self._designated = designated
         by_roots: dict[tuple[tuple[Relation, ...], Part], list[tuple[int, int]]] = {}
-        for server, holding in enumerate(holdings):
-            roots = tuple(root for root in holding.roots if node_type in (None, root.dst))
+        for server, partition in enumerate(partitions):
+            roots = tuple(root for root in partition.roots if node_type in (None, root.dst))
             if roots:
-                by_roots.setdefault((roots, holding.part), []).append((holding.place, server))
+                by_roots.setdefault((roots, partition.part), []).append((partition.place, server))
         if not by_roots:
-            by_roots[(), WHOLE] = [(server, server) for server in range(len(holdings))]
+            by_roots[(), WHOLE] = [(server, server) for server in range(len(partitions))]
         self.groups = [[server for _, server in sorted(group)] for group in by_roots.values()]
-        """by group, its servers in order of ``Holding.place``"""
+        """by group, its servers in order of ``ServerPartition.place``"""
         self.relations = [relations for relations, _ in by_roots]
         """by group, its root relations"""
         self.parts = [part for _, part in by_roots]

@@ -16,7 +16,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.stored_names import StoredNames
 from hopper.micrograph.subgraph import Subgraph
 from hopper.partition import PartitionedGraph
-from hopper.partition.holding import Holding
+from hopper.partition.description import ServerPartition
 
 _AS_ROOTS: Final = " as roots"
 """A suffix that no node type has, since names have no spaces."""
@@ -40,7 +40,7 @@ def make_rooted_sampler(
     make_sampler: Callable[..., NeighborSampler],
     graph: PartitionedGraph,
     server: int,
-    holding: Holding,
+    partition: ServerPartition,
     names: StoredNames,
     sizes: Sequence[int],
     seed: int,
@@ -54,15 +54,15 @@ def make_rooted_sampler(
     Parameters
     ----------
     make_sampler: the sampler's class. It takes ``sizes``, ``seed`` and ``dropout_seed``.
-    holding: what the server stores, under the model's names.
+    partition: what the server stores, under the model's names.
     names: the stored types and relations of these names.
     root_hops: by type, at how many of the first hops roots are drawn for; None = at all hops.
     whole_lists: whether draws depend on all edges of a neighbour list, also on those that other
         servers store.
     """
-    relations = {relation: names.relation(relation) for relation in holding.relations}
-    relations |= {root_relation(root): names.relation(root) for root in holding.roots}
-    types = {name: names.node_type(name) for name in holding.node_types}
+    relations = {relation: names.relation(relation) for relation in partition.relations}
+    relations |= {root_relation(root): names.relation(root) for root in partition.roots}
+    types = {name: names.node_type(name) for name in partition.node_types}
     # Several names may share a stored relation, whose topology is opened once.
     below = {
         stored: graph.topology(stored, server)
@@ -81,7 +81,9 @@ def make_rooted_sampler(
     # Negatives of links may be of types of which the server stores nothing.
     types |= {name: name for name in roots.values()} | roots
     originals = {name: graph.original_ids(types[name]) for name in sorted(types)}
-    hops = {root_relation(root): root_hops[root.dst] for root in holding.roots} if root_hops else {}
+    hops = (
+        {root_relation(root): root_hops[root.dst] for root in partition.roots} if root_hops else {}
+    )
     return make_sampler(
         topologies,
         originals,

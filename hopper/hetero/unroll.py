@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from hopper.graph.schema import Relation
-from hopper.partition.holding import Holding
+from hopper.partition.description import ServerPartition
 
 if TYPE_CHECKING:
     # It loads networkx, which ranks of most models do without.
@@ -97,15 +97,17 @@ def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling
     return Unrolling(types, tables, relations, roots, below, depths)
 
 
-def rename_holdings(holdings: Sequence[Holding], unrolling: Unrolling) -> list[Holding]:
+def rename_partitions(
+    partitions: Sequence[ServerPartition], unrolling: Unrolling
+) -> list[ServerPartition]:
     """Return what servers hold of the relations that are followed, under their names."""
     renamed = []
-    for holding in holdings:
-        followed = [root for root in holding.roots if root in unrolling.roots]
+    for partition in partitions:
+        followed = [root for root in partition.roots if root in unrolling.roots]
         relations = frozenset(name for root in followed for name in unrolling.below[root])
         renamed.append(
             replace(
-                holding,
+                partition,
                 roots=tuple(sorted(unrolling.roots[root] for root in followed)),
                 relations=relations,
                 node_types=frozenset(end for name in relations for end in (name.src, name.dst)),

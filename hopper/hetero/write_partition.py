@@ -28,7 +28,7 @@ from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.write_parts import name_degrees, write_part, written_bytes
 from hopper.hetero.write_whole import Write, name_share, name_topology
 from hopper.partition import PartitionedGraph
-from hopper.partition.describe import write_description
+from hopper.partition.description import write_description
 from hopper.partition.file_names import server_folder
 from hopper.partition.memory import (
     MemoryEstimate,

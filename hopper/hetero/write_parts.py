@@ -16,7 +16,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.vertex_cut import CutPart, edges_into, part_bytes, root_edges
-from hopper.partition.file_names import ROOTS_FOLDER, held_file
+from hopper.partition.file_names import ROOTS_FOLDER, stored_ids_file
 from hopper.partition.sampling_index import write_sampling_index_into
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import write_rows
@@ -126,7 +126,7 @@ def _write_rows(
     """Write features, labels and ids of some nodes of each type."""
     for node_type, mask in nodes.items():
         ids = np.flatnonzero(mask)
-        save_array(held_file(folder, node_type), ids)
+        save_array(stored_ids_file(folder, node_type), ids)
         progress.advance(ids.nbytes)
         if graph.schema.node_types[node_type].feature_dim is not None:
             file = layout.features_file(folder, node_type)

@@ -24,10 +24,10 @@ def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
     sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
     # In-edges of nodes of other servers are drawn by these.
     sampler.elsewhere = make_elsewhere(request.graph, scene.rows, cluster.traffic)
-    holdings = request.reads.holdings
-    if holdings:
+    partitions = request.reads.partitions
+    if partitions:
         types, per_server = request.schema.root_types, cluster.ranks_per_server
-        shares = {node_type: RootShares(holdings, per_server, node_type) for node_type in types}
+        shares = {node_type: RootShares(partitions, per_server, node_type) for node_type in types}
         return ByRelation(scene, sampler, shares)
     if request.reads_times:
         return Neighbourhoods(scene, sampler)

@@ -1,4 +1,4 @@
-"""The constraints that METIS balances while it cuts few edges.
+"""The constraints that servers should have equal shares of, as weights of nodes.
 
 Balance is a multi-constraint problem (DistDGLv2, section 4.1.3). Every constraint is a weight of
 each node, and every server should get an equal share of it. DGL's METIS takes several constraints.
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.graph.array_file import iter_pieces
-from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.topology import Topology
-from hopper.partition.metis_process import Backend
-from hopper.partition.symmetrise import Adjacency, type_starts
+from hopper.graph.schema import GraphSchema
+from hopper.partition.metis import Backend
+from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
+from hopper.partition.symmetrize import Adjacency
 from hopper.partition.training import SplitGraph, training_roots
 
 Ids = NDArray[np.int64]
@@ -29,6 +29,7 @@ EDGES: Final = "edges"
 # METIS reserves room for 16 constraints, and every class takes two.
 MOST_CONSTRAINTS: Final = 16
 MOST_CLASSES: Final = MOST_CONSTRAINTS // 2
+TOLERANCE: Final = 1.05
 _RESOLUTION: Final = 16
 _MOST_RELATIVE_WEIGHT: Final = 100
 _OTHER_METHODS: Final[Mapping[str, str]] = {
@@ -39,18 +40,13 @@ _OTHER_METHODS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Balance:
-    """The constraints of which every server should get an equal share.
-
-    Attributes
-    ----------
-    roots: by split, [nodes of the target type] int64: number of roots at each node, by original id.
-        It always has "train".
-    chosen: names of constraints: splits, :data:`TYPES`, :data:`EDGES`. Empty = the default: number
-        and degrees of the training nodes, and of the other nodes of every type.
-    """
+    """The constraints of which every server should get an equal share."""
 
     roots: Mapping[str, Ids]
+    """by split, "train" always, [nodes of the target type] int64: number of roots at each node"""
     chosen: tuple[str, ...] = ()
+    """names of constraints: splits, :data:`TYPES`, :data:`EDGES`; empty = number and degrees of the
+    training nodes, and of the other nodes of every type"""
 
     @classmethod
     def of(
@@ -59,13 +55,7 @@ class Balance:
         chosen: Sequence[str] = (),
         full: Callable[..., NDArray[Any]] = np.zeros,
     ) -> Balance:
-        """Count the roots of the splits that are balanced.
-
-        Parameters
-        ----------
-        chosen: names of constraints, which :func:`check_balance` has checked.
-        full: makes an array of a length and dtype.
-        """
+        """Count the roots of the splits that are balanced, in arrays that ``full`` makes."""
         splits = {"train", *(name for name in chosen if name not in (TYPES, EDGES))}
         roots = {split: training_roots(graph, split, full) for split in sorted(splits)}
         return cls(roots, tuple(chosen))
@@ -79,67 +69,51 @@ class Balance:
         """Return the same constraints for some nodes of the target type, by original id."""
         return replace(self, roots={split: counts[ids] for split, counts in self.roots.items()})
 
-    def weights(
-        self,
-        schema: GraphSchema,
-        topologies: Mapping[Relation, Topology],
-        adjacency: Adjacency,
-        backend: Backend,
-    ) -> Ids:
-        """Return [nodes, constraints] int64: the weights of each node for METIS, by stacked id.
+    def weights(self, graph: EdgesOfTypes, adjacency: Adjacency, backend: Backend) -> Ids:
+        """Return [nodes, constraints] int64: the weights for METIS, by stacked id.
 
-        Parameters
-        ----------
-        adjacency: the undirected graph. Default constraints have its degrees; :data:`EDGES` has the
-            in-edges of all relations.
-        backend: the METIS that gets the weights; pymetis takes one constraint.
+        Default constraints have the degrees of ``adjacency``; :data:`EDGES` has in-edges of
+        relations.
         """
-        if not self.chosen:
-            classes = balance_classes(schema, self.training)
-            degrees = adjacency.degrees()
-            if backend == "pymetis":
-                return combined_weight(degrees, classes)[:, np.newaxis]
-            in_class = [classes == number for number in np.unique(classes)]
-            class_degrees = (np.where(mask, degrees, 0) for mask in in_class)
-            return np.stack([*in_class, *class_degrees], 1, dtype=np.int64)
-        return self._chosen_columns(schema, topologies)
+        if self.chosen:
+            return self._chosen_columns(graph)
+        classes, degrees = balance_classes(graph.schema, self.training), np.diff(adjacency.indptr)
+        if backend == "pymetis":
+            return combined_weight(degrees, classes)[:, np.newaxis]
+        in_class = [classes == number for number in np.unique(classes)]
+        class_degrees = (np.where(mask, degrees, 0) for mask in in_class)
+        return np.stack([*in_class, *class_degrees], 1, dtype=np.int64)
 
-    def balanced_weights(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
+    def balanced_weights(self, graph: EdgesOfTypes) -> Ids:
         """Return [nodes, constraints] int64: the weights that moves of single nodes keep even.
 
         They are the chosen constraints, or else nodes by class and in-edges; by stacked id.
         """
         if self.chosen:
-            return self._chosen_columns(schema, topologies)
-        classes = balance_classes(schema, self.training)
+            return self._chosen_columns(graph)
+        classes = balance_classes(graph.schema, self.training)
         in_class = [classes == number for number in np.unique(classes)]
-        return np.stack([*in_class, in_degrees(schema, topologies)], 1, dtype=np.int64)
+        return np.stack([*in_class, _in_degrees(graph)], 1, dtype=np.int64)
 
-    def _chosen_columns(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-        """Return [nodes, constraints] int64: the chosen constraints that some node has a weight
-        of."""
-        starts = type_starts(schema)
-        columns = _type_columns(schema, self.chosen)
+    def _chosen_columns(self, graph: EdgesOfTypes) -> Ids:
+        """Return [nodes, constraints] int64: the chosen ones that some node has a weight of."""
+        schema = graph.schema
+        nodes, columns = count_nodes(schema), _type_columns(schema, self.chosen)
+        start = type_starts(schema)[schema.target_type()]
         for split in self.chosen:
             if split in self.roots:
-                column = np.zeros(columns[0].size, np.int64)
-                start = starts[schema.target_type()]
-                column[start : start + self.roots[split].size] = self.roots[split]
-                columns.append(column)
+                columns.append(np.zeros(nodes, np.int64))
+                columns[-1][start : start + self.roots[split].size] = self.roots[split]
         if EDGES in self.chosen:
-            columns.append(in_degrees(schema, topologies))
+            columns.append(_in_degrees(graph))
         return np.stack([column for column in columns if column.any()], 1)
 
 
 def check_balance(
     chosen: Sequence[str], schema: GraphSchema, method: str, backend: Backend | None
 ) -> None:
-    """Check the chosen constraints before the work starts.
-
-    Raises
-    ------
-    RequestError: a name is unknown or repeated, or the method or the METIS takes no choice.
-    """
+    """Raise a :class:`RequestError` of a constraint that is unknown or repeated, or of a method or
+    METIS that takes no choice."""
     if not chosen:
         return
     choices = [*schema.splits, TYPES, EDGES]
@@ -167,37 +141,40 @@ def number_of_constraints(schema: GraphSchema, chosen: Sequence[str]) -> int:
     return min(MOST_CONSTRAINTS, types + others)
 
 
-def in_degrees(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
-    """Return [nodes of all types] int64: number of in-edges of all relations, by stacked id."""
-    starts = type_starts(schema)
-    degrees = np.zeros(sum(kind.count for kind in schema.node_types.values()), np.int64)
-    for relation, edges in topologies.items():
-        start = starts[relation.dst]
-        degrees[start : start + edges.indptr.size - 1] += np.diff(edges.indptr)
+def room_of(totals: Ids, servers: int) -> Ids:
+    """Return [constraints] int64: 5 % above a server's equal share, or what must suffice if there
+    are few nodes."""
+    return np.maximum(-(-totals // servers), (totals * TOLERANCE / servers).astype(np.int64))
+
+
+def _in_degrees(graph: EdgesOfTypes) -> Ids:
+    """Return [nodes] int64: number of in-edges of all relations, by stacked id."""
+    degrees, starts = np.zeros(count_nodes(graph.schema), np.int64), type_starts(graph.schema)
+    for relation in graph.schema.relations:
+        indptr, start = graph.topology(relation).indptr, starts[relation.dst]
+        degrees[start : start + indptr.size - 1] += np.diff(indptr)
     return degrees
 
 
 def _type_columns(schema: GraphSchema, chosen: Sequence[str]) -> list[Ids]:
-    """Return a column [nodes] int64 with ones at each type's nodes; one of ones if types are not
-    chosen.
+    """Return a column [nodes] with ones at each type's nodes; a single one if types are not chosen.
 
     With more types than METIS has room for, the smallest types share the last column.
     """
-    nodes = sum(kind.count for kind in schema.node_types.values())
-    if TYPES not in chosen:
-        return [np.ones(nodes, np.int64)]
-    most = number_of_constraints(schema, chosen) - len(set(chosen) - {TYPES})
-    columns = [np.zeros(nodes, np.int64) for _ in range(most)]
-    starts = type_starts(schema)
-    for rank, name in enumerate(_by_size(schema)):
-        start = starts[name]
-        columns[min(rank, most - 1)][start : start + schema.node_types[name].count] = 1
+    most = 1
+    if TYPES in chosen:
+        most = number_of_constraints(schema, chosen) - len(set(chosen) - {TYPES})
+    columns = [np.zeros(count_nodes(schema), np.int64) for _ in range(most)]
+    for rank, (start, stop) in enumerate(_by_size(schema)):
+        columns[min(rank, most - 1)][start:stop] = 1
     return columns
 
 
-def _by_size(schema: GraphSchema) -> list[str]:
-    """Return the node types, the largest first."""
-    return sorted(schema.node_types, key=lambda t: -schema.node_types[t].count)
+def _by_size(schema: GraphSchema) -> list[tuple[int, int]]:
+    """Return the stacked ids of each node type as a range, the largest type first."""
+    types, starts = schema.node_types, type_starts(schema)
+    names = sorted(types, key=lambda name: -types[name].count)
+    return [(starts[name], starts[name] + types[name].count) for name in names]
 
 
 def balance_classes(
@@ -205,23 +182,14 @@ def balance_classes(
 ) -> NDArray[Any]:
     """Return [nodes of all types] int64, or the dtype of ``out``: each node's class, by stacked id.
 
-    The share of every class is balanced. Class 0 has the training nodes, and every other class the
-    remaining nodes of a type. With more types than METIS has constraints for, the smallest types
-    share the last class.
-
-    Parameters
-    ----------
-    roots: [nodes of the target type] int64, number of training roots at each node.
-    out: [nodes of all types], receives the classes; None = a new array.
+    The share of every class is balanced. Class 0 has the nodes with training roots, of which
+    ``roots`` are the numbers, and every other class the remaining nodes of a type. With more types
+    than METIS has constraints for, the smallest types share the last class.
     """
-    nodes = sum(kind.count for kind in schema.node_types.values())
-    starts = type_starts(schema)
-    classes: NDArray[Any] = np.zeros(nodes, np.int64) if out is None else out
-    for rank, node_type in enumerate(_by_size(schema)):
-        start = starts[node_type]
-        stop = start + schema.node_types[node_type].count
+    classes = np.zeros(count_nodes(schema), np.int64) if out is None else out
+    for rank, (start, stop) in enumerate(_by_size(schema)):
         classes[start:stop] = min(rank + 1, MOST_CLASSES - 1)
-    target = starts[schema.target_type()]
+    target = type_starts(schema)[schema.target_type()]
     for first, counts in iter_pieces(roots):
         classes[target + first : target + first + counts.size][counts > 0] = 0
     return classes

@@ -27,7 +27,8 @@ class PartitionBook:
 
     Raises
     ------
-    GraphError: offsets have a wrong length, do not start at 0, or descend.
+    GraphError: here, if offsets have a wrong length, do not start at 0, or descend; in methods, of
+        an unknown node type or server, or an id outside a type.
     """
 
     def __init__(
@@ -40,51 +41,35 @@ class PartitionBook:
             raise GraphError(f"{where}: field 'servers': expected at least 1, found {servers}")
         self.servers = servers
         self.offsets: dict[str, NDArray[np.int64]] = {
-            node_type: _check_offsets(servers, node_type, values, where)
+            node_type: _check_offsets(servers, values, f"{where}: field 'offsets.{node_type}'")
             for node_type, values in offsets.items()
         }
         self._where = where
 
     def home(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return [n] int64: the server that stores each node.
-
-        Raises
-        ------
-        GraphError: an unknown node type, or an id outside it.
-        """
-        offsets = self._offsets(node_type)
-        ids = np.asarray(global_ids, dtype=np.int64)
-        self._check_range(node_type, ids, int(offsets[-1]))
+        """Return [n] int64: the server that stores each node."""
+        offsets, ids = self._offsets(node_type), np.asarray(global_ids, dtype=np.int64)
+        for wrong in (int(ids.min()), int(ids.max())) if ids.size else ():
+            if not 0 <= wrong < offsets[-1]:
+                raise GraphError(
+                    f"{self._where}: global id {wrong} of node type {node_type!r} is outside "
+                    f"[0, {offsets[-1]})"
+                )
         # "right" steps over servers that own no node of this type.
         return np.searchsorted(offsets, ids, side="right") - 1
 
     def row(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return [n] int64: each node's local row on its home.
-
-        Raises
-        ------
-        GraphError: an unknown node type, or an id outside it.
-        """
+        """Return [n] int64: each node's local row on its home."""
         ids = np.asarray(global_ids, dtype=np.int64)
         return ids - self._offsets(node_type)[self.home(node_type, ids)]
 
     def count(self, node_type: str, server: int) -> int:
-        """Return the number of nodes of a type that a server stores.
-
-        Raises
-        ------
-        GraphError: an unknown node type or server.
-        """
+        """Return the number of nodes of a type that a server stores."""
         first, stop = self.range(node_type, server)
         return stop - first
 
     def range(self, node_type: str, server: int) -> tuple[int, int]:
-        """Return the range [first, stop) of global ids that a server stores.
-
-        Raises
-        ------
-        GraphError: an unknown node type or server.
-        """
+        """Return the range [first, stop) of global ids that a server stores."""
         offsets = self._offsets(node_type)
         if not 0 <= server < self.servers:
             raise GraphError(f"{self._where}: server {server} of {self.servers} does not exist")
@@ -95,27 +80,15 @@ class PartitionBook:
         return int(self._offsets(node_type)[-1])
 
     def _offsets(self, node_type: str) -> NDArray[np.int64]:
-        offsets = self.offsets.get(node_type)
-        if offsets is None:
+        if node_type not in self.offsets:
             names = ", ".join(sorted(self.offsets))
             raise GraphError(
                 f"{self._where}: unknown node type {node_type!r}, expected one of: {names}"
             )
-        return offsets
-
-    def _check_range(self, node_type: str, ids: NDArray[np.int64], count: int) -> None:
-        if ids.size == 0:
-            return
-        for wrong in (int(ids.min()), int(ids.max())):
-            if not 0 <= wrong < count:
-                raise GraphError(
-                    f"{self._where}: global id {wrong} of node type {node_type!r} is outside "
-                    f"[0, {count})"
-                )
+        return self.offsets[node_type]
 
 
-def _check_offsets(servers: int, node_type: str, values: Any, where: str) -> NDArray[np.int64]:
-    field = f"{where}: field 'offsets.{node_type}'"
+def _check_offsets(servers: int, values: Any, field: str) -> NDArray[np.int64]:
     try:
         offsets = np.array(values)
     except ValueError:

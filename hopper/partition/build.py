@@ -7,39 +7,42 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cache_server.available_memory import available_memory
+from hopper.errors import RequestError
+from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import limit_memory
-from hopper.partition.assign import Assignment, assign
-from hopper.partition.balance import Balance
-from hopper.partition.by_dimension import ByDimension
-from hopper.partition.describe import describe, describe_topology, write_description
-from hopper.partition.divide_topology import divide_topology
-from hopper.partition.division_request import DivisionRequest
-from hopper.partition.memory import MemoryEstimate, choose_pieces, require_memory
+from hopper.graph.publish import refuse_occupied
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.partition.balance import Balance, check_balance
+from hopper.partition.build_context import BuildContext, number_nodes
+from hopper.partition.by_node import ByDimension, Replicated
+from hopper.partition.describe import describe, make_shares
+from hopper.partition.description import write_description
+from hopper.partition.divide_topology import TopologyChoice, divide_topology
+from hopper.partition.executor import Executor, SerialExecutor
+from hopper.partition.memory import (
+    MemoryEstimate,
+    choose_pieces,
+    estimate_memory,
+    require_memory,
+)
 from hopper.partition.message_edges import find_reverses, message_edges
-from hopper.partition.node_arrays import NodeArrays
+from hopper.partition.metis import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.partitioner import NONE
+from hopper.partition.partitioner import NONE, BuiltIn, assign, check_request
 from hopper.partition.refine import Refiner
-from hopper.partition.relabel import relabel
-from hopper.partition.second_level import SecondLevel
-from hopper.partition.shares import make_shares
-from hopper.partition.stored_forms import store_rows_as
-from hopper.partition.training import count_roots
-from hopper.partition.workers import Construction, ThisProcess, Workers
+from hopper.partition.second_level import check_ranks, rank_bytes, write_ranks
+from hopper.partition.stacked_ids import NodeArrays
+from hopper.partition.stored_forms import check_divisible, parse_row_forms, store_rows_as
 from hopper.partition.write import (
     copy_shared,
-    fill_draw_arrays,
-    fill_topology,
-    lay_out_topology,
+    partitioned_bytes,
     table_bytes,
     unpublished_partitions,
     write_server,
 )
+from hopper.partition.write_topology import fill_draw_arrays, fill_topology, lay_out_topology
 from hopper.phases import Phases, Progress
 
 Measure = Callable[[PartitionedGraph], dict[str, Any] | None]
@@ -62,7 +65,7 @@ def partition_graph(
     feature_dtypes: Sequence[str] = (),
     ranks_per_server: int = 1,
     memory_limit: int | None = None,
-    workers: Workers | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
     measure: Measure | None = None,
@@ -74,7 +77,7 @@ def partition_graph(
     out: the directory to write; it must not exist or be empty. It appears when it is complete.
     method: "metis" (few cut edges; balanced nodes, degrees and training nodes), "stream" (the same
         in passes over the graph on disk; edges are balanced roughly), "random", or
-        "package.module:Class", a :class:`hopper.partition.partitioner.Partitioner`.
+        "package.module:Class", a :class:`~hopper.partition.partitioner.Partitioner`.
     seed: seed of all methods but DGL's METIS, which takes none.
     method_options: keywords of the constructor of a plug-in class.
     backend: which METIS: "auto" (DGL if it is installed, else pymetis), "dgl" or "pymetis".
@@ -93,7 +96,7 @@ def partition_graph(
         many ranks a server uses this division.
     memory_limit: bytes that may be used; None = the available memory. All methods but METIS choose
         the pieces that they work on by it.
-    workers: build the servers' parts; None = this process does.
+    executor: builds the servers' parts; None = this process does.
     on_estimate: called with the memory estimate and the available bytes before the work starts.
     measure: measures the locality, for ``locality`` in partition.json; None = no measurement.
 
@@ -103,154 +106,127 @@ def partition_graph(
         is occupied.
     GraphError: the graph directory is damaged, or a stored form cannot hold a number.
     """
-    request = DivisionRequest.parse(
-        graph,
-        Path(out),
-        servers,
-        method,
-        seed=seed,
-        method_options=method_options,
-        backend=backend,
+    schema, out, phases = graph.schema, Path(out), Phases(progress)
+    by_dimension, executor = features == "by-dimension", executor or SerialExecutor()
+    check_request(schema, servers, method, method_options)
+    check_ranks(ranks_per_server, method)
+    choice = TopologyChoice.parse(topology)
+    _check_features(schema, servers, features, topology)
+    forms = parse_row_forms(feature_dtypes, schema)
+    if by_dimension:
+        check_divisible(schema, forms)
+    refuse_occupied(out)
+    metis = choose_backend(backend) if method == "metis" else None
+    check_balance(balance, schema, method, metis)
+    if refiner is not None:
+        if by_dimension:
+            raise RequestError(
+                "--refine: moves whole rows to where they are read; with --features "
+                "by-dimension every server has a part of every row"
+            )
+        refiner.check(graph, servers)
+
+    def written_bytes(stored: GraphDirectory) -> int:
+        more = table_bytes(stored, servers if by_dimension else 1) - table_bytes(stored)
+        more += rank_bytes(schema, ranks_per_server)
+        return more + partitioned_bytes(stored.schema, servers, split=choice.name == "partitioned")
+
+    size, available = choose_pieces(memory_limit), available_memory()
+    estimate = estimate_memory(
+        *(graph, servers, method, metis, written_bytes(graph)),
+        split=choice.name == "partitioned",
         balance=balance,
         refiner=refiner,
-        topology=topology,
-        features=features,
-        feature_dtypes=feature_dtypes,
-        ranks_per_server=ranks_per_server,
+        size=size,
     )
-    size, available = choose_pieces(memory_limit), available_memory()
-    estimate = request.estimate(size)
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, method)
-    with limit_memory(size):
-        _carry_out(request, estimate.peak, workers or ThisProcess(), measure, Phases(progress))
-    return PartitionedGraph.open(out)
-
-
-def _carry_out(
-    request: DivisionRequest,
-    estimated_bytes: int,
-    workers: Workers,
-    measure: Measure | None,
-    phases: Phases,
-) -> None:
-    """Divide the graph and write the directory, phase by phase."""
-    reverses = find_reverses(request.graph)
+    reverses = find_reverses(graph)
     with (
-        store_rows_as(request.graph, request.forms, request.out, phases) as converted,
-        message_edges(converted, reverses, request.out) as graph,
-        unpublished_partitions(request.out, request.written_bytes(converted)) as work,
+        limit_memory(size),
+        store_rows_as(graph, forms, out, phases) as converted,
+        message_edges(converted, reverses, out) as messages,
+        unpublished_partitions(out, written_bytes(converted)) as work,
     ):
-        balance = Balance.of(graph, request.balance, NodeArrays(work).full)
-        assignment = _assign(request, graph, balance, phases, work)
+        balanced = Balance.of(messages, balance, NodeArrays(work).full)
+        how = balanced, phases, work, backend
+        assignment = assign(messages, servers, method, seed, *how, method_options)
+        if refiner is not None:
+            moved = refiner.refine(messages, assignment.homes, balanced, servers, phases)
+            assignment = replace(assignment, homes=moved.homes, refined=moved.description)
         with phases.phase("number the nodes"):
-            offsets = {
-                name: relabel(homes, request.servers, work, name).offsets
-                for name, homes in assignment.homes.items()
-            }
-            copy_shared(graph, work)
-        construction = Construction(graph, work, offsets)
-        description = _write(request, construction, assignment, balance, workers, phases)
-        description["memory_estimate_bytes"] = estimated_bytes
+            homes = assignment.homes.items()
+            offsets = {name: number_nodes(of_type, servers, work, name) for name, of_type in homes}
+            copy_shared(messages, work)
+        context = BuildContext(messages, work, offsets)
+        edge_counts = _write_topology(context, executor, phases)
+        if ranks_per_server > 1:
+            write_ranks(context, BuiltIn(method, *how), ranks_per_server, seed)
+        nbytes = table_bytes(messages, servers if by_dimension else 1)
+        with phases.phase("write the servers' rows (bytes)", nbytes) as counter:
+            jobs = [(server, by_dimension) for server in range(servers)]
+            sizes = executor.run(write_server, context, counter, jobs)
+        description = describe(messages, assignment, offsets, edge_counts, sizes)
+        description |= {
+            "topology": ByDimension.name if by_dimension else Replicated.name,
+            "ranks_per_server": ranks_per_server,
+            "memory_estimate_bytes": estimate.peak,
+            **({"balanced": list(balance)} if balance else {}),
+        }
         if reverses:
             description["reverse_relations"] = {
                 str(relation): list(map(str, names)) for relation, names in reverses.items()
             }
         write_description(work, description)
-        description |= _count(request, graph, measure, phases, work)
-        if request.is_split:
-            stored = divide_topology(construction, request.topology.halo, phases, workers)
-            description |= describe_topology(request.topology, description["per_server"], stored)
-        description["seconds"] = dict(phases.seconds)
-        write_description(work, description)
+        divided = PartitionedGraph.open(work)
+        with phases.phase("count shares"):
+            description["shares"] = make_shares(messages, divided, ranks_per_server)
+        if measure is not None:
+            with phases.phase("measure locality"):
+                locality = measure(divided)
+            description |= {} if locality is None else {"locality": locality}
+        if choice.name == "partitioned":
+            fields, of_servers = divide_topology(context, choice, phases, executor)
+            for share, more in zip(description["per_server"], of_servers, strict=True):
+                share.update(more)
+            description |= fields
+        write_description(work, description | {"seconds": dict(phases.seconds)})
+    return PartitionedGraph.open(out)
 
 
-def _assign(
-    request: DivisionRequest, graph: GraphDirectory, balance: Balance, phases: Phases, work: Path
-) -> Assignment:
-    """Assign every node to a server, and refine the assignment if there is a refiner."""
-    assignment = assign(
-        *(graph, request.servers, request.method, request.seed, balance, phases, work),
-        request.backend or "auto",
-        request.method_options,
-    )
-    if request.refiner is None:
-        return assignment
-    refined = request.refiner.refine(graph, assignment.homes, balance, request.servers, phases)
-    return replace(assignment, homes=refined.homes, refined=refined.description)
+def _write_topology(
+    context: BuildContext, executor: Executor, phases: Phases
+) -> list[dict[Relation, tuple[int, int]]]:
+    """Write topology and what draws read; return what :func:`fill_topology` returns of servers."""
+    schema = context.graph.schema
+    edges = {relation: kind.count for relation, kind in schema.relations.items()}
+    with phases.phase("write the topology (edges)", sum(edges.values())) as counter:
+        for relation in edges:
+            lay_out_topology(context, relation)
+        servers = [(server,) for server in range(context.servers)]
+        counts = executor.run(fill_topology, context, counter, servers)
+    drawn = {relation: n for relation, n in edges.items() if layout.draw_arrays(schema, relation)}
+    if drawn:
+        with phases.phase("write what draws read (edges)", sum(drawn.values())) as counter:
+            executor.run(fill_draw_arrays, context, counter, [(relation,) for relation in drawn])
+    return counts
 
 
-def _write(
-    request: DivisionRequest,
-    construction: Construction,
-    assignment: Assignment,
-    balance: Balance,
-    workers: Workers,
-    phases: Phases,
-) -> dict[str, Any]:
-    """Write topology and rows; return the content of partition.json so far."""
-    graph, work = construction.graph, construction.work
-    schema, ranks = graph.schema, request.ranks_per_server
-    edges = sum(edge_type.count for edge_type in schema.relations.values())
-    with phases.phase("write the topology (edges)", edges) as counter:
-        for relation in schema.relations:
-            lay_out_topology(construction, relation)
-        jobs = [(server,) for server in range(request.servers)]
-        parts = workers.run(fill_topology, construction, counter, jobs)
-    _write_draw_arrays(construction, workers, phases)
-    if ranks > 1:
-        level = SecondLevel(ranks, request.method, request.seed, request.backend)
-        level.write(schema, work, construction.maps, balance, phases)
-    by_dimension = request.by_dimension
-    copies = request.servers if by_dimension else 1
-    with phases.phase("write the servers' rows (bytes)", table_bytes(graph, copies)) as counter:
-        servers = [(server, by_dimension) for server in range(request.servers)]
-        sizes = workers.run(write_server, construction, counter, servers)
-    train = _count_train(graph, assignment, request.servers)
-    description = describe(schema, assignment, construction.offsets, parts, train, sizes)
-    description["ranks_per_server"] = ranks
-    if balance.chosen:
-        description["balanced"] = list(balance.chosen)
-    if by_dimension:
-        description["topology"] = ByDimension.name
-    return description
-
-
-def _write_draw_arrays(construction: Construction, workers: Workers, phases: Phases) -> None:
-    """Write the arrays that draws by weight or time read, beside the edges of the relations."""
-    schema = construction.graph.schema
-    edges = {
-        relation: edge_type.count
-        for relation, edge_type in schema.relations.items()
-        if edge_type.weighted or schema.is_timed(relation)
-    }
-    if edges:
-        with phases.phase("write what draws read (edges)", sum(edges.values())) as counter:
-            jobs = [(relation,) for relation in edges]
-            workers.run(fill_draw_arrays, construction, counter, jobs)
-
-
-def _count_train(graph: GraphDirectory, assignment: Assignment, servers: int) -> NDArray[np.int64]:
-    """Return [servers] int64: number of training roots of each server."""
-    homes = assignment.homes[graph.schema.target_type()]
-    return count_roots(graph, "train", servers, lambda ids: homes[ids].astype(np.int64))
-
-
-def _count(
-    request: DivisionRequest,
-    graph: GraphDirectory,
-    measure: Measure | None,
-    phases: Phases,
-    work: Path,
-) -> dict[str, Any]:
-    """Count shares and measure locality, for partition.json."""
-    divided = PartitionedGraph.open(work)
-    with phases.phase("count shares"):
-        fields = {"shares": make_shares(graph, divided, request.ranks_per_server)}
-    if measure is not None:
-        with phases.phase("measure locality"):
-            locality = measure(divided)
-        if locality is not None:
-            fields["locality"] = locality
-    return fields
+def _check_features(schema: GraphSchema, servers: int, features: str, topology: str) -> None:
+    """Check how features are to be divided."""
+    if features not in ("by-node", "by-dimension"):
+        raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
+    if features == "by-node":
+        return
+    if topology != "replicated":
+        raise RequestError(
+            f"features: by-dimension wants topology replicated, since every server computes with "
+            f"the edges of all mini-batches; given {topology}"
+        )
+    for name, kind in schema.node_types.items():
+        if kind.feature_dim is not None and kind.feature_dim < servers:
+            raise RequestError(
+                f"features: by-dimension wants a column a server at least; node type {name!r} has "
+                f"{kind.feature_dim} for {servers} servers"
+            )

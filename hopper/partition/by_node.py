@@ -1,23 +1,23 @@
-"""Layouts of graphs whose nodes are divided: with all topology on every server, or with a part."""
+"""Layouts of graphs whose nodes are divided: all topology or a part of it on every server, whole
+rows or some columns of all rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.partition.book import PartitionBook
-from hopper.partition.file_names import DESCRIPTION_FILE, server_folder
-from hopper.partition.layout import Layout
+from hopper.partition.file_names import server_folder
+from hopper.partition.layout import Columns, Layout, StoredIds
 
 
 class Replicated(Layout):
@@ -27,10 +27,9 @@ class Replicated(Layout):
 
     def explain(self, where: str) -> str:
         """Say that nodes are divided, neither relations nor features' columns."""
-        method = self.description["method"]
         return (
-            f"{where} was divided by node ({method}), not by relation (--method meta), and so were "
-            "its features (not --features by-dimension)"
+            f"{where} was divided by node ({self._description.method}), not by relation (--method "
+            "meta), and so were its features (not --features by-dimension)"
         )
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
@@ -45,27 +44,50 @@ class Replicated(Layout):
             yield self.topology(relation, None), relation, self.path
 
 
-class DividedTopology(Layout):
-    """Nodes are divided, and a server has the in-edges of its own nodes and of its halo.
+def divide_columns(dim: int, servers: int) -> list[Columns]:
+    """Divide the columns of features among servers."""
+    bounds = [dim * server // servers for server in range(servers + 1)]
+    return [Columns(first, stop) for first, stop in pairwise(bounds)]
 
-    Attributes
-    ----------
-    halo: number of hops from a server's own nodes to the nodes of its halo; 0 = no halo.
-    """
+
+class ByDimension(Replicated):
+    """Every server has some columns of all nodes' features, and all topology and labels (P3,
+    section 3.1)."""
+
+    name = "by_dimension"
+
+    def explain(self, where: str) -> str:
+        """Say that features are divided by dimension."""
+        return f"the features of {where} are divided by dimension, so no server has a whole row"
+
+    def stored(self, table: str, server: int) -> StoredIds:
+        """Return all nodes of a type, or the edges of a relation that end at the server's nodes."""
+        if table not in self._schema.node_types:
+            return super().stored(table, server)
+        return StoredIds(0, self._book.total(table))
+
+    def has_whole_rows(self, table: str) -> bool:
+        """Return whether servers store whole rows: those of edges, or if there is one server."""
+        return self._book.servers == 1 or table not in self._schema.node_types
+
+    def columns(self, node_type: str, server: int) -> Columns:
+        """Return the columns of a type's features that a server stores."""
+        whole = super().columns(node_type, server)
+        if node_type not in self._schema.node_types:
+            return whole
+        return divide_columns(whole.width, self._book.servers)[server]
+
+
+class DividedTopology(Layout):
+    """Nodes are divided, and a server has the in-edges of its own nodes and of its halo."""
 
     name = "partitioned"
     draws_alone = False
 
-    def __init__(
-        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
-    ) -> None:
-        super().__init__(path, schema, book, description)
-        self.halo = description.get("halo", 0)
-        if type(self.halo) is not int or self.halo < 0:
-            raise GraphError(
-                f"{path / DESCRIPTION_FILE}: field 'halo': expected a number of hops, found "
-                f"{self.halo!r}"
-            )
+    @property
+    def halo(self) -> int:
+        """Number of hops from a server's own nodes to the nodes of its halo; 0 = no halo."""
+        return self._description.halo
 
     def explain(self, where: str) -> str:
         """Say that topology is partitioned, and what a server has of it."""
@@ -96,29 +118,25 @@ class DividedTopology(Layout):
     def _join_servers(self, relation: Relation) -> Topology:
         """Join the in-edges that all servers have of their own nodes, in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
-        ranges = [self._book.range(relation.dst, server) for server in range(len(parts))]
         # Global ids of a server's nodes follow those of the server before.
-        slices = [
-            slice(*part.indptr[[first, stop]].tolist())
-            for part, (first, stop) in zip(parts, ranges, strict=True)
+        bounds = [
+            part.indptr[slice(first, stop + 1)]
+            for server, part in enumerate(parts)
+            for first, stop in [self._book.range(relation.dst, server)]
         ]
 
-        def by_edge(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-            pairs = zip(arrays, slices, strict=True)
-            return np.concatenate([array[edges] for array, edges in pairs])
+        def by_edge(name: str) -> NDArray[Any]:
+            pairs = zip(parts, bounds, strict=True)
+            return np.concatenate([getattr(part, name)[own[0] : own[-1]] for part, own in pairs])
 
         draw_arrays: dict[str, Any] = {
-            name: by_edge([getattr(part, name) for part in parts])
-            for name in layout.draw_arrays(self._schema, relation)
+            name: by_edge(name) for name in layout.draw_arrays(self._schema, relation)
         }
-        lengths = [
-            np.diff(part.indptr[first : stop + 1])
-            for part, (first, stop) in zip(parts, ranges, strict=True)
-        ]
+        lengths = np.concatenate([np.diff(own) for own in bounds])
         return Topology(
-            indptr=np.concatenate(([0], np.cumsum(np.concatenate(lengths)))),
-            indices=by_edge([part.indices for part in parts]),
-            edge_ids=by_edge([part.edge_ids for part in parts]),
+            indptr=np.concatenate(([0], np.cumsum(lengths))),
+            indices=by_edge("indices"),
+            edge_ids=by_edge("edge_ids"),
             in_degrees=parts[0].in_degrees,
             out_degrees=parts[0].out_degrees,
             **draw_arrays,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -18,14 +18,14 @@ from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
+from hopper.partition.description import Description
 from hopper.partition.file_names import (
     DESCRIPTION_FILE,
     ROOTS_FOLDER,
     MapName,
-    held_file,
     server_folder,
+    stored_ids_file,
 )
-from hopper.partition.holding import read_holdings
 from hopper.partition.layout import Layout, StoredIds
 
 
@@ -40,17 +40,18 @@ class ByRelation(Layout):
     name = "by_relation"
     reads_remote_rows = False
     is_renumbered = False
+    _identities: ClassVar[WeakValueDictionary[int, NDArray[np.int64]]] = WeakValueDictionary()
+    """maps of ids that do not change, by length, shared as long as they are in use"""
 
     def __init__(
-        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+        self, path: Path, schema: GraphSchema, book: PartitionBook, description: Description
     ) -> None:
         super().__init__(path, schema, book, description)
-        self.holdings = read_holdings(schema, description, str(path / DESCRIPTION_FILE))
-        self.relations = [
-            relation
-            for relation in schema.ordered_relations()
-            if any(relation in holding.relations for holding in self.holdings)
-        ]
+        where = str(path / DESCRIPTION_FILE)
+        self._layers = description.meta.layers if description.meta else 0
+        self.partitions = description.partitions(schema, where)
+        stored = {r for partition in self.partitions for r in partition.relations}
+        self.relations = [r for r in schema.ordered_relations() if r in stored]
         self._stored_ids: dict[tuple[str, int], NDArray[np.int64]] = {}
 
     def explain(self, where: str) -> str:
@@ -63,7 +64,7 @@ class ByRelation(Layout):
         if server is None and relation in self._schema.target_relations:
             return self._open(self.path, relation, edges)
         holders = self._find_holders(relation, server)
-        whole = [holder for holder in holders if self.holdings[holder].part.parts == 1]
+        whole = [holder for holder in holders if self.partitions[holder].part.parts == 1]
         if server is None and not whole:
             return self._join_parts(relation, holders)
         folder = server_folder(self.path, (whole or holders)[0])
@@ -71,7 +72,7 @@ class ByRelation(Layout):
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
         """Map the in-edges of roots that a server stores of one of its root relations."""
-        if self.holdings[server].part.parts == 1:
+        if self.partitions[server].part.parts == 1:
             return self.topology(relation, server)
         folder = server_folder(self.path, server) / ROOTS_FOLDER
         part = open_topology(folder, relation, None, *self._counts(relation))
@@ -115,96 +116,85 @@ class ByRelation(Layout):
         for relation in self._schema.target_relations:
             yield self.topology(relation, None), relation, self.path
         for server in servers:
-            holding, folder = self.holdings[server], server_folder(self.path, server)
-            for relation in holding.relations:
+            partition, folder = self.partitions[server], server_folder(self.path, server)
+            for relation in partition.relations:
                 yield self.topology(relation, server), relation, folder
-            for relation in holding.roots if holding.part.parts > 1 else ():
+            for relation in partition.roots if partition.part.parts > 1 else ():
                 yield self.root_topology(relation, server), relation, folder / ROOTS_FOLDER
 
-    def stored(self, node_type: str, server: int) -> StoredIds:
+    def stored(self, table: str, server: int) -> StoredIds:
         """Return the stored nodes or edges of a type or relation: all, those of a part, or none."""
-        holding, total = self.holdings[server], self._book.total(node_type)
-        if node_type not in self._schema.node_types:
+        partition, total = self.partitions[server], self._book.total(table)
+        is_whole = partition.part.parts == 1
+        if table not in self._schema.node_types:
             # A server stores all edges or none here; features of parts are read in another way.
-            has_relation = any(str(relation) == node_type for relation in holding.relations)
-            return StoredIds(0, total if has_relation and holding.part.parts == 1 else 0)
-        if node_type not in holding.node_types:
+            has_relation = any(str(relation) == table for relation in partition.relations)
+            return StoredIds(0, total if has_relation and is_whole else 0)
+        if table not in partition.node_types:
             return StoredIds(0, 0)
-        if holding.part.parts == 1:
+        if is_whole:
             return StoredIds(0, total)
-        if (node_type, server) not in self._stored_ids:
-            file = held_file(server_folder(self.path, server), node_type)
-            what, shape = f"held ids of {node_type}", (holding.held[node_type],)
-            self._stored_ids[node_type, server] = open_array(file, what, np.int64, shape)
-        return StoredIds(0, total, self._stored_ids[node_type, server])
+        if (table, server) not in self._stored_ids:
+            file = stored_ids_file(server_folder(self.path, server), table)
+            what, shape = f"ids of the stored rows of {table}", (partition.stored[table],)
+            self._stored_ids[table, server] = open_array(file, what, np.int64, shape)
+        return StoredIds(0, total, self._stored_ids[table, server])
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         """Return [count] int64: 0, 1, 2, ..., because global ids are original ids."""
-        return _identity(self._schema.node_types[node_type].count)
+        count = self._schema.node_types[node_type].count
+        ids = self._identities.get(count)
+        if ids is None:
+            ids = np.arange(count, dtype=np.int64)
+            ids.setflags(write=False)
+            self._identities[count] = ids
+        return ids
 
     def _join_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
-        """Join the parts of a relation that no server has whole, in memory.
-
-        The result has every edge that hops from the nodes of splits read.
-        """
-        copies = [self.topology(relation, server) for server in holders]
-        lists = list(copies)
-        for server in holders:
-            if relation in self.holdings[server].roots:
-                copies.append(self.root_topology(relation, server))
-                lists.append(self.root_lists(relation, server))
-        rows, positions, list_indices = [], [], []
-        for copy, whole_lists in zip(copies, lists, strict=True):
-            counts = np.diff(copy.indptr)
-            rows.append(np.repeat(np.arange(counts.size), counts))
-            ascending = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
-            positions.append(ascending if copy.positions is None else copy.positions)
-            list_indices.append(whole_lists.indptr[rows[-1]] + positions[-1])
-        row, position = np.concatenate(rows), np.concatenate(positions)
-        order = np.lexsort((position, row))
-        row, position = row[order], position[order]
-        # Several copies may have the same edge, which is taken once.
-        first = np.ones(order.size, np.bool_)
-        first[1:] = (row[1:] != row[:-1]) | (position[1:] != position[:-1])
-        edges = order[first]
-        counts = np.bincount(row[first], minlength=copies[0].in_degrees.size)
-        # A node's list is whole wherever it is stored, so its edges have the same positions.
+        """Join the parts of a relation that no server has whole, in memory: every edge that hops
+        from the nodes of splits read."""
+        # Edges that are stored, and the whole lists that they are in.
+        pairs = [(part, part) for part in (self.topology(relation, s) for s in holders)]
+        pairs += [
+            (self.root_topology(relation, server), self.root_lists(relation, server))
+            for server in holders
+            if relation in self.partitions[server].roots
+        ]
+        degrees, places, list_indices = pairs[0][0].in_degrees, [], []
+        bounds = np.concatenate(([0], np.cumsum(degrees)))
+        for part, lists in pairs:
+            counts = np.diff(part.indptr)
+            rows = np.repeat(np.arange(counts.size), counts)
+            ascending = np.arange(part.indices.size) - np.repeat(part.indptr[:-1], counts)
+            positions = ascending if part.positions is None else part.positions
+            places.append(bounds[rows] + positions)
+            list_indices.append(lists.indptr[rows] + positions)
+        # Several parts may have the same edge, which is taken once. A node's list is whole wherever
+        # it is stored, so its edges have the same positions.
+        place, edges = np.unique(np.concatenate(places), return_index=True)
         arrays: dict[str, Any] = {}
         for name in layout.draw_arrays(self._schema, relation):
-            pairs = zip(lists, list_indices, strict=True)
-            values = [getattr(whole_lists, name)[indices] for whole_lists, indices in pairs]
-            arrays[name] = np.concatenate(values)[edges]
+            values = zip(pairs, list_indices, strict=True)
+            parts = [getattr(lists, name)[indices] for (_, lists), indices in values]
+            arrays[name] = np.concatenate(parts)[edges]
         return Topology(
-            indptr=np.concatenate(([0], np.cumsum(counts))),
-            indices=np.concatenate([copy.indices for copy in copies])[edges],
-            edge_ids=np.concatenate([copy.edge_ids for copy in copies])[edges],
-            in_degrees=copies[0].in_degrees,
-            out_degrees=copies[0].out_degrees,
+            indptr=np.searchsorted(place, bounds),
+            indices=np.concatenate([part.indices for part, _ in pairs])[edges],
+            edge_ids=np.concatenate([part.edge_ids for part, _ in pairs])[edges],
+            in_degrees=degrees,
+            out_degrees=pairs[0][0].out_degrees,
             **arrays,
         )
 
     def _find_holders(self, relation: Relation, server: int | None) -> list[int]:
         """Find the servers that store a relation, among all or one."""
         servers = range(self._book.servers) if server is None else [server]
-        holders = [number for number in servers if relation in self.holdings[number].relations]
+        holders = [number for number in servers if relation in self.partitions[number].relations]
         if not holders:
             who = "no server" if server is None else f"not server {server}, which"
             raise GraphError(
                 f"{self.path}: relation {relation}: {who} stores it: the graph was divided for "
-                f"{self.description['meta']['layers']} hops from "
+                f"{self._layers} hops from "
                 f"{', '.join(map(repr, self._schema.root_types))}"
             )
         return holders
-
-
-_identities: WeakValueDictionary[int, NDArray[np.int64]] = WeakValueDictionary()
-
-
-def _identity(count: int) -> NDArray[np.int64]:
-    """Return [count] int64: the map of ids that do not change, shared as long as it is in use."""
-    ids = _identities.get(count)
-    if ids is None:
-        ids = np.arange(count, dtype=np.int64)
-        ids.setflags(write=False)
-        _identities[count] = ids
-    return ids

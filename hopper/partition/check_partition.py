@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.check_topology import check_bounds, check_lists
 from hopper.graph.check_values import check_labels, check_split, find_outside
 from hopper.graph.layout import link_labels_file, links_file, split_file
@@ -18,16 +19,8 @@ from hopper.partition.partitioned_graph import PartitionedGraph
 
 
 def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
-    """Check topology, maps between ids, and splits.
-
-    Parameters
-    ----------
-    servers: the servers whose folders are checked.
-
-    Raises
-    ------
-    GraphError: an array does not fit the others. The text names the file and the index.
-    """
+    """Check topology, maps between ids, and splits, with the folders of some servers; a
+    :class:`GraphError` names file and index of what does not fit."""
     for topology, relation, folder in graph.layout.stored_topologies(servers):
         check_bounds(topology, relation, folder)
     if isinstance(graph.layout, DividedTopology):
@@ -70,30 +63,23 @@ def _check_links(graph: PartitionedGraph, split: str) -> None:
 
 def _check_maps(graph: PartitionedGraph, node_type: str) -> None:
     """Check that the two maps of a node type are inverse to each other."""
-    originals, globals_ = graph.original_ids(node_type), graph.global_ids(node_type)
-    names: tuple[MapName, ...] = ("original_ids", "global_ids")
-    for name, ids in zip(names, (originals, globals_), strict=True):
+    maps: dict[MapName, NDArray[np.int64]] = {
+        "original_ids": graph.original_ids(node_type),
+        "global_ids": graph.global_ids(node_type),
+    }
+    where = {n: f"{map_file(graph.path, node_type, n)}: {n} of {node_type}" for n in maps}
+    for name, ids in maps.items():
         index = find_outside(ids, 0, ids.size)
         if index >= 0:
             raise GraphError(
-                f"{map_file(graph.path, node_type, name)}: {name} of {node_type}: at {index}: "
-                f"expected an id in [0, {ids.size}), given {int(ids[index])}"
+                f"{where[name]}: at {index}: expected an id in [0, {ids.size}), given "
+                f"{int(ids[index])}"
             )
-    index = _find_difference(originals, globals_)
-    if index >= 0:
-        raise GraphError(
-            f"{map_file(graph.path, node_type, 'global_ids')}: global_ids of {node_type}: expected "
-            f"{index} of original id {int(originals[index])}, given "
-            f"{int(globals_[originals[index]])}"
-        )
-
-
-def _find_difference(originals: NDArray[np.int64], globals_: NDArray[np.int64]) -> int:
-    """Return the first global id that the two maps do not map to itself, or -1."""
-    step = 1 << 20
-    for first in range(0, originals.size, step):
-        piece = np.asarray(originals[first : first + step])
-        wrong = np.flatnonzero(globals_[piece] != np.arange(first, first + piece.size))
+    for first, originals in iter_pieces(maps["original_ids"]):
+        back = maps["global_ids"][originals]
+        wrong = np.flatnonzero(back != np.arange(first, first + originals.size))
         if wrong.size:
-            return first + int(wrong[0])
-    return -1
+            raise GraphError(
+                f"{where['global_ids']}: expected {first + int(wrong[0])} of original id "
+                f"{int(originals[wrong[0]])}, given {int(back[wrong[0]])}"
+            )

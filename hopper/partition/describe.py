@@ -1,48 +1,46 @@
-"""Write partition.json, which describes a division, its quality, and the time that it took."""
+"""Count what each server and rank got, and describe it for partition.json."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.schema import GraphSchema, Relation
-from hopper.partition.assign import Assignment
-from hopper.partition.divide_topology import StoredTopology
-from hopper.partition.file_names import DESCRIPTION_FILE
-from hopper.partition.halo import TopologyChoice
-from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
-from hopper.partition.shares import imbalance
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.partition.description import PARTITION_SCHEMA_VERSION
+from hopper.partition.partitioned_graph import PartitionedGraph
+from hopper.partition.partitioner import Assignment
+from hopper.partition.training import SplitGraph, count_roots
+
+Counts = NDArray[np.int64]
+_NODES_AT_ONCE: Final = 1 << 20
 
 
 def describe(
-    schema: GraphSchema,
+    graph: GraphDirectory,
     assignment: Assignment,
-    offsets: Mapping[str, NDArray[np.int64]],
-    parts: Sequence[Mapping[Relation, tuple[int, int]]],
-    train: NDArray[np.int64],
+    offsets: Mapping[str, Counts],
+    edge_counts: Sequence[Mapping[Relation, tuple[int, int]]],
     feature_bytes: Sequence[int],
 ) -> dict[str, Any]:
-    """Make the content of partition.json, without times and locality.
-
-    Parameters
-    ----------
-    offsets: by node type, [servers + 1] int64.
-    parts: for every server, by relation: number of edges into its nodes, and of cut edges among
-        them.
-    train: [servers] int64, number of training roots.
-    feature_bytes: bytes of feature rows on each server.
-    """
-    servers = len(feature_bytes)
+    """Make what partition.json says of a division of nodes, of which ``edge_counts`` are, by server
+    and relation, numbers of edges into its nodes and of cut edges among them."""
+    servers, schema = len(feature_bytes), graph.schema
+    homes = assignment.homes[schema.target_type()]
+    train = count_roots(graph, "train", servers, lambda ids: homes[ids].astype(np.int64))
     nodes = sum((np.diff(bounds) for bounds in offsets.values()), np.zeros(servers, np.int64))
-    in_edges = {relation: [part[relation][0] for part in parts] for relation in schema.relations}
-    cut = {relation: sum(part[relation][1] for part in parts) for relation in schema.relations}
+    in_edges = {
+        relation: [part[relation][0] for part in edge_counts] for relation in schema.relations
+    }
+    cut = {
+        relation: sum(part[relation][1] for part in edge_counts) for relation in schema.relations
+    }
     edges = sum(map(np.array, in_edges.values()), np.zeros(servers, np.int64))
+    of_servers = {"nodes": nodes, "edges": edges, "train": train}
+    columns = of_servers | {"feature_bytes": np.array(feature_bytes)}
     return {
         "schema": PARTITION_SCHEMA_VERSION,
         "graph": schema.name,
@@ -62,54 +60,65 @@ def describe(
             str(relation): _fraction(count, schema.relations[relation].count)
             for relation, count in cut.items()
         },
-        "balance": {
-            "nodes": imbalance(nodes),
-            "edges": imbalance(edges),
-            "train": imbalance(train),
-        },
+        "balance": {name: imbalance(counts) for name, counts in of_servers.items()},
         "per_server": [
-            {"nodes": n, "edges": e, "train": t, "feature_bytes": f}
-            for n, e, t, f in zip(
-                nodes.tolist(), edges.tolist(), train.tolist(), feature_bytes, strict=True
-            )
+            {name: int(counts[server]) for name, counts in columns.items()}
+            for server in range(servers)
         ],
-        "topology": "replicated",
         **({} if assignment.refined is None else {"refined": dict(assignment.refined)}),
     }
 
 
-def describe_topology(
-    choice: TopologyChoice, per_server: Sequence[Mapping[str, Any]], stored: StoredTopology
+def make_shares(
+    graph: SplitGraph, divided: PartitionedGraph, ranks_per_server: int
 ) -> dict[str, Any]:
-    """Make the fields of partition.json that differ from :func:`describe`'s for divided topology.
+    """Make the "shares" entry of partition.json, for servers and for ranks of a second level: of
+    the splits of ``graph``, and the whole topology of the same graph, divided."""
+    levels = {"servers": 1} | ({"ranks": ranks_per_server} if ranks_per_server > 1 else {})
+    return {name: _count_shares(graph, divided, ranks) for name, ranks in levels.items()}
 
-    Parameters
-    ----------
-    per_server: this field of :func:`describe`'s result, which is extended.
-    """
-    columns = {
-        "halo_nodes": stored.halo_nodes,
-        "halo_edges": stored.halo_edges,
-        "topology_bytes": stored.stored,
-        "topology_bytes_without_halo": stored.partitioned,
-    }
+
+def _count_shares(
+    graph: SplitGraph, divided: PartitionedGraph, ranks_per_server: int
+) -> dict[str, Any]:
+    """Count each rank's nodes by type, in-edges, and roots by split, with largest over mean."""
+    placement, schema = divided.placement(ranks_per_server), divided.schema
+    owners, target = placement.world, schema.target_type()
+    nodes = {name: np.zeros(owners, np.int64) for name in schema.node_types}
+    edges = np.zeros(owners, np.int64)
+    indptrs = [(relation.dst, divided.topology(relation).indptr) for relation in divided.relations]
+    for name, counts in nodes.items():
+        total = divided.book.total(name)
+        for first in range(0, total, _NODES_AT_ONCE):
+            ids = np.arange(first, min(total, first + _NODES_AT_ONCE))
+            ranks = placement.rank_of(name, ids)
+            counts += np.bincount(ranks, minlength=owners)
+            for dst_type, indptr in indptrs:
+                if dst_type == name:
+                    degrees = np.diff(indptr[first : first + ids.size + 1])
+                    # These sums are of floats, which are exact below 2**53.
+                    edges += np.bincount(ranks, degrees, owners).astype(np.int64)
+    global_ids = divided.global_ids(target)
+
+    def owner_of(ids: Counts) -> Counts:
+        return placement.rank_of(target, np.asarray(global_ids[ids]))
+
+    splits = {split: count_roots(graph, split, owners, owner_of) for split in schema.splits}
     return {
-        "topology": choice.name,
-        "halo": choice.halo,
-        "replicated_topology_bytes": stored.replicated,
-        "per_server": [
-            {**share, **{name: int(counts[server]) for name, counts in columns.items()}}
-            for server, share in enumerate(per_server)
-        ],
+        "nodes": {name: counts.tolist() for name, counts in nodes.items()},
+        "edges": edges.tolist(),
+        "splits": {name: counts.tolist() for name, counts in splits.items()},
+        "largest_over_mean": {
+            "nodes": {name: imbalance(counts) for name, counts in nodes.items()},
+            "edges": imbalance(edges),
+            "splits": {name: imbalance(counts) for name, counts in splits.items()},
+        },
     }
 
 
-def write_description(folder: Path, description: Mapping[str, Any]) -> None:
-    """Write or replace partition.json in one step."""
-    file = folder / DESCRIPTION_FILE
-    temporary = file.with_name(f".{DESCRIPTION_FILE}.{os.getpid()}")
-    temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(file)
+def imbalance(shares: Counts) -> float:
+    """Return the maximum over mean; 1 if all shares are 0."""
+    return round(float(shares.max() / shares.mean()), 6) if shares.any() else 1.0
 
 
 def _fraction(part: int, whole: int) -> float:

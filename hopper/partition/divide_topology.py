@@ -1,102 +1,161 @@
-"""Write the in-edges that each server stores, where topology is partitioned."""
+"""Divide the whole topology, so that a server stores the in-edges of its own nodes and its halo.
+
+The halo are the nodes within some hops of a server's own nodes along in-edges of all relations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+import re
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.errors import RequestError
 from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, create_array, open_array, release_pages
+from hopper.graph.array_file import array_bytes, create_array, release_pages
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.publish import require_space
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import Relation
+from hopper.partition.build_context import BuildContext
+from hopper.partition.executor import Executor
 from hopper.partition.file_names import server_folder
-from hopper.partition.halo import StoredLists
-from hopper.partition.whole_topology import open_indptr
-from hopper.partition.workers import Construction, Workers
-from hopper.phases import Phases, Progress
+from hopper.partition.write_topology import BY_EDGE
+from hopper.phases import Phases, Progress, Silent
 
-_BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")
+_MOST_HOPS: Final = 1 << 16
 
 
-@dataclass(frozen=True)
-class StoredTopology:
-    """The size of each server's topology.
+class TopologyChoice(NamedTuple):
+    """The way in which topology is divided."""
 
-    Attributes
-    ----------
-    halo_nodes, halo_edges: [servers] int64, number of nodes of the halo, and of their in-edges.
-    stored: [servers] int64, bytes of the stored topology.
-    partitioned: [servers] int64, bytes that it would have without a halo.
-    replicated: bytes of the whole topology.
-    """
+    name: Literal["replicated", "partitioned"]
+    """whether every server has all edges, or the in-edges of its own nodes and its halo"""
+    halo: int = 0
+    """number of hops of the halo"""
 
-    halo_nodes: NDArray[np.int64]
-    halo_edges: NDArray[np.int64]
-    stored: NDArray[np.int64]
-    partitioned: NDArray[np.int64]
-    replicated: int
+    @classmethod
+    def parse(cls, text: str) -> TopologyChoice:
+        """Parse "replicated", "partitioned" or "halo:K"; "halo:0" is "partitioned"."""
+        if text == "replicated":
+            return cls("replicated")
+        match = re.fullmatch(r"partitioned|halo:([0-9]{1,9})", text)
+        hops = int(match[1] or 0) if match else 0
+        if match is None or hops > _MOST_HOPS:
+            raise RequestError(
+                "topology: expected replicated, partitioned, or halo:K with a number K of hops up "
+                f"to {_MOST_HOPS}, given {text!r:.100}"
+            )
+        return cls("partitioned", hops)
 
 
-def divide_topology(
-    construction: Construction, halo: int, phases: Phases, workers: Workers
-) -> StoredTopology:
-    """Write the in-edges of each server's own nodes, and of nodes within ``halo`` hops of them.
+class _Stored(NamedTuple):
+    """The nodes whose in-edges a server stores."""
 
-    Degrees stay where all servers read them, and so does ``indptr`` of relations with edge
-    features.
+    bits: dict[str, NDArray[np.uint8]]
+    """a bit for each global id of a type (numpy.packbits)"""
+    nodes: int
+    edges: dict[Relation, int]
 
-    Parameters
-    ----------
-    construction: its directory has a folder for each server, and the whole topology in global ids,
-        which is removed.
-    workers: write the servers' lists.
 
-    Raises
-    ------
-    RequestError: the disk has too little space. The text has the bytes needed and available.
-    """
-    schema, work = construction.graph.schema, construction.work
-    relations = {relation: kind.count for relation, kind in schema.relations.items()}
-    lists = StoredLists(construction.offsets)
-    own_nodes = lists.count_nodes()
-    own_edges = {relation: lists.count_edges(relation, work) for relation in relations}
-    with phases.phase("find the halos (edges)", halo * sum(relations.values())) as counter:
-        for _ in range(halo):
-            lists.widen(work, relations, counter)
-        edges = {relation: lists.count_edges(relation, work) for relation in relations}
-    require_space(work.parent, _most_bytes(schema, edges))
-    total = np.sum([*edges.values()], axis=0)
-    with phases.phase("divide the topology (edges)", int(total.sum())) as counter:
+def _find_stored(context: BuildContext, progress: Progress, server: int, hops: int) -> _Stored:
+    """Find a server's own nodes and those within some hops, along in-edges of all relations;
+    progress advances by edges."""
+    relations, near = context.graph.schema.relations, dict[str, NDArray[np.bool_]]()
+    for name, bounds in context.offsets.items():
+        near[name] = np.zeros(int(bounds[-1]), np.bool_)
+        near[name][bounds[server] : bounds[server + 1]] = True
+    for _ in range(hops):
+        reached = {name: is_near.copy() for name, is_near in near.items()}
         for relation in relations:
-            jobs = [
-                (server, relation, lists.of_server(relation.dst, server), count)
-                for server, count in enumerate(edges[relation].tolist())
-            ]
-            workers.run(_write_lists, construction, counter, jobs)
-            _remove_whole(schema, work, relation)
-    degrees = [
-        array_bytes(np.int64, (schema.node_types[node_type].count,))
-        for relation in relations
-        for node_type in (relation.src, relation.dst)
-    ]
-    return StoredTopology(
-        halo_nodes=lists.count_nodes() - own_nodes,
-        halo_edges=total - np.sum([*own_edges.values()], axis=0),
-        stored=_server_bytes(schema, edges) + sum(degrees),
-        partitioned=_server_bytes(schema, own_edges) + sum(degrees),
-        replicated=sum(degrees)
-        + sum(_list_bytes(schema, relation, count) for relation, count in relations.items()),
+            indptr, indices = (context.whole(relation, name) for name in ("indptr", "indices"))
+            for first, last in row_ranges(indptr, 0, indptr.size - 1):
+                is_near, bounds = near[relation.dst][first:last], indptr[first : last + 1]
+                if is_near.any():
+                    chosen = np.repeat(is_near, np.diff(bounds))
+                    reached[relation.src][indices[bounds[0] : bounds[-1]][chosen]] = True
+                    release_pages(indices)
+                progress.advance(int(bounds[-1] - bounds[0]))
+        near = reached
+    return _Stored(
+        {name: np.packbits(is_near) for name, is_near in near.items()},
+        sum(int(is_near.sum()) for is_near in near.values()),
+        {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations},
     )
 
 
+def divide_topology(
+    context: BuildContext, choice: TopologyChoice, phases: Phases, executor: Executor
+) -> tuple[dict[str, Any], list[dict[str, int]]]:
+    """Write each server's in-edges, and remove the whole topology; return fields of partition.json,
+    and for each server those of its entry in "per_server".
+
+    Degrees stay where all servers read them, and so does ``indptr`` of relations with edge
+    features. The directory must have a folder for each server.
+    """
+    relations, servers = context.graph.schema.relations, range(context.servers)
+    replicated, sizes = _folder_bytes(context), {r: _list_bytes(context, r) for r in relations}
+    own = [_find_stored(context, Silent(), server, 0) for server in servers]
+    edges_read = choice.halo * len(servers) * sum(kind.count for kind in relations.values())
+    with phases.phase("find the halos (edges)", edges_read) as counter:
+        stored = executor.run(
+            _find_stored, context, counter, [(server, choice.halo) for server in servers]
+        )
+    used = most = 0
+    for relation, (fixed, per_edge) in sizes.items():
+        used += sum(fixed + per_edge * part.edges[relation] for part in stored)
+        most = max(most, used)
+        # Then the relation is removed from the whole topology.
+        used -= fixed + per_edge * context.edges(relation)
+    require_space(context.work.parent, most)
+    total = sum(sum(part.edges.values()) for part in stored)
+    with phases.phase("divide the topology (edges)", total) as counter:
+        for relation, kind in relations.items():
+            jobs = [
+                (server, relation, part.bits[relation.dst], part.edges[relation])
+                for server, part in enumerate(stored)
+            ]
+            executor.run(_write_lists, context, counter, jobs)
+            # Features of edges are stored in the order of the whole indptr.
+            rows: list[layout.StoredArray] = ["indptr"] if kind.feature_dim is None else []
+            for name in [*_arrays_by_edge(context, relation), *rows]:
+                layout.topology_file(context.work, relation, name).unlink()
+    shared = _folder_bytes(context) + sum(fixed for fixed, _ in sizes.values())
+
+    def bytes_of(part: _Stored) -> int:
+        return shared + sum(sizes[relation][1] * count for relation, count in part.edges.items())
+
+    fields = {
+        "topology": choice.name,
+        "halo": choice.halo,
+        "replicated_topology_bytes": replicated,
+    }
+    return fields, [
+        {
+            "halo_nodes": near.nodes - alone.nodes,
+            "halo_edges": sum(near.edges.values()) - sum(alone.edges.values()),
+            "topology_bytes": bytes_of(near),
+            "topology_bytes_without_halo": bytes_of(alone),
+        }
+        for near, alone in zip(stored, own, strict=True)
+    ]
+
+
+def _folder_bytes(context: BuildContext) -> int:
+    """Return the bytes of the topology that all servers read."""
+    return sum(file.stat().st_size for file in (context.work / "topology").rglob("*.npy"))
+
+
+def _list_bytes(context: BuildContext, relation: Relation) -> tuple[int, int]:
+    """Return the bytes of a relation's lists without edges, and for each edge."""
+    dtypes = [context.whole(relation, name).dtype for name in _arrays_by_edge(context, relation)]
+    rows = int(context.offsets[relation.dst][-1]) + 1
+    fixed = array_bytes(np.int64, (rows,)) + sum(array_bytes(dtype, (0,)) for dtype in dtypes)
+    return fixed, sum(dtype.itemsize for dtype in dtypes)
+
+
 def _write_lists(
-    construction: Construction,
+    context: BuildContext,
     progress: Progress,
     server: int,
     relation: Relation,
@@ -113,114 +172,30 @@ def _write_lists(
     is_stored: a bit for each destination (numpy.packbits), whether the server stores its list.
     edges: number of edges that the server stores.
     """
-    schema, work = construction.graph.schema, construction.work
-    indptr = open_indptr(work, relation, schema.node_types[relation.dst].count)
-    whole = {
-        name: open_array(
-            layout.topology_file(work, relation, name),
-            name,
-            layout.stored_dtype(name),
-            (int(indptr[-1]),),
-        )
-        for name in _arrays_by_edge(schema, relation)
-    }
-    folder = server_folder(work, server)
+    indptr, folder = context.whole(relation, "indptr"), server_folder(context.work, server)
     bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, indptr.shape)
-    out = {
-        name: create_array(layout.topology_file(folder, relation, name), array.dtype, (edges,))
-        for name, array in whole.items()
-    }
+    copies = []
+    for name in _arrays_by_edge(context, relation):
+        whole = context.whole(relation, name)
+        file = layout.topology_file(folder, relation, name)
+        copies.append((whole, create_array(file, whole.dtype, (edges,))))
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
-        is_listed = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :][
-            : last - first
-        ]
-        _copy_lists(first, is_listed.astype(np.bool_), indptr, whole, bounds, out)
-        release_pages(indptr, bounds, *whole.values(), *out.values())
-        progress.advance(int(bounds[last] - bounds[first]))
+        bits = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :]
+        is_listed = bits[: last - first].astype(np.bool_)
+        counts = np.diff(indptr[first : last + 1])
+        np.cumsum(counts * is_listed, out=bounds[first + 1 : last + 1])
+        bounds[first + 1 : last + 1] += bounds[first]
+        target = slice(int(bounds[first]), int(bounds[last]))
+        source = slice(int(indptr[first]), int(indptr[last]))
+        if target.start < target.stop:
+            is_part = target.stop - target.start < source.stop - source.start
+            chosen = np.repeat(is_listed, counts) if is_part else slice(None)
+            for whole, out in copies:
+                out[target] = whole[source][chosen]
+                release_pages(whole, out)
+        release_pages(indptr, bounds)
+        progress.advance(target.stop - target.start)
 
 
-def _remove_whole(schema: GraphSchema, work: Path, relation: Relation) -> None:
-    """Remove a relation's whole topology, except for the arrays that all servers read."""
-    names: list[layout.StoredArray] = _arrays_by_edge(schema, relation)
-    if schema.relations[relation].feature_dim is None:
-        # Features of edges are stored in the order of the whole indptr.
-        names.append("indptr")
-    for name in names:
-        layout.topology_file(work, relation, name).unlink()
-
-
-def _arrays_by_edge(schema: GraphSchema, relation: Relation) -> list[layout.StoredArray]:
-    return [*_BY_EDGE, *layout.draw_arrays(schema, relation)]
-
-
-def _copy_lists(
-    first: int,
-    is_stored: NDArray[np.bool_],
-    indptr: NDArray[np.int64],
-    whole: Mapping[layout.StoredArray, NDArray[Any]],
-    bounds: NDArray[np.int64],
-    out: Mapping[layout.StoredArray, NDArray[Any]],
-) -> None:
-    """Append the lists of some rows to ``out``.
-
-    Parameters
-    ----------
-    first: the first row.
-    is_stored: [rows] bool, whether to copy each row from ``first`` on.
-    indptr: bounds of the rows in ``whole``.
-    bounds: bounds of the rows in ``out``, known up to row ``first``; continued here.
-    """
-    last = first + is_stored.size
-    counts = np.diff(indptr[first : last + 1])
-    np.cumsum(counts * is_stored, out=bounds[first + 1 : last + 1])
-    bounds[first + 1 : last + 1] += bounds[first]
-    target = slice(int(bounds[first]), int(bounds[last]))
-    if target.start == target.stop:
-        return
-    source = slice(int(indptr[first]), int(indptr[last]))
-    is_part = target.stop - target.start < source.stop - source.start
-    edges = np.repeat(is_stored, counts) if is_part else slice(None)
-    for name, array in whole.items():
-        out[name][target] = array[source][edges]
-
-
-def _list_bytes(schema: GraphSchema, relation: Relation, edges: int) -> int:
-    """Return the bytes of a relation's lists with so many edges."""
-    indptr_bytes = array_bytes(np.int64, (schema.node_types[relation.dst].count + 1,))
-    dtypes: Sequence[Any] = [np.int64] * len(_BY_EDGE) + [
-        *layout.draw_arrays(schema, relation).values()
-    ]
-    return indptr_bytes + sum(array_bytes(dtype, (edges,)) for dtype in dtypes)
-
-
-def _server_bytes(
-    schema: GraphSchema, edges: Mapping[Relation, NDArray[np.int64]]
-) -> NDArray[np.int64]:
-    """Return [servers] int64: bytes of each server's lists, and of the whole indptr for edge
-    features.
-
-    Parameters
-    ----------
-    edges: by relation [servers] int64, number of edges that each server stores.
-    """
-    total: Any = 0
-    for relation, counts in edges.items():
-        total = total + np.array([_list_bytes(schema, relation, n) for n in counts.tolist()])
-        if schema.relations[relation].feature_dim is not None:
-            nodes = schema.node_types[relation.dst].count
-            total = total + array_bytes(np.int64, (nodes + 1,))
-    return np.asarray(total, np.int64)
-
-
-def _most_bytes(schema: GraphSchema, edges: Mapping[Relation, NDArray[np.int64]]) -> int:
-    """Return the most bytes of disk space that dividing takes at a time, besides the whole
-    topology.
-
-    A relation of the whole topology is removed when it has been divided.
-    """
-    used = most = 0
-    for relation, counts in edges.items():
-        used += sum(_list_bytes(schema, relation, n) for n in counts.tolist())
-        most = max(most, used)
-        used -= _list_bytes(schema, relation, schema.relations[relation].count)
-    return most
+def _arrays_by_edge(context: BuildContext, relation: Relation) -> list[layout.StoredArray]:
+    return [*BY_EDGE, *layout.draw_arrays(context.graph.schema, relation)]

@@ -16,7 +16,7 @@ def server_folder(path: Path, server: int) -> Path:
     return path / f"server-{server}"
 
 
-def held_file(folder: Path, node_type: str) -> Path:
+def stored_ids_file(folder: Path, node_type: str) -> Path:
     """Return the file of the ids whose rows a server stores, if it stores some of a type's rows."""
     return folder / "held" / f"{node_type}.npy"
 

@@ -17,12 +17,7 @@ Ids = NDArray[np.int64]
 
 
 class Index:
-    """Finds the indices of distinct ids in an array, which may have any order.
-
-    Parameters
-    ----------
-    ids: [n] int64.
-    """
+    """Finds the indices of distinct ids in an array, which may have any order."""
 
     def __init__(self, ids: Ids) -> None:
         self._order = None if bool((ids[1:] > ids[:-1]).all()) else np.argsort(ids)
@@ -34,12 +29,8 @@ class Index:
             self._starts = _first_indices(self._ids, self._shift)
 
     def find(self, wanted: Ids) -> Ids:
-        """Return [m] int64: the indices of some ids in the array.
-
-        Raises
-        ------
-        IndexError: an id is not in the array.
-        """
+        """Return [m] int64: the indices of some ids in the array; an unknown one is an
+        IndexError."""
         places = np.empty(wanted.size, np.int64)
         with threads_for(wanted.size):
             missing = _find(self._ids, self._starts, self._shift, wanted, places)
@@ -50,13 +41,8 @@ class Index:
 
 @kernel
 def _first_indices(ids: Ids, shift: int) -> Ids:
-    """Return [m + 1] int64: the first index where ``(id - first id) >> shift`` is at least 0, 1,
-    ..., m.
-
-    Parameters
-    ----------
-    ids: [n] int64, ascending, n at least 1.
-    """
+    """Return the first indices where ``(id - first id) >> shift`` of ascending ids is at least 0,
+    1, ..., and the number of ids."""
     first = ids[0]
     starts = np.empty(((ids[-1] - first) >> shift) + 2, np.int64)
     reached = 0

@@ -15,45 +15,44 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.partition.neighbor_stream import Chunk
-from hopper.partition.node_arrays import NodeArrays
 
+Ids = NDArray[np.int64]
+Labels = NDArray[np.int32]
 # The number of slices is fixed, so that no result depends on the number of threads.
 _SLICES = 16
 NO_LABEL = -1
 # In `votes`: a node that has in-neighbours and needs no votes.
-_NOT_POLLED = -2
+NOT_POLLED = -2
 
 
 class Labelling(NamedTuple):
     """The labels of all nodes, and the room that they take."""
 
-    labels: NDArray[np.int32]
+    labels: Labels
     """[nodes] int32 by stacked id, -1 for none yet"""
     classes: NDArray[np.uint8]
     """[nodes] uint8"""
-    load: NDArray[np.int64]
+    load: Ids
     """[labels, classes] int64: nodes that carry a label"""
-    caps: NDArray[np.int64]
+    room: Ids
     """[classes] int64: room of every label"""
 
 
 @kernel
-def claim(
-    first: int, indptr: NDArray[np.int64], neighbors: NDArray[np.int64], state: Labelling
-) -> int:
+def claim(chunk: Chunk, state: Labelling) -> int:
     """Give labelled nodes' unlabelled in-neighbours their label; return the number labelled.
 
     This is one round of a multi-source breadth-first search against the edges, within the room.
     """
     claimed = 0
-    for row in range(indptr.size - 1):
-        label = state.labels[first + row]
+    for row in range(chunk.indptr.size - 1):
+        label = state.labels[chunk.first + row]
         if label < 0:
             continue
-        for edge in range(indptr[row], indptr[row + 1]):
-            u = neighbors[edge]
+        for edge in range(chunk.indptr[row], chunk.indptr[row + 1]):
+            u = chunk.neighbors[edge]
             group = state.classes[u]
-            if state.labels[u] < 0 and state.load[label, group] < state.caps[group]:
+            if state.labels[u] < 0 and state.load[label, group] < state.room[group]:
                 state.labels[u] = label
                 state.load[label, group] += 1
                 claimed += 1
@@ -61,60 +60,45 @@ def claim(
 
 
 @kernel
-def spill(state: Labelling) -> int:
+def spill(state: Labelling) -> None:
     """Give nodes without a label, or whose label is too full, the first label with room.
 
-    All labels together must have room for all nodes. The result is the number of these nodes.
+    All labels together must have room for all nodes.
     """
-    groups = state.caps.size
-    open_label, moved = np.zeros(groups, np.int64), 0
+    open_label = np.zeros(state.room.size, np.int64)
     for u in range(state.labels.size):
         group, label = state.classes[u], state.labels[u]
-        if label >= 0 and state.load[label, group] <= state.caps[group]:
+        if label >= 0 and state.load[label, group] <= state.room[group]:
             continue
-        while state.load[open_label[group], group] >= state.caps[group]:
+        while state.load[open_label[group], group] >= state.room[group]:
             open_label[group] += 1
         if label >= 0:
             state.load[label, group] -= 1
         state.labels[u] = open_label[group]
         state.load[open_label[group], group] += 1
-        moved += 1
-    return moved
 
 
 def relabel_chunk(chunk: Chunk, state: Labelling, threshold: float) -> int:
-    """Move nodes to the label that most of their in-neighbours carry, if it has room.
+    """Move nodes to the label that most of their in-neighbours carry, if it has room; return the
+    number moved.
 
-    Parameters
-    ----------
-    threshold: share of its in-neighbours, in [0, 1], that a node may lose by a move if its label is
-        too full.
-
-    Returns
-    -------
-    Number of nodes moved.
+    A node whose label is too full may lose the share ``threshold`` of its in-neighbours by that.
     """
-    emptiest = state.load.argmin(axis=0)
-    best_labels, gains = _choose(*chunk, state, emptiest)
-    return int(_move(chunk.first, chunk.indptr, best_labels, gains, state, threshold))
+    best_labels, gains = _choose(chunk, state, state.load.argmin(axis=0))
+    return int(_move(chunk, best_labels, gains, state, threshold))
 
 
 @kernel(parallel=True)
-def _choose(
-    first: int,
-    indptr: NDArray[np.int64],
-    neighbors: NDArray[np.int64],
-    state: Labelling,
-    emptiest: NDArray[np.int64],
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _choose(chunk: Chunk, state: Labelling, emptiest: Ids) -> tuple[Labels, Ids]:
     """Choose every row's best other label with room, -1 for none, and count the neighbours won."""
+    first, indptr, neighbors = chunk
     rows = indptr.size - 1
     best_labels, gains = np.full(rows, NO_LABEL, np.int32), np.zeros(rows, np.int64)
     for part in numba.prange(_SLICES):
         counts = np.zeros(state.load.shape[0], np.int64)
         for row in range(rows * part // _SLICES, rows * (part + 1) // _SLICES):
             old, group = state.labels[first + row], state.classes[first + row]
-            room = state.caps[group]
+            room = state.room[group]
             for edge in range(indptr[row], indptr[row + 1]):
                 counts[state.labels[neighbors[edge]]] += 1
             best, most = NO_LABEL, -1
@@ -132,10 +116,19 @@ def _choose(
 
 
 @kernel
-def relabel_all(labels: NDArray[np.int32], new: NDArray[np.int32]) -> None:
-    """Replace every label l by ``new[l]``."""
-    for u in range(labels.size):
-        labels[u] = new[labels[u]]
+def _move(chunk: Chunk, best_labels: Labels, gains: Ids, state: Labelling, threshold: float) -> int:
+    moved = 0
+    for row in range(best_labels.size):
+        node, new = chunk.first + row, best_labels[row]
+        old, group = state.labels[node], state.classes[node]
+        if new < 0 or state.load[new, group] >= state.room[group]:
+            continue
+        over = state.load[old, group] > state.room[group]
+        least = -threshold * (chunk.indptr[row + 1] - chunk.indptr[row])
+        if gains[row] > 0 or (over and gains[row] >= least):
+            _relabel(state, node, new)
+            moved += 1
+    return moved
 
 
 @kernel
@@ -147,64 +140,17 @@ def _relabel(state: Labelling, node: int, new: int) -> None:
 
 
 @kernel
-def _move(
-    first: int,
-    indptr: NDArray[np.int64],
-    best_labels: NDArray[np.int32],
-    gains: NDArray[np.int64],
-    state: Labelling,
-    threshold: float,
-) -> int:
-    moved = 0
-    for row in range(best_labels.size):
-        new, old, group = best_labels[row], state.labels[first + row], state.classes[first + row]
-        if new < 0 or state.load[new, group] >= state.caps[group]:
-            continue
-        over = state.load[old, group] > state.caps[group]
-        least = -threshold * (indptr[row + 1] - indptr[row])
-        if gains[row] > 0 or (over and gains[row] >= least):
-            _relabel(state, first + row, new)
-            moved += 1
-    return moved
-
-
-def start_poll(
-    have_neighbors: NDArray[np.bool_], arrays: NodeArrays
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Make empty votes and leads, [nodes] int32 each; only nodes without in-neighbours poll."""
-    votes = arrays.full(have_neighbors.size, np.int32, NO_LABEL)
-    np.copyto(votes, np.int32(_NOT_POLLED), where=have_neighbors)
-    return votes, arrays.full(have_neighbors.size, np.int32)
-
-
-@kernel
-def forget(votes: NDArray[np.int32], leads: NDArray[np.int32]) -> None:
-    """Take all votes back."""
-    for u in range(votes.size):
-        if votes[u] >= 0:
-            votes[u] = NO_LABEL
-        leads[u] = 0
-
-
-@kernel
-def vote(
-    first: int,
-    indptr: NDArray[np.int64],
-    neighbors: NDArray[np.int64],
-    labels: NDArray[np.int32],
-    votes: NDArray[np.int32],
-    leads: NDArray[np.int32],
-) -> None:
+def vote(chunk: Chunk, labels: Labels, votes: Labels, leads: Labels) -> None:
     """Let nodes vote for their label at in-neighbours that poll.
 
     This finds a majority in one pass with two numbers a node (Boyer and Moore, "MJRTY", 1991): the
     last label is that of more than half of the voters, if there is one.
     """
-    for row in range(indptr.size - 1):
-        label = labels[first + row]
-        for edge in range(indptr[row], indptr[row + 1]):
-            u = neighbors[edge]
-            if votes[u] == _NOT_POLLED:
+    for row in range(chunk.indptr.size - 1):
+        label = labels[chunk.first + row]
+        for edge in range(chunk.indptr[row], chunk.indptr[row + 1]):
+            u = chunk.neighbors[edge]
+            if votes[u] == NOT_POLLED:
                 continue
             if leads[u] == 0:
                 votes[u] = label
@@ -212,34 +158,9 @@ def vote(
 
 
 @kernel
-def adopt(votes: NDArray[np.int32], state: Labelling) -> int:
-    """Move polled nodes to the label with most votes, if it has room; return the number moved."""
-    moved = 0
+def adopt(votes: Labels, state: Labelling) -> None:
+    """Move polled nodes to the label with most votes, if it has room."""
     for u in range(votes.size):
-        new, old, group = votes[u], state.labels[u], state.classes[u]
-        if new >= 0 and new != old and state.load[new, group] < state.caps[group]:
+        new, group = votes[u], state.classes[u]
+        if new >= 0 and new != state.labels[u] and state.load[new, group] < state.room[group]:
             _relabel(state, u, new)
-            moved += 1
-    return moved
-
-
-@kernel
-def count_between(
-    first: int,
-    indptr: NDArray[np.int64],
-    neighbors: NDArray[np.int64],
-    labels: NDArray[np.int32],
-    counts: NDArray[np.int64],
-) -> None:
-    """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
-    for row in range(indptr.size - 1):
-        label = labels[first + row]
-        for edge in range(indptr[row], indptr[row + 1]):
-            counts[label, labels[neighbors[edge]]] += 1
-
-
-@kernel
-def tally(labels: NDArray[np.int32], classes: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
-    """Add all nodes to ``counts[label, class]``."""
-    for u in range(labels.size):
-        counts[labels[u], classes[u]] += 1

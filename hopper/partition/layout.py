@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -17,23 +17,18 @@ from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
+from hopper.partition.description import Description, ServerPartition
 from hopper.partition.file_names import MapName, map_file
-from hopper.partition.holding import Holding
 
 
 @dataclass(frozen=True)
 class StoredIds:
-    """The global ids of a table whose rows a server stores, in the order of these rows.
-
-    Attributes
-    ----------
-    first, stop: range of global ids.
-    ids: [n] int64, ascending, the ids in this range whose rows are stored; None = all.
-    """
+    """The global ids of a table whose rows a server stores, in the order of these rows."""
 
     first: int
     stop: int
     ids: NDArray[np.int64] | None = None
+    """[n] int64, ascending: those in [``first``, ``stop``) whose rows are stored; None = all"""
 
     @property
     def count(self) -> int:
@@ -41,13 +36,8 @@ class StoredIds:
         return self.stop - self.first if self.ids is None else self.ids.size
 
     def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the local rows of global ids.
-
-        Returns
-        -------
-        [n] int64 local rows, and [n] bool whether each row is stored. Rows that are not stored have
-        arbitrary numbers.
-        """
+        """Return the local rows of global ids, arbitrary where none is stored, and whether one
+        is."""
         if self.ids is None:
             return wanted - self.first, (wanted >= self.first) & (wanted < self.stop)
         rows = np.searchsorted(self.ids, wanted)
@@ -81,7 +71,7 @@ class Layout(ABC):
     draws_alone: whether a rank makes all draws of its engine without asking other servers.
     reads_remote_rows: whether ranks may read rows of other servers' nodes.
     is_renumbered: whether global ids differ from original ids.
-    holdings: what each server stores, where whole relations are divided; empty where nodes are.
+    partitions: what each server stores, where whole relations are divided; else empty.
     relations: the relations that any server stores, in canonical order.
     """
 
@@ -89,21 +79,17 @@ class Layout(ABC):
     draws_alone: ClassVar[bool] = True
     reads_remote_rows: ClassVar[bool] = True
     is_renumbered: ClassVar[bool] = True
-    holdings: Sequence[Holding] = ()
+    partitions: Sequence[ServerPartition] = ()
 
     def __init__(
-        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+        self, path: Path, schema: GraphSchema, book: PartitionBook, description: Description
     ) -> None:
         self.path = path
-        self.description = description
-        self._schema = schema
-        self._book = book
+        self._description, self._schema, self._book = description, schema, book
         self.relations = schema.ordered_relations()
         self._maps: dict[tuple[str, MapName], NDArray[np.int64]] = {}
-        """maps that have been opened"""
-        self._topologies: WeakValueDictionary[tuple[Path, Relation, Path | None], Topology]
-        self._topologies = WeakValueDictionary()
-        """topologies that somebody reads; the samplers of training and evaluation share theirs"""
+        # What somebody reads is shared, such as by the samplers of training and evaluation.
+        self._topologies = WeakValueDictionary[tuple[Path, Relation], Topology]()
 
     @abstractmethod
     def explain(self, where: str) -> str:
@@ -117,14 +103,12 @@ class Layout(ABC):
     def stored_topologies(
         self, servers: Sequence[int]
     ) -> Iterator[tuple[Topology, Relation, Path]]:
-        """Iterate over the topologies in the folders of some servers, and those for all servers.
+        """Iterate over the topologies in the folders of some servers and those for all servers,
+        each with its relation and folder."""
 
-        Each comes with its relation and its folder.
-        """
-
-    def stored(self, node_type: str, server: int) -> StoredIds:
+    def stored(self, table: str, server: int) -> StoredIds:
         """Return a server's stored rows of a node type, or of a relation as ``src/rel/dst``."""
-        return StoredIds(*self._book.range(node_type, server))
+        return StoredIds(*self._book.range(table, server))
 
     def has_whole_rows(self, table: str) -> bool:
         """Return whether servers store whole rows of a type, or of the relation ``src/rel/dst``."""
@@ -155,16 +139,14 @@ class Layout(ABC):
         edges: int | None = None,
         degrees: Path | None = None,
     ) -> Topology:
-        """Map a relation's CSC in a folder, with the arrays that draws by weight and time read.
-
-        Parameters and errors are those of :func:`hopper.graph.directory.open_topology`.
-        """
-        opened = self._topologies.get((folder, relation, degrees))
+        """Map a relation's CSC as :func:`hopper.graph.directory.open_topology`, with the arrays
+        that draws by weight and time read."""
+        opened = self._topologies.get((folder, relation))
         if opened is None:
             opened = open_topology(
                 *(folder, relation, edges, *self._counts(relation), degrees),
                 weighted=self._schema.relations[relation].weighted,
                 timed=self._schema.is_timed(relation),
             )
-            self._topologies[folder, relation, degrees] = opened
+            self._topologies[folder, relation] = opened
         return opened

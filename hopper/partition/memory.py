@@ -1,7 +1,8 @@
 """Estimate the memory of a division, and check it before the work starts.
 
 The coefficients of METIS bound its peak resident memory from above on graphs of 0.1 to 1 million
-nodes and mean degrees of 4 to 80, by up to a half (docs/inside/partition-memory.md).
+nodes and mean degrees of 4 to 80, by up to a half (docs/inside/partition-memory.md). Maps of files
+are not counted: the kernel drops their pages when memory is short.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import LEAST_CHUNK, MOST_CHUNK, MemoryBudget, limit_memory
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.topology import Topology
 from hopper.partition.balance import number_of_constraints
-from hopper.partition.metis_process import Backend
+from hopper.partition.metis import Backend
 from hopper.partition.refine import Refiner
+from hopper.partition.stacked_ids import count_nodes
 from hopper.partition.streaming import DENSE_BYTES, number_of_blocks
 
 # Bytes that METIS takes for any call, for each node, for each node and constraint, and for each
@@ -39,11 +40,10 @@ _SAMPLE: Final = 2000
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of memory of each phase, bytes of disk space, and seconds if they can be estimated."""
+    """Bytes of memory of each phase, and bytes of disk space."""
 
     phases: dict[str, int]
     disk: int = 0
-    seconds: float | None = None
 
     @property
     def peak(self) -> int:
@@ -70,161 +70,122 @@ def estimate_memory(
     servers: int,
     method: str,
     backend: Backend | None = None,
+    disk: int = 0,
     *,
     split: bool = False,
     balance: Sequence[str] = (),
     refiner: Refiner | None = None,
     size: MemoryBudget | None = None,
 ) -> MemoryEstimate:
-    """Estimate the peak memory of partitioning a graph.
-
-    Parameters
-    ----------
-    backend: which METIS, if that is the method.
-    split: whether topology is partitioned.
-    balance: names of METIS's constraints; empty = the default ones.
-    refiner: moves nodes after the method; None = nothing moves.
-    size: result of :func:`choose_pieces`; None = no limit.
-
-    Notes
-    -----
-    Maps of files are not counted: the kernel drops their pages when memory is short.
-    """
+    """Estimate the peak memory of partitioning a graph; topology is partitioned if ``split``, and
+    ``size`` is a result of :func:`choose_pieces`."""
     schema, size = graph.schema, size or MemoryBudget()
-    nodes = sum(kind.count for kind in schema.node_types.values())
+    nodes = count_nodes(schema)
     largest = max(kind.count for kind in schema.node_types.values())
-    pieces = _PIECES * size.chunk
-    roots = schema.node_types[schema.target_type()].count * 8
+    pieces, roots = _PIECES * size.chunk, 8 * schema.node_types[schema.target_type()].count
     if backend is not None:
-        phases = _metis_phases(graph, nodes, backend, balance)
+        edges = sum(kind.count for kind in schema.relations.values())
+        ends = int(edges * (2 - reciprocity(graph)))
+        call, per_node, per_constraint, per_end = _METIS[backend]
+        per_node += per_constraint * number_of_constraints(schema, balance)
+        phases = {
+            "make symmetric": 16 * edges + 32 * nodes,
+            f"METIS ({backend})": 8 * ends + 24 * nodes + call + nodes * per_node + ends * per_end,
+        }
     elif method == "stream":
         with limit_memory(size):
             blocks = number_of_blocks(nodes, servers)
         # Labels (4), classes twice (2), votes and leads (8), who has in-neighbours (1).
         arrays = min(size.resident, nodes * 15 + roots)
-        phases = {
-            "assign (stream)": arrays + DENSE_BYTES * blocks**2 + pieces,
-        }
+        phases = {"assign (stream)": arrays + DENSE_BYTES * blocks**2 + pieces}
     elif method == "random":
-        arrays = min(size.resident, nodes * 4 + roots)
         sorting = min(largest * 64, max(pieces, size.resident // 8))
-        phases = {"assign (random)": arrays + sorting}
+        phases = {"assign (random)": min(size.resident, nodes * 4 + roots) + sorting}
     else:
         # Nothing is known of what a plug-in partitioner takes.
         phases = {f"assign ({method})": nodes * 4 + largest * 40 + pieces}
     if refiner is not None:
         phases["refine"] = refiner.memory(schema, servers, balance) + pieces
-    phases["check"] = check_bytes(graph.schema, size)
     in_memory = size.resident if method in ("stream", "random") else nodes * 20
     # Server of every node, training roots.
     phases["write"] = min(in_memory, nodes * 4 + roots) + pieces
     if split:
-        # Besides, the set of servers that store the in-edges of each node, at two hops.
-        phases["divide the topology"] = phases["write"] + nodes * (1 + 2 * ((servers + 7) // 8))
-    if schema.predicted == "link":
-        phases["leave links out"] = _links_bytes(schema) + pieces
-    return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()})
-
-
-def check_bytes(schema: GraphSchema, size: MemoryBudget) -> int:
-    """Return the bytes of memory that the check of a graph directory takes.
-
-    They are a bit an edge, or the degrees of the sources, of one relation at a time.
-    """
-    by_relation = [
-        max(kind.count // 8, 8 * schema.node_types[relation.src].count)
-        for relation, kind in schema.relations.items()
-    ]
-    return min(size.resident, max(by_relation, default=0)) + _PIECES * size.chunk
-
-
-def locality_bytes(schema: GraphSchema) -> int:
-    """Return the bytes of memory that measuring locality takes: libraries, and two numbers a target
-    node."""
-    return _LIBRARIES + _LOCALITY + 16 * schema.node_types[schema.target_type()].count
-
-
-def _links_bytes(schema: GraphSchema) -> int:
-    """Return the bytes of memory that removing links takes: a flag for each edge, and the pairs to
-    remove."""
-    most = max(kind.count for kind in schema.relations.values())
-    return most + 24 * schema.target_count
+        # Besides, a bit for each server and node, and two bytes for those of one server.
+        phases["divide the topology"] = phases["write"] + nodes * (3 + (servers + 7) // 8)
+    return _finish(phases, schema, size, disk)
 
 
 def estimate_by_relation(
     graph: GraphDirectory, servers: int, *, cuts: bool, size: MemoryBudget | None = None
 ) -> MemoryEstimate:
-    """Estimate the peak memory of dividing a graph by relation; see :func:`estimate_memory`.
-
-    Parameters
-    ----------
-    cuts: whether what is too large for a server is cut.
-    """
+    """Estimate the peak memory of dividing a graph by relation, and cutting what is too large for a
+    server (``cuts``)."""
     schema, size = graph.schema, size or MemoryBudget()
-    phases, pieces = {"check": check_bytes(schema, size)}, _PIECES * size.chunk
+    pieces = _PIECES * size.chunk
     # Of relations with weights or times, about 16 bytes a destination.
     drawn = [
         16 * schema.node_types[relation.dst].count
         for relation, kind in schema.relations.items()
         if kind.weighted or schema.is_timed(relation)
     ]
-    phases["write"] = max(drawn, default=0) + pieces
-    if schema.predicted == "link":
-        phases["leave links out"] = _links_bytes(schema) + pieces
+    phases = {"write": max(drawn, default=0) + pieces}
     if cuts:
-        nodes = sum(kind.count for kind in schema.node_types.values())
         longest = max(kind.count for kind in schema.node_types.values())
-        phases["cut"] = 2 * nodes * servers + 24 * longest + pieces
-    return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()})
+        phases["cut"] = 2 * count_nodes(schema) * servers + 24 * longest + pieces
+    return _finish(phases, schema, size)
 
 
-def _metis_phases(
-    graph: GraphDirectory, nodes: int, backend: Backend, balance: Sequence[str]
-) -> dict[str, int]:
-    edges = sum(kind.count for kind in graph.schema.relations.values())
-    ends = int(edges * (2 - reciprocity(graph)))
-    constraints = number_of_constraints(graph.schema, balance)
-    call, per_node, per_constraint, per_end = _METIS[backend]
-    metis = call + nodes * (per_node + per_constraint * constraints) + ends * per_end
-    return {
-        "make symmetric": 16 * edges + 32 * nodes,
-        f"METIS ({backend})": 8 * ends + 24 * nodes + metis,
-    }
+def _finish(
+    phases: dict[str, int], schema: GraphSchema, size: MemoryBudget, disk: int = 0
+) -> MemoryEstimate:
+    """Add the phases of every division, and libraries to all phases."""
+    pieces = _PIECES * size.chunk
+    # A bit an edge, or the degrees of the sources, of one relation at a time.
+    by_relation = [
+        max(kind.count // 8, 8 * schema.node_types[relation.src].count)
+        for relation, kind in schema.relations.items()
+    ]
+    phases["check"] = min(size.resident, max(by_relation, default=0)) + pieces
+    if schema.predicted == "link":
+        # A flag for each edge, and the pairs to remove.
+        most = max(kind.count for kind in schema.relations.values())
+        phases["leave links out"] = most + 24 * schema.target_count + pieces
+    return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()}, disk)
+
+
+def locality_bytes(schema: GraphSchema) -> int:
+    """Return the bytes of memory that measuring locality takes, two numbers a target node among
+    them."""
+    return _LIBRARIES + _LOCALITY + 16 * schema.node_types[schema.target_type()].count
 
 
 def reciprocity(graph: GraphDirectory) -> float:
     """Return the share of edges whose reverse is stored too, from evenly spaced samples.
 
-    Decides how many distinct ends the undirected graph has without building it.
+    It tells how many distinct ends the undirected graph has without building it.
     """
-    total = reversed_edges = 0.0
-    for relation, kind in graph.schema.relations.items():
-        if kind.count == 0:
-            continue
-        reverse = [
-            graph.topology(other)
-            for other in graph.schema.relations
-            if (other.src, other.dst) == (relation.dst, relation.src)
-        ]
-        total += kind.count
-        reversed_edges += kind.count * _reversed_share(graph, relation, reverse)
-    return reversed_edges / total if total else 0.0
+    counts = {relation: kind.count for relation, kind in graph.schema.relations.items()}
+    reversed_edges = sum(n * _reversed_share(graph, r) for r, n in counts.items() if n)
+    return reversed_edges / max(1, sum(counts.values()))
+
+
+def _reversed_share(graph: GraphDirectory, relation: Relation) -> float:
+    edges = graph.topology(relation)
+    ends = relation.dst, relation.src
+    reverse = [graph.topology(r) for r in graph.schema.relations if (r.src, r.dst) == ends]
+    count, hits = edges.indices.size, 0
+    places = np.unique(np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64))
+    destinations = np.searchsorted(edges.indptr, places, side="right") - 1
+    for u, v in zip(edges.indices[places], destinations, strict=True):
+        hits += any(v in other.indices[other.indptr[u] : other.indptr[u + 1]] for other in reverse)
+    return hits / places.size
 
 
 def require_memory(
     estimate: MemoryEstimate, available: int, limit: int | None, method: str
 ) -> None:
-    """Refuse work that would not fit.
-
-    Parameters
-    ----------
-    available: bytes free on the machine.
-    limit: bytes that the user allows, or None.
-
-    Raises
-    ------
-    RequestError: naming what is needed, what there is, and what to do instead.
-    """
+    """Refuse work that needs more than the bytes that are free on the machine, or ``limit``; the
+    error names what is needed, what there is, and what to do instead."""
     allowed, reason = available, "available"
     if limit is not None and limit < available:
         allowed, reason = limit, "allowed by --memory-limit"
@@ -250,19 +211,3 @@ def format_bytes(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.2f} GiB"
-
-
-def _reversed_share(graph: GraphDirectory, relation: Relation, reverse: list[Topology]) -> float:
-    edges = graph.topology(relation)
-    count = edges.indices.size
-    places = np.unique(np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64))
-    destinations = np.searchsorted(edges.indptr, places, side="right") - 1
-    hits = 0
-    for u, v in zip(edges.indices[places], destinations, strict=True):
-        for other in reverse:
-            row = other.indices[other.indptr[u] : other.indptr[u + 1]]
-            place = int(np.searchsorted(row, v))
-            if place < row.size and row[place] == v:
-                hits += 1
-                break
-    return hits / places.size

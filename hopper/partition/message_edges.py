@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cache_server.draw import absorb
 from cache_server.kernel import kernel
@@ -36,16 +36,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MessageGraph(GraphDirectory):
-    """A graph without some of its edges; its splits and links are those of the whole graph.
-
-    Attributes
-    ----------
-    whole: the graph with all edges.
-    folder: the folder of the topologies that have fewer edges.
-    """
+    """A graph without some of its edges; its splits and links are those of the whole graph."""
 
     whole: GraphDirectory
     folder: Path
+    """the folder of the topologies that have fewer edges"""
 
     def topology(self, relation: Relation) -> Topology:
         """Map the CSC of a relation; its edge ids are those of the whole graph."""
@@ -92,12 +87,8 @@ def message_edges(
     """Yield the graph without the edges that reveal validation and test links.
 
     These are all edges between the ends of such a link in its relation, and their reverses in the
-    reverse relations. Where labels of nodes or edges are predicted, this yields ``graph`` itself.
-
-    Parameters
-    ----------
-    reverses: the reverse relations of every target relation (:func:`find_reverses`).
-    out: temporary topologies lie beside it.
+    reverse relations, which :func:`find_reverses` returns. Where labels of nodes or edges are
+    predicted, this yields ``graph`` itself. Temporary topologies lie beside ``out``.
     """
     schema = graph.schema
     held_out = [name for name in schema.splits if name != "train"]
@@ -113,34 +104,26 @@ def message_edges(
 
 
 def find_reverses(graph: GraphDirectory) -> dict[Relation, list[Relation]]:
-    """Find the reverse relations of every target relation, which have its edges turned round.
-
-    They are found by their edges, not by name. A symmetric relation is its own reverse.
-    """
-    return {relation: _find_reverses(graph, relation) for relation in graph.schema.target_relations}
-
-
-def _find_reverses(graph: GraphDirectory, relation: Relation) -> list[Relation]:
-    count = graph.schema.relations[relation].count
-    checksum = _checksum(graph.topology(relation), turned=True)
-    return [
-        reverse
-        for reverse, kind in graph.schema.relations.items()
-        if (reverse.src, reverse.dst) == (relation.dst, relation.src)
-        and kind.count == count
-        and _checksum(graph.topology(reverse), turned=False) == checksum
-    ]
+    """Find the reverse relations of every target relation by their edges, not by name; a symmetric
+    relation is its own reverse."""
+    kinds, reverses = graph.schema.relations, dict[Relation, list[Relation]]()
+    for relation in graph.schema.target_relations:
+        checksum = _checksum(graph.topology(relation), turned=True)
+        reverses[relation] = [
+            reverse
+            for reverse, kind in kinds.items()
+            if (reverse.src, reverse.dst) == (relation.dst, relation.src)
+            and kind.count == kinds[relation].count
+            and _checksum(graph.topology(reverse), turned=False) == checksum
+        ]
+    return reverses
 
 
 def _find_revealing(
     graph: SplitGraph, reverses: Mapping[Relation, Sequence[Relation]], splits: Sequence[str]
 ) -> dict[Relation, Ids]:
-    """Find the pairs of nodes in each relation whose edges reveal links of splits.
-
-    Returns
-    -------
-    By relation [n] int64, ascending: ``source * destinations + destination``.
-    """
+    """Find the pairs of nodes in each relation whose edges reveal links of splits: by relation
+    [n] int64, ascending, ``source * destinations + destination``."""
     schema, revealing = graph.schema, dict[Relation, list[Ids]]()
     links = [graph.links(name) for name in splits]
     for number, relation in enumerate(schema.target_relations):
@@ -154,10 +137,8 @@ def _find_revealing(
 
 
 def count_untrained(graph: PartitionedGraph, relation: Relation) -> int:
-    """Count the edges of a target relation in the topology that are not training links.
-
-    Links must be predicted.
-    """
+    """Count the edges of a target relation in the topology that are not training links, where links
+    are predicted."""
     schema, links = graph.schema, graph.links("train")
     mask = links.relations == schema.target_relations.index(relation)
     pairs = links.src[mask] * _destinations(schema, relation) + links.dst[mask]
@@ -177,7 +158,11 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
     """Write a relation's topology without the edges of some pairs; return its number of edges."""
     old = graph.topology(relation)
     indptr, edges, nodes = np.asarray(old.indptr), old.indices.size, old.in_degrees.size
-    kept = np.empty(edges, np.bool_)
+
+    def create(name: layout.TopologyArray, length: int, dtype: DTypeLike) -> NDArray[Any]:
+        return create_array(layout.topology_file(folder, relation, name), dtype, (length,))
+
+    kept, in_degrees = np.empty(edges, np.bool_), create("in_degrees", nodes, np.int64)
     for first in range(0, edges, _EDGES_AT_ONCE):
         chunk = slice(first, min(edges, first + _EDGES_AT_ONCE))
         dst = np.searchsorted(indptr, np.arange(chunk.start, chunk.stop), side="right") - 1
@@ -185,27 +170,19 @@ def _write_without(graph: GraphDirectory, relation: Relation, pairs: Ids, folder
         places = np.searchsorted(pairs, keys)
         is_pair = np.take(pairs, places, mode="clip") == keys if pairs.size else False
         kept[chunk] = ~np.asarray(is_pair, np.bool_)
+        np.add.at(in_degrees, dst[kept[chunk]], 1)
     remaining = int(np.count_nonzero(kept))
-
-    def create(name: layout.TopologyArray, length: int) -> NDArray[Any]:
-        return create_array(layout.topology_file(folder, relation, name), np.int64, (length,))
-
-    in_degrees = create("in_degrees", nodes)
-    _count_kept(indptr, kept, in_degrees)
-    new_indptr = create("indptr", nodes + 1)
-    new_indptr[0] = 0
-    np.cumsum(in_degrees, out=new_indptr[1:])
-    out_degrees = create("out_degrees", old.out_degrees.size)
-    out_degrees[:] = 0
-    arrays = {name: create(name, remaining) for name in ("indices", "edge_ids")}
+    np.cumsum(in_degrees, out=create("indptr", nodes + 1, np.int64)[1:])
+    out_degrees = create("out_degrees", old.out_degrees.size, np.int64)
+    indices = create("indices", remaining, old.indices.dtype)
+    edge_ids = create("edge_ids", remaining, old.edge_ids.dtype)
     place = 0
     for first in range(0, edges, _EDGES_AT_ONCE):
         chunk = slice(first, first + _EDGES_AT_ONCE)
-        is_kept = kept[chunk]
-        stop = place + int(np.count_nonzero(is_kept))
-        arrays["indices"][place:stop] = old.indices[chunk][is_kept]
-        arrays["edge_ids"][place:stop] = old.edge_ids[chunk][is_kept]
-        np.add.at(out_degrees, arrays["indices"][place:stop], 1)
+        stop = place + int(np.count_nonzero(kept[chunk]))
+        indices[place:stop] = old.indices[chunk][kept[chunk]]
+        edge_ids[place:stop] = old.edge_ids[chunk][kept[chunk]]
+        np.add.at(out_degrees, indices[place:stop], 1)
         place = stop
     return remaining
 
@@ -224,11 +201,3 @@ def _add_up(indptr: Ids, indices: Ids, turned: bool) -> np.uint64:
             first, second = (ends[1], ends[0]) if turned else ends
             checksum += absorb(absorb(np.uint64(0), first), second)
     return checksum
-
-
-@kernel
-def _count_kept(indptr: Ids, is_kept: NDArray[np.bool_], counts: Ids) -> None:
-    for node in range(indptr.size - 1):
-        counts[node] = 0
-        for edge in range(indptr[node], indptr[node + 1]):
-            counts[node] += is_kept[edge]

@@ -1,38 +1,119 @@
-"""METIS through DGL or pymetis, as a program: ``python -m hopper.partition.metis``.
+"""METIS through DGL or pymetis, in a process of its own: ``python -m hopper.partition.metis``.
 
-It runs in a process of its own (hopper.partition.metis_process says why), on arrays in a folder.
+METIS ends its process when it runs out of memory, and prints to the terminal from C. DGL's METIS
+also reads memory that it never wrote, so its result for one graph varies. In another process, the
+end becomes an error with a text, and the prints become part of it. The allocator of that process
+returns zeroed memory, so the result does not vary. Arrays pass through files.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import key_of
 from cache_server.process import end_with_parent
-from hopper.partition.symmetrise import Adjacency
+from hopper.errors import RequestError, cannot_import
+from hopper.graph.array_file import create_array, save_array
+from hopper.partition.symmetrize import Adjacency
 from hopper.quick_imports import quick_imports
+from hopper.scratch import scratch_folder
+
+Backend = Literal["dgl", "pymetis"]
+
+# glibc fills new memory with the complement of "perturb", except from its thread cache.
+_ZEROED: Final = "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"
 
 
-def divide_dgl(
+def choose_backend(name: str = "auto") -> Backend:
+    """Choose the METIS to use: DGL's if it is installed, otherwise pymetis."""
+    if name not in ("auto", "dgl", "pymetis"):
+        raise RequestError(f"METIS backend: expected auto, dgl or pymetis, given {name!r}")
+    if name != "pymetis" and _is_installed("dgl"):
+        return "dgl"
+    if name != "dgl" and _is_installed("pymetis"):
+        return "pymetis"
+    library = "dgl" if name == "dgl" else "pymetis"
+    raise RequestError(f"{cannot_import('METIS', library)}, or use --method stream")
+
+
+def _is_installed(name: str) -> bool:
+    if name in sys.modules:
+        return sys.modules[name] is not None
+    return importlib.util.find_spec(name) is not None
+
+
+def assign_metis(
+    adjacency: Adjacency,
+    weights: NDArray[np.int64],
+    servers: int,
+    seed: int,
+    backend: Backend,
+    scratch: Path,
+) -> NDArray[np.int32]:
+    """Return [nodes] int32: the server of each node, with few cut edges, constraints balanced.
+
+    Parameters
+    ----------
+    weights: [nodes, constraints] int64, see :meth:`hopper.partition.balance.Balance.weights`.
+    seed: seeds METIS under pymetis; DGL fixes the seed of its METIS, so it has no effect there.
+    scratch: a folder on a disk with room for 8 bytes per end and, per node, 16 and 8 a
+        constraint, for a while.
+    """
+    if servers == 1:
+        return np.zeros(adjacency.nodes, np.int32)
+    with scratch_folder(".metis.unfinished-", scratch) as folder:
+        save_array(folder / "indptr.npy", adjacency.indptr)
+        save_array(folder / "indices.npy", adjacency.indices)
+        save_array(folder / "weights.npy", weights)
+        homes: NDArray[np.int32] = create_array(folder / "homes.npy", np.int32, (adjacency.nodes,))
+        command = [sys.executable, "-P", "-m", "hopper.partition.metis", str(folder), backend]
+        ended = subprocess.run(
+            [*command, str(servers), str(seed), "--die-with-parent", str(os.getpid())],
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        if ended.returncode == 0:
+            return np.array(homes)
+    code, output = ended.returncode, ended.stdout[-2000:].decode(errors="replace").strip()
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    raise RequestError(
+        f"METIS ({backend}) could not divide {adjacency.nodes} nodes over {servers} servers: its "
+        f"process {how}; if memory ran out, --method stream needs little, and --backend chooses "
+        f"another METIS; it said:\n{output}"
+    )
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    tunables = environment.get("GLIBC_TUNABLES")
+    environment["GLIBC_TUNABLES"] = f"{tunables}:{_ZEROED}" if tunables else _ZEROED
+    # The child must import this package, whether it is installed or not.
+    paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
+
+
+def _divide_dgl(
     adjacency: Adjacency, weights: NDArray[np.int64], servers: int
 ) -> NDArray[np.int64] | None:
     """Return [nodes] int64: the server of each node, by DGL's METIS; None if it failed.
 
     DGL's ``metis_partition_assignment`` balances only classes of nodes and degrees, so this calls
     the functions that it calls. DGL gives METIS no seed and no weights of edges.
-
-    Parameters
-    ----------
-    weights: [nodes, constraints] int64.
     """
     os.environ.setdefault("DGLBACKEND", "pytorch")
     with quick_imports():
@@ -47,15 +128,10 @@ def divide_dgl(
     return homes.asnumpy() if len(homes) else None
 
 
-def divide_pymetis(
+def _divide_pymetis(
     adjacency: Adjacency, weights: NDArray[np.int64], servers: int, seed: int
 ) -> NDArray[np.int64]:
-    """Return [nodes] int64: the server of each node, by pymetis.
-
-    Parameters
-    ----------
-    weights: [nodes, 1] int64. Of several constraints pymetis would read the first numbers as one.
-    """
+    """Return [nodes] int64: the server of each node, by pymetis, which reads a single weight."""
     pymetis = importlib.import_module("pymetis")
     # Releases before 2025.2 take two arrays, later ones an object with both.
     graph: dict[str, Any] = {"xadj": adjacency.indptr, "adjncy": adjacency.indices}
@@ -87,9 +163,9 @@ def main() -> None:
 
     adjacency, weights = Adjacency(load("indptr"), load("indices")), load("weights")
     if arguments.backend == "dgl":
-        homes = divide_dgl(adjacency, weights, arguments.servers)
+        homes = _divide_dgl(adjacency, weights, arguments.servers)
     else:
-        homes = divide_pymetis(adjacency, weights, arguments.servers, arguments.seed)
+        homes = _divide_pymetis(adjacency, weights, arguments.servers, arguments.seed)
     if homes is None:
         sys.exit("METIS found no division")
     load("homes", "r+")[:] = homes

@@ -8,7 +8,7 @@ sampling fetches these for it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numba
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.memory_budget import memory_budget
-from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
-from hopper.partition.symmetrise import type_starts
+from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
 
+Ids = NDArray[np.int64]
 ROWS_AT_ONCE: Final = 1 << 16
 EDGES_AT_ONCE: Final = 1 << 21
 # Decisions within a chunk do not see each other, so even a small graph is read in many.
@@ -33,31 +33,27 @@ class Chunk(NamedTuple):
 
     first: int
     """stacked id of the first node"""
-    indptr: NDArray[np.int64]
+    indptr: Ids
     """[nodes + 1] int64, bounds of each node's in-neighbours, from 0"""
-    neighbors: NDArray[np.int64]
+    neighbors: Ids
     """[edges] int64, a node's in-neighbours under one relation after those under another"""
-
-
-class _Part(NamedTuple):
-    """One relation into a node type."""
-
-    src_start: int
-    edges: Topology
 
 
 class NeighborStream:
     """Reads the in-neighbours of all nodes in passes, with one chunk in memory at a time."""
 
-    def __init__(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> None:
+    def __init__(self, graph: EdgesOfTypes) -> None:
+        schema = graph.schema
         self._starts = type_starts(schema)
         self._counts = {name: kind.count for name, kind in schema.node_types.items()}
-        self._into: dict[str, list[_Part]] = {name: [] for name in schema.node_types}
-        for relation, edges in topologies.items():
-            if edges.indices.size:
-                self._into[relation.dst].append(_Part(self._starts[relation.src], edges))
-        self.nodes: int = sum(self._counts.values())
-        self.edges: int = sum(edges.indices.size for edges in topologies.values())
+        # By destination type: the first stacked id of the sources, and the edges.
+        self._into: dict[str, list[tuple[int, Topology]]] = {name: [] for name in self._counts}
+        for relation, kind in schema.relations.items():
+            if kind.count:
+                part = self._starts[relation.src], graph.topology(relation)
+                self._into[relation.dst].append(part)
+        self.nodes = count_nodes(schema)
+        self.edges = sum(kind.count for kind in schema.relations.values())
         self._rows_at_once = max(1, min(ROWS_AT_ONCE, self.nodes // _FEWEST_CHUNKS))
         self._edges_at_once = min(EDGES_AT_ONCE, memory_budget().chunk // 8)
 
@@ -74,39 +70,34 @@ class NeighborStream:
                 last = self._chunk_end(parts, first, count)
                 yield _read(parts, first, last, self._starts[node_type] + first)
                 first = last
-            for part in parts:
-                release_pages(part.edges.indptr, part.edges.indices)
+            for _, edges in parts:
+                release_pages(edges.indptr, edges.indices)
 
     def have_neighbors(self, full: Callable[..., NDArray[Any]] = np.zeros) -> NDArray[np.bool_]:
-        """Return [nodes] bool: whether each node has any in-neighbours.
-
-        Parameters
-        ----------
-        full: makes an array of zeros of a length and dtype.
-        """
+        """Return [nodes] bool, which ``full`` makes: whether each node has any in-neighbours."""
         have: NDArray[np.bool_] = full(self.nodes, np.bool_)
         for node_type, parts in self._into.items():
-            for part in parts:
-                for first, degrees in iter_pieces(part.edges.in_degrees):
+            for _, edges in parts:
+                for first, degrees in iter_pieces(edges.in_degrees):
                     start = self._starts[node_type] + first
                     have[start : start + degrees.size] |= degrees > 0
         return have
 
-    def _chunk_end(self, parts: list[_Part], first: int, count: int) -> int:
+    def _chunk_end(self, parts: list[tuple[int, Topology]], first: int, count: int) -> int:
         """Return the row at which a chunk from row ``first`` ends (exclusive)."""
 
         def edges_before(row: int) -> int:
-            return sum(int(part.edges.indptr[row]) for part in parts)
+            return sum(int(edges.indptr[row]) for _, edges in parts)
 
         rows = range(first + 1, min(first + self._rows_at_once, count) + 1)
         fitting = bisect_right(rows, edges_before(first) + self._edges_at_once, key=edges_before)
         return rows[max(0, fitting - 1)]
 
 
-def _read(parts: list[_Part], first: int, last: int, stacked_first: int) -> Chunk:
+def _read(parts: list[tuple[int, Topology]], first: int, last: int, stacked_first: int) -> Chunk:
     indptr = np.zeros(last - first + 1, np.int64)
-    for part in parts:
-        np.add(indptr[1:], np.diff(part.edges.indptr[first : last + 1]), out=indptr[1:])
+    for _, edges in parts:
+        np.add(indptr[1:], np.diff(edges.indptr[first : last + 1]), out=indptr[1:])
     np.cumsum(indptr, out=indptr)
     neighbors = np.empty(int(indptr[-1]), np.int64)
     cursor = indptr[:-1].copy()
@@ -119,13 +110,7 @@ def _read(parts: list[_Part], first: int, last: int, stacked_first: int) -> Chun
 
 
 @kernel(parallel=True)
-def _append_rows(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    src_start: int,
-    cursor: NDArray[np.int64],
-    neighbors: NDArray[np.int64],
-) -> None:
+def _append_rows(indptr: Ids, indices: Ids, src_start: int, cursor: Ids, neighbors: Ids) -> None:
     """Append one relation's neighbours to each node's list, and move the cursors."""
     for row in numba.prange(cursor.size):
         for edge in range(indptr[row], indptr[row + 1]):

@@ -18,7 +18,6 @@ from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_values import label_format
-from hopper.graph.json_file import read_json
 from hopper.graph.links import Links
 from hopper.graph.names import Names
 from hopper.graph.row_form import stored_features
@@ -26,44 +25,49 @@ from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relat
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
+from hopper.partition.by_node import ByDimension, DividedTopology, Replicated
 from hopper.partition.by_relation import ByRelation
-from hopper.partition.file_names import (
-    DESCRIPTION_FILE,
-    ROOTS_FOLDER,
-    MapName,
-    ranks_file,
-    server_folder,
-)
-from hopper.partition.holding import Holding
-from hopper.partition.layout import StoredIds
-from hopper.partition.layouts import LAYOUTS
+from hopper.partition.description import Description, ServerPartition, read_description
+from hopper.partition.file_names import DESCRIPTION_FILE, ranks_file, server_folder
+from hopper.partition.layout import Layout, StoredIds
 from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
 
-PARTITION_SCHEMA_VERSION: Final = 1
-
-_REQUIRED = {"schema": int, "method": str, "servers": int, "offsets": dict, "topology": str}
+LAYOUTS: Final[Mapping[str, type[Layout]]] = {
+    kind.name: kind for kind in (Replicated, DividedTopology, ByDimension, ByRelation)
+}
+"""The layouts by their names in partition.json."""
 
 
 class PartitionedGraph:
-    """A partitioned directory that ``hopper partition`` wrote; :meth:`open` makes one."""
+    """A partitioned directory that ``hopper partition`` wrote; :meth:`open` makes one.
+
+    A :class:`GraphError` names a file that is missing or damaged, or a relation, type, table,
+    server or split that does not exist.
+    """
 
     def __init__(
-        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+        self,
+        path: Path,
+        schema: GraphSchema,
+        book: PartitionBook,
+        content: dict[str, Any],
+        description: Description,
     ) -> None:
         self.path = path
         self.schema = schema
         self.book = book
-        self.description = description
+        self.description = content
         """the content of partition.json: method, edge cut, balance, locality, ..."""
-        self.layout = LAYOUTS[description["topology"]](path, schema, book, description)
+        self.layout = LAYOUTS[description.topology](path, schema, book, description)
         """tells which server stores what"""
+        self._description = description
         self.feature_sources: Mapping[str, Callable[[int], CheckedSource]] = {}
         """opens a server's features of a node type, for types whose features are in no file"""
 
     @property
-    def holdings(self) -> Sequence[Holding]:
-        """The holding of each server, where whole relations are divided; empty where nodes are."""
-        return self.layout.holdings
+    def partitions(self) -> Sequence[ServerPartition]:
+        """What each server stores, where whole relations are divided; empty where nodes are."""
+        return self.layout.partitions
 
     @property
     def relations(self) -> Sequence[Relation]:
@@ -72,21 +76,12 @@ class PartitionedGraph:
 
     @classmethod
     def open(cls, path: Path | str) -> PartitionedGraph:
-        """Open a partitioned directory; arrays are mapped and checked when they are asked for.
-
-        Raises
-        ------
-        GraphError: a file is missing, the schema version is unknown, or offsets do not fit the
-            schema.
-        """
+        """Open a partitioned directory; arrays are mapped and checked when they are asked for."""
         root = Path(path)
-        description = read_description(root)
+        content, description = read_description(root)
         schema = read_schema(root)
-        where = str(root / DESCRIPTION_FILE)
-        offsets = {**description["offsets"], **description.get("edge_offsets", {})}
-        book = PartitionBook(description["servers"], offsets, where)
-        _check_counts(schema, book, description, where)
-        return cls(root, schema, book, description)
+        book = description.book(schema, str(root / DESCRIPTION_FILE))
+        return cls(root, schema, book, content, description)
 
     def topology(self, relation: Relation, server: int | None = None) -> Topology:
         """Map the CSC of a relation, in global ids.
@@ -99,29 +94,18 @@ class PartitionedGraph:
             in-edges that hops below the roots read. None = all edges. They are joined in memory
             where no server has all of them. Where a root relation is in parts, these are the edges
             that hops from the splits read.
-
-        Raises
-        ------
-        GraphError: the relation is unknown, the server does not store it, or an array is missing or
-            has a wrong shape.
         """
         self._edge_type(relation)
         return self.layout.topology(relation, server)
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
-        """Map the in-edges of roots that a server stores of one of its root relations.
-
-        Relations must be divided. The errors are those of :meth:`topology`.
-        """
+        """Map the in-edges of roots that a server stores of one of its root relations."""
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_topology(relation, server)
 
     def root_lists(self, relation: Relation, server: int) -> Topology:
-        """Do what :meth:`root_topology` does, with the whole lists that draws by weight or time
-        need.
-
-        The lists are made in memory. They have gaps for edges that the server does not store.
-        """
+        """Make, in memory, whole lists of :meth:`root_topology`, as draws by weight or time need;
+        they have gaps for edges that the server does not store."""
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_lists(relation, server)
 
@@ -132,10 +116,6 @@ class PartitionedGraph:
         ----------
         table: a node type, whose rows are its nodes; or a relation with edge features as
             ``src/rel/dst``, whose rows are its edges in the order of its CSC.
-
-        Raises
-        ------
-        GraphError: the table or server is unknown, or an array is missing or has a wrong shape.
         """
         self.book.range(table, server)
         return self.layout.stored(table, server)
@@ -145,12 +125,8 @@ class PartitionedGraph:
 
         Nodes are dealt by locality if the graph was divided for as many ranks a server, otherwise
         in turn.
-
-        Raises
-        ------
-        GraphError: an array of ranks is missing or has a wrong shape.
         """
-        if ranks_per_server == 1 or self.description.get("ranks_per_server") != ranks_per_server:
+        if ranks_per_server == 1 or self._description.ranks_per_server != ranks_per_server:
             return Placement(self.book, ranks_per_server)
         ranks = {
             name: open_array(
@@ -162,18 +138,17 @@ class PartitionedGraph:
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the original id of each global id."""
-        return self._map(node_type, "original_ids")
+        self._node_type(node_type)
+        return self.layout.map(node_type, "original_ids")
 
     def global_ids(self, node_type: str) -> NDArray[np.int64]:
         """Return [count] int64: the global id of each original id."""
-        return self._map(node_type, "global_ids")
+        self._node_type(node_type)
+        return self.layout.map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
-        """Map the features of a table that a server stores, in their stored form: [rows, columns].
-
-        Returns
-        -------
-        Rows in order of local row; None if the table has no features.
+        """Map the features of a table that a server stores, in their stored form: [rows, columns],
+        by local row; None if it has none.
 
         Parameters
         ----------
@@ -181,14 +156,13 @@ class PartitionedGraph:
         """
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)
-        node_type = table
-        kind = self._node_type(node_type)
-        stored = stored_features(kind, self.layout.columns(node_type, server).width)
+        kind = self._node_type(table)
+        stored = stored_features(kind, self.layout.columns(table, server).width)
         if stored is None:
             return None
-        file = layout.features_file(server_folder(self.path, server), node_type)
-        shape = (self.stored(node_type, server).count, stored.columns)
-        return open_array(file, f"features of {node_type}", stored.dtype, shape)
+        file = layout.features_file(server_folder(self.path, server), table)
+        shape = (self.stored(table, server).count, stored.columns)
+        return open_array(file, f"features of {table}", stored.dtype, shape)
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
         """Map the times of a type's nodes, by ORIGINAL id: [count] int64.
@@ -218,35 +192,19 @@ class PartitionedGraph:
 
         They are None if the relation has no edge features.
         """
-        if self._edge_type(relation).feature_dim is None:
-            return None
-        if self.holdings and self.holdings[server].part.parts > 1:
-            edges = self.topology(relation, server).indices.size
-        else:
-            edges = self.stored(str(relation), server).count
-        return self._edge_rows(relation, server_folder(self.path, server), edges)
-
-    def root_edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """Map edge features in the order of :meth:`root_topology`, if any: [edges, columns]."""
-        if self.holdings[server].part.parts == 1:
-            return self.edge_features(relation, server)
-        edges = self.root_topology(relation, server).indices.size
-        return self._edge_rows(relation, server_folder(self.path, server) / ROOTS_FOLDER, edges)
-
-    def _edge_rows(self, relation: Relation, folder: Path, edges: int) -> NDArray[Any] | None:
         stored = stored_features(self._edge_type(relation))
         if stored is None:
             return None
-        file, shape = layout.edge_features_file(folder, relation), (edges, stored.columns)
-        return open_array(file, f"edge features of {relation}", stored.dtype, shape)
+        if self.partitions and self.partitions[server].part.parts > 1:
+            edges = self.topology(relation, server).indices.size
+        else:
+            edges = self.stored(str(relation), server).count
+        file = layout.edge_features_file(server_folder(self.path, server), relation)
+        what, shape = f"edge features of {relation}", (edges, stored.columns)
+        return open_array(file, what, stored.dtype, shape)
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending.
-
-        Raises
-        ------
-        GraphError: the graph has no such split.
-        """
+        """Map a split's ORIGINAL ids of target nodes, or of target edges: [n] int64, ascending."""
         if name not in self.schema.splits:
             splits = sorted(self.schema.splits)
             raise GraphError(f"{self.path}: split {name!r}: expected one of {splits}")
@@ -254,12 +212,7 @@ class PartitionedGraph:
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
     def links(self, split: str) -> Links:
-        """Map the ends of a split's edges, and their labels and times if they have any.
-
-        Raises
-        ------
-        GraphError: nodes are predicted, or the graph has no such split.
-        """
+        """Map the ends of a split's edges, and their labels and times if they have any."""
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
         ids = self.split(split)
@@ -281,12 +234,8 @@ class PartitionedGraph:
         return Names.open(layout.names_file(self.path, node_type), count)
 
     def label_names(self, task: str = "") -> list[str]:
-        """Read the source's names of the predicted classes; empty if it numbers them.
-
-        Parameters
-        ----------
-        task: which of several tasks the classes are of; "" = there is one.
-        """
+        """Read the source's names of the predicted classes, of one of several ``task``s; empty if
+        it numbers them."""
         labels = self.schema.target_labels
         if labels is not None and task:
             labels = dict(labels.tasks)[task]
@@ -304,12 +253,8 @@ class PartitionedGraph:
 
     def reverse_relations(self, relation: Relation) -> list[Relation]:
         """Return the relations with the reverses of a target relation's edges."""
-        names = self.description.get("reverse_relations", {}).get(str(relation), [])
+        names = self._description.reverse_relations.get(str(relation), [])
         return [reverse for reverse in self.schema.ordered_relations() if str(reverse) in names]
-
-    def _map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
-        self._node_type(node_type)
-        return self.layout.map(node_type, name)
 
     def _node_type(self, node_type: str) -> NodeType:
         if node_type not in self.schema.node_types:
@@ -322,57 +267,3 @@ class PartitionedGraph:
             names = list(map(str, self.schema.ordered_relations()))
             raise GraphError(f"{self.path}: relation {relation}: expected one of {names}")
         return self.schema.relations[relation]
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """Read partition.json of a partitioned directory, and check its required fields.
-
-    Raises
-    ------
-    GraphError: the file is missing or unreadable, its schema version is unknown, or a field is
-        missing or has a wrong type.
-    """
-    file = path / DESCRIPTION_FILE
-    description = read_json(
-        file, "no such file; write a partitioned directory with `hopper partition`"
-    )
-    for name, kind in _REQUIRED.items():
-        value = description.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise GraphError(f"{file}: field {name!r}: expected {kind.__name__}, found {value!r}")
-    if description["topology"] not in LAYOUTS:
-        raise GraphError(
-            f"{file}: field 'topology': expected one of {', '.join(LAYOUTS)}, found "
-            f"{description['topology']!r}"
-        )
-    if description["schema"] != PARTITION_SCHEMA_VERSION:
-        raise GraphError(
-            f"{file}: field 'schema': expected version {PARTITION_SCHEMA_VERSION}, "
-            f"found {description['schema']}"
-        )
-    return description
-
-
-def _check_counts(
-    schema: GraphSchema, book: PartitionBook, description: Mapping[str, Any], where: str
-) -> None:
-    with_features = {
-        str(relation) for relation, kind in schema.relations.items() if kind.feature_dim
-    }
-    of_edges = "relations whose edges have features"
-    for field, what, expected, names in (
-        ("offsets", "node types", set(schema.node_types), set(description["offsets"])),
-        ("edge_offsets", of_edges, with_features, set(description.get("edge_offsets", {}))),
-    ):
-        if names != expected:
-            raise GraphError(
-                f"{where}: field {field!r}: expected the {what} {sorted(expected)}, found "
-                f"{sorted(names)}; write it anew with `hopper partition`"
-            )
-        for name in sorted(expected):
-            count = schema.table(name).count
-            if book.total(name) != count:
-                raise GraphError(
-                    f"{where}: field '{field}.{name}': expected to end at {count} (graph.json), "
-                    f"found {book.total(name)}"
-                )

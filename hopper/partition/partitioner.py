@@ -1,8 +1,10 @@
-"""Call plug-in partitioners: ``hopper partition --method package.module:Class``."""
+"""Assign every node to a server, by a built-in method or a plug-in ``package.module:Class``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -11,8 +13,18 @@ from numpy.typing import NDArray
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
-from hopper.plug_ins import PlugIn, find_plug_in
+from hopper.partition.balance import Balance
+from hopper.partition.metis import assign_metis, choose_backend
+from hopper.partition.random import assign_random
+from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays, count_nodes, split_by_type
+from hopper.partition.streaming import assign_stream
+from hopper.partition.symmetrize import symmetrize
+from hopper.phases import Phases
+from hopper.plug_ins import FORM, PlugIn, find_plug_in
 
+METHODS: Final = ("metis", "stream", "random")
+BY_RELATION: Final = "meta"
+"""The method that divides relations instead of nodes (:mod:`hopper.hetero`)."""
 NONE: Final[Mapping[str, Any]] = {}
 
 
@@ -40,34 +52,128 @@ class Partitioner(Protocol):
         ...
 
 
-def find_partitioner(method: str, options: Mapping[str, Any]) -> PlugIn[Partitioner]:
-    """Find the partitioner that a method of the form "package.module:Class" names.
+@dataclass(frozen=True)
+class Assignment:
+    """The server of every node, and the method that chose it."""
 
-    Raises
-    ------
-    ConfigError: it cannot be imported, is not a :class:`Partitioner`, or does not take the options.
-    """
+    homes: Mapping[str, NDArray[np.int32]]
+    """for each node type [count] int32, the server of each original id"""
+    method: str
+    backend: str
+    """what computed it: "dgl", "pymetis", "hopper" or the package of a plug-in class"""
+    seed: int
+    seed_used: bool
+    """whether the result depends on the seed"""
+    refined: Mapping[str, Any] | None = None
+    """what a refiner gained by moving nodes; None without a refiner"""
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """The built-in methods, which divide a graph directory or one server's subgraph."""
+
+    method: str
+    """one of :data:`METHODS`"""
+    balance: Balance
+    """what METIS balances; the method "stream" balances its training roots"""
+    phases: Phases
+    scratch: Path
+    """a folder for temporary files; METIS needs 8 bytes for each end of an edge there"""
+    backend: str = "auto"
+    """which METIS: "auto", "dgl" or "pymetis\""""
+
+    def assign(
+        self, graph: EdgesOfTypes, servers: int, seed: int
+    ) -> Mapping[str, NDArray[np.int32]]:
+        """Choose the server of every node."""
+        arrays, phases = NodeArrays(self.scratch), self.phases
+        if self.method == "random":
+            with phases.phase("assign nodes (random)"):
+                return assign_random(graph.schema, servers, seed, arrays)
+        if self.method == "stream":
+            roots = self.balance.training
+            stacked = assign_stream(graph, servers, seed, roots, phases, arrays)
+        else:
+            backend = choose_backend(self.backend)
+            with phases.phase("make the graph symmetric"):
+                adjacency = symmetrize(graph)
+            with phases.phase(f"assign nodes (METIS, {backend})"):
+                weights = self.balance.weights(graph, adjacency, backend)
+                stacked = assign_metis(adjacency, weights, servers, seed, backend, self.scratch)
+        return split_by_type(graph.schema, stacked)
+
+
+def find_partitioner(method: str, options: Mapping[str, Any]) -> PlugIn[Partitioner]:
+    """Find the partitioner that a method of the form "package.module:Class" names."""
     return find_plug_in("method", method, Partitioner, {}, options)
 
 
-def assign_with(
-    partitioner: Partitioner, name: str, graph: GraphDirectory, servers: int, seed: int
-) -> dict[str, NDArray[np.int32]]:
-    """Call a partitioner, and check its result.
+def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:
+    """Check the method, a plug-in's options and the number of servers, before a graph is opened."""
+    if ":" in method:
+        find_partitioner(method, options).make()
+    elif method not in METHODS:
+        raise RequestError(
+            f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}, which "
+            f"divide nodes ({BY_RELATION} divides relations), or {FORM}"
+        )
+    elif options:
+        raise RequestError(f"method_options: method {method} has none; got {sorted(options)}")
+    if servers < 1:
+        raise RequestError(f"number of servers: expected at least 1, given {servers}")
 
-    Raises
-    ------
-    RequestError: a node type is missing, a node has no server, or a server does not exist.
-    """
-    homes = partitioner.assign(graph, servers, seed)
-    _check(f"method: {name}", homes, graph.schema, servers)
-    types = graph.schema.node_types
-    return {node_type: np.asarray(homes[node_type]).astype(np.int32) for node_type in types}
+
+def check_request(
+    schema: GraphSchema, servers: int, method: str, options: Mapping[str, Any] = NONE
+) -> None:
+    """Do what :func:`check_method` does, and refuse a graph that is empty, has fewer nodes than
+    servers, or has no edges for METIS."""
+    check_method(servers, method, options)
+    nodes = count_nodes(schema)
+    if nodes == 0:
+        raise RequestError(f"graph {schema.name!r} is empty: it has no node to give to a server")
+    if servers > nodes:
+        raise RequestError(
+            f"graph {schema.name!r} has {nodes} nodes, too few for {servers} servers; "
+            f"use at most {nodes}"
+        )
+    if method == "metis" and not any(kind.count for kind in schema.relations.values()):
+        raise RequestError(
+            f"graph {schema.name!r} has no edges, so METIS has nothing to divide it by; "
+            "use --method stream or random"
+        )
 
 
-def _check(
+def assign(
+    graph: GraphDirectory,
+    servers: int,
+    method: str,
+    seed: int,
+    balance: Balance,
+    phases: Phases,
+    scratch: Path,
+    backend: str = "auto",
+    options: Mapping[str, Any] = NONE,
+) -> Assignment:
+    """Assign every node of a graph to a server; see :class:`BuiltIn` and :class:`Partitioner`."""
+    check_request(graph.schema, servers, method, options)
+    if ":" in method:
+        partitioner = find_partitioner(method, options).make()
+        with phases.phase(f"assign nodes ({method})"):
+            given = partitioner.assign(graph, servers, seed)
+        _check_homes(f"method: {method}", given, graph.schema, servers)
+        own = {name: np.asarray(given[name]).astype(np.int32) for name in graph.schema.node_types}
+        return Assignment(own, method, method.replace(":", ".").partition(".")[0], seed, True)
+    used = choose_backend(backend) if method == "metis" else "hopper"
+    homes = BuiltIn(method, balance, phases, scratch, backend).assign(graph, servers, seed)
+    seed_used = used == "pymetis" or method == "random" or (method == "stream" and servers > 1)
+    return Assignment(homes, method, used, seed, seed_used)
+
+
+def _check_homes(
     where: str, homes: Mapping[str, NDArray[Any]], schema: GraphSchema, servers: int
 ) -> None:
+    """Refuse a plug-in's result in which a node type is missing, or a server does not exist."""
     if not isinstance(homes, Mapping) or set(homes) != set(schema.node_types):
         types = sorted(homes) if isinstance(homes, Mapping) else type(homes).__name__
         raise RequestError(

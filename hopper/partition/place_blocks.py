@@ -1,23 +1,26 @@
 """Assign blocks to servers with few edges between servers and every measure balanced.
 
-Blocks are merged to ever larger clusters. The largest are dealt greedily: each goes to the server
-with which it has most edges, weighted by the room left there (linear deterministic greedy: Stanton
-and Kliot, KDD 2012, on several measures at once). Then, from the largest clusters down to single
-blocks, clusters are moved and swapped if that saves edges (as Fiduccia and Mattheyses, DAC 1982,
-without their uphill moves).
+Blocks are merged to ever larger clusters: repeatedly the two with most edges over the product of
+their degrees, which corrects for hubs (agglomerative clustering by average linkage, on a dense
+matrix). The largest clusters are dealt greedily: each goes to the server with which it has most
+edges, weighted by the room left there (linear deterministic greedy: Stanton and Kliot, KDD 2012, on
+several measures at once). Then, from the largest clusters down to single blocks, clusters are moved
+and swapped if that saves edges (as Fiduccia and Mattheyses, DAC 1982, without their uphill moves).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
-from hopper.partition.merge_blocks import merge_densest, new_clusters
+from hopper.partition.balance import TOLERANCE
 
-TOLERANCE: Final = 1.05
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
 EDGE_TOLERANCE: Final = 1.10
 # Largest clusters of a level, in shares of a server: 1/64, 1/32, ... 1.
 _LEVELS: Final = 7
@@ -29,10 +32,24 @@ _MOST_SWAPPED: Final = 512
 class Blocks(NamedTuple):
     """The graph of blocks, or of clusters of them."""
 
-    edges: NDArray[np.float64]
+    edges: Floats
     """[blocks, blocks] between two blocks, in both directions; 0 on the diagonal"""
-    weights: NDArray[np.float64]
+    weights: Floats
     """[blocks, measures] nodes of every class, then in-edges"""
+
+
+class _Placing(NamedTuple):
+    """Blocks or clusters while they are moved between servers."""
+
+    edges: Floats
+    weights: Floats
+    homes: NDArray[np.int32]
+    caps: Floats
+    """[measures] the room of every server"""
+    load: Floats
+    """[servers, measures]"""
+    affinity: Floats
+    """[blocks, servers] edges of each block to those of each server"""
 
 
 def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
@@ -43,11 +60,8 @@ def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
     """
     mean = blocks.weights.sum(axis=0) / servers
     nodes = blocks.weights[:, :-1].sum(axis=1)
-    clusters = new_clusters(blocks.edges, nodes, blocks.weights[:, -1])
-    levels, shares = [np.arange(nodes.size)], [0.0]
-    for halvings in reversed(range(_LEVELS)):
-        shares.append(0.5**halvings)
-        levels.append(merge_densest(clusters, shares[-1] * mean[:-1].sum()))
+    shares = [0.0, *(0.5**halvings for halvings in reversed(range(_LEVELS)))]
+    levels = _merge_densest(blocks, nodes, [share * mean[:-1].sum() for share in shares])
     tolerance = np.full(mean.size, TOLERANCE)
     tolerance[-1] = EDGE_TOLERANCE
     homes = np.empty(0, np.int32)
@@ -56,18 +70,18 @@ def place_blocks(blocks: Blocks, servers: int) -> NDArray[np.int32]:
         # A measure cannot be balanced closer than its heaviest cluster; and clusters need some room
         # to move at all.
         caps = np.maximum(mean * (tolerance + share / 2), level.weights.max(axis=0))
-        caps = np.maximum(caps, 1.0)
         if homes.size == 0:
             cluster_homes = _deal(level, servers, np.maximum(mean * tolerance, 1.0))
         else:
             cluster_homes = np.empty(level.weights.shape[0], np.int32)
             cluster_homes[number] = homes
-        _improve(level.edges, level.weights, cluster_homes, servers, caps)
+        load, affinity = np.zeros((servers, mean.size)), np.zeros((cluster_homes.size, servers))
+        _improve(_Placing(*level, cluster_homes, np.maximum(caps, 1.0), load, affinity))
         homes = cluster_homes[number]
     return homes
 
 
-def _contract(blocks: Blocks, cluster_of: NDArray[np.int64]) -> tuple[Blocks, NDArray[np.int64]]:
+def _contract(blocks: Blocks, cluster_of: Ids) -> tuple[Blocks, Ids]:
     """Return the graph of clusters, and the number of each block's cluster in it."""
     names, number = np.unique(cluster_of, return_inverse=True)
     order = np.argsort(number, kind="stable")
@@ -78,11 +92,10 @@ def _contract(blocks: Blocks, cluster_of: NDArray[np.int64]) -> tuple[Blocks, ND
     return Blocks(edges, np.add.reduceat(blocks.weights[order], starts, axis=0)), number
 
 
-def _deal(blocks: Blocks, servers: int, caps: NDArray[np.float64]) -> NDArray[np.int32]:
+def _deal(blocks: Blocks, servers: int, caps: Floats) -> NDArray[np.int32]:
     """Deal blocks greedily to servers, the heaviest first."""
     homes = np.empty(blocks.weights.shape[0], np.int32)
-    load = np.zeros((servers, caps.size))
-    affinity = np.zeros((homes.size, servers))
+    load, affinity = np.zeros((servers, caps.size)), np.zeros((homes.size, servers))
     for block in np.argsort(-(blocks.weights / caps).max(axis=1), kind="stable"):
         filled = ((load + blocks.weights[block]) / caps).max(axis=1)
         # Affinity counts from one edge on, so that without any the emptiest server is taken.
@@ -95,30 +108,61 @@ def _deal(blocks: Blocks, servers: int, caps: NDArray[np.float64]) -> NDArray[np
     return homes
 
 
+def _merge_densest(blocks: Blocks, nodes: Floats, limits: Sequence[float]) -> list[Ids]:
+    """Return [blocks], for each of some ascending limits: the cluster of each block, after merging
+    until no two connected clusters together have at most so many nodes.
+
+    A cluster has the number of one of its blocks.
+    """
+    edges, nodes = blocks.edges.copy(), nodes.copy()
+    degrees, cluster_of = np.maximum(blocks.weights[:, -1], 1.0), np.arange(nodes.size)
+
+    def densities(clusters: Ids, limit: float) -> Floats:
+        fits = nodes[clusters, np.newaxis] + nodes <= limit
+        return np.where(fits, edges[clusters] / (degrees[clusters, np.newaxis] * degrees), 0.0)
+
+    levels = []
+    for limit in limits:
+        table = densities(np.arange(nodes.size), limit)
+        nearest, density = table.argmax(axis=1), table.max(axis=1)
+        while density.max(initial=0.0) > 0.0:
+            a = int(density.argmax())
+            b = int(nearest[a])
+            edges[a] += edges[b]
+            edges[a, a] = edges[b] = edges[:, b] = 0.0
+            edges[:, a] = edges[a]
+            nodes[a] += nodes[b]
+            degrees[a] += degrees[b]
+            cluster_of[cluster_of == b] = a
+            # Only the clusters whose nearest was one of these look at all others again.
+            to_a = densities(np.array([a]), limit)[0]
+            is_nearer = to_a > density
+            nearest[is_nearer], density[is_nearer] = a, to_a[is_nearer]
+            lost = np.union1d(
+                np.flatnonzero(((nearest == a) & ~is_nearer) | (nearest == b)), [a, b]
+            )
+            table = densities(lost, limit)
+            nearest[lost], density[lost] = table.argmax(axis=1), table.max(axis=1)
+        levels.append(cluster_of.copy())
+    return levels
+
+
 @kernel
-def _improve(
-    edges: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    homes: NDArray[np.int32],
-    servers: int,
-    caps: NDArray[np.float64],
-) -> None:
+def _improve(now: _Placing) -> None:
     """Move and swap blocks, in place, while that saves edges or ends an overload."""
-    load = np.zeros((servers, caps.size))
-    affinity = np.zeros((homes.size, servers))
-    for block in range(homes.size):
-        server = homes[block]
-        for measure in range(caps.size):
-            load[server, measure] += weights[block, measure]
-        for other in range(homes.size):
-            affinity[other, server] += edges[block, other]
+    for block in range(now.homes.size):
+        server = now.homes[block]
+        for measure in range(now.caps.size):
+            now.load[server, measure] += now.weights[block, measure]
+        for other in range(now.homes.size):
+            now.affinity[other, server] += now.edges[block, other]
     for _ in range(_ROUNDS):
         changed = False
-        for block in range(homes.size):
-            changed |= _move_one(edges, weights, homes, load, affinity, caps, block)
-        if homes.size <= _MOST_SWAPPED:
-            for block in range(homes.size):
-                changed |= _swap_one(edges, weights, homes, load, affinity, caps, block)
+        for block in range(now.homes.size):
+            changed |= _move_one(now, block)
+        if now.homes.size <= _MOST_SWAPPED:
+            for block in range(now.homes.size):
+                changed |= _swap_one(now, block)
         if not changed:
             return
 
@@ -127,104 +171,67 @@ def _improve(
 
 
 @kernel
-def _fullness(
-    load: NDArray[np.float64],
-    server: int,
-    weights: NDArray[np.float64],
-    arriving: int,
-    leaving: int,
-    caps: NDArray[np.float64],
-) -> float:
-    """Return the largest share of a server's room that is taken; above 1 is too much.
-
-    It is that after a block has arrived and another has left (-1 = none).
-    """
+def _fullness(now: _Placing, server: int, arriving: int, leaving: int) -> float:
+    """Return the largest share of a server's room that is taken, above 1 is too much, after a block
+    has arrived and another has left (-1 = none)."""
     largest = 0.0
-    for measure in range(caps.size):
-        taken = load[server, measure]
+    for measure in range(now.caps.size):
+        taken = now.load[server, measure]
         if arriving >= 0:
-            taken += weights[arriving, measure]
+            taken += now.weights[arriving, measure]
         if leaving >= 0:
-            taken -= weights[leaving, measure]
-        largest = max(largest, taken / caps[measure])
+            taken -= now.weights[leaving, measure]
+        largest = max(largest, taken / now.caps[measure])
     return largest
 
 
 @kernel
-def _rehome(
-    edges: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    homes: NDArray[np.int32],
-    load: NDArray[np.float64],
-    affinity: NDArray[np.float64],
-    block: int,
-    server: int,
-) -> None:
-    old = homes[block]
-    homes[block] = server
-    for measure in range(load.shape[1]):
-        load[old, measure] -= weights[block, measure]
-        load[server, measure] += weights[block, measure]
-    for other in range(homes.size):
-        affinity[other, old] -= edges[other, block]
-        affinity[other, server] += edges[other, block]
+def _rehome(now: _Placing, block: int, server: int) -> None:
+    old = now.homes[block]
+    now.homes[block] = server
+    for measure in range(now.load.shape[1]):
+        now.load[old, measure] -= now.weights[block, measure]
+        now.load[server, measure] += now.weights[block, measure]
+    for other in range(now.homes.size):
+        now.affinity[other, old] -= now.edges[other, block]
+        now.affinity[other, server] += now.edges[other, block]
 
 
 @kernel
-def _move_one(
-    edges: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    homes: NDArray[np.int32],
-    load: NDArray[np.float64],
-    affinity: NDArray[np.float64],
-    caps: NDArray[np.float64],
-    block: int,
-) -> bool:
+def _move_one(now: _Placing, block: int) -> bool:
     """Move a block to the server where it saves most edges, or away from one that is too full."""
-    home = homes[block]
-    now = _fullness(load, home, weights, -1, -1, caps)
-    best, most = -1, -np.inf if now > 1 else 0.0
-    for server in range(load.shape[0]):
+    home = now.homes[block]
+    before = _fullness(now, home, -1, -1)
+    best, most = -1, -np.inf if before > 1 else 0.0
+    for server in range(now.load.shape[0]):
         if server == home:
             continue
-        then = _fullness(load, server, weights, block, -1, caps)
-        saved = affinity[block, server] - affinity[block, home]
-        if saved > most and (then <= 1 or then < now):
+        after = _fullness(now, server, block, -1)
+        saved = now.affinity[block, server] - now.affinity[block, home]
+        if saved > most and (after <= 1 or after < before):
             best, most = server, saved
-    if best < 0:
-        return False
-    _rehome(edges, weights, homes, load, affinity, block, best)
-    return True
+    if best >= 0:
+        _rehome(now, block, best)
+    return best >= 0
 
 
 @kernel
-def _swap_one(
-    edges: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    homes: NDArray[np.int32],
-    load: NDArray[np.float64],
-    affinity: NDArray[np.float64],
-    caps: NDArray[np.float64],
-    block: int,
-) -> bool:
+def _swap_one(now: _Placing, block: int) -> bool:
     """Swap a block with the block of another server that saves most edges, if both have room."""
-    home = homes[block]
+    home, affinity = now.homes[block], now.affinity
     best, most = -1, 0.0
-    for other in range(homes.size):
-        server = homes[other]
+    for other in range(now.homes.size):
+        server = now.homes[other]
         if server == home:
             continue
-        saved = affinity[block, server] - affinity[block, home] - 2 * edges[block, other]
+        saved = affinity[block, server] - affinity[block, home] - 2 * now.edges[block, other]
         saved += affinity[other, home] - affinity[other, server]
         if saved <= most:
             continue
-        here = _fullness(load, home, weights, other, block, caps)
-        there = _fullness(load, server, weights, block, other, caps)
-        if here <= 1 and there <= 1:
+        if _fullness(now, home, other, block) <= 1 and _fullness(now, server, block, other) <= 1:
             best, most = other, saved
-    if best < 0:
-        return False
-    server = homes[best]
-    _rehome(edges, weights, homes, load, affinity, block, server)
-    _rehome(edges, weights, homes, load, affinity, best, home)
-    return True
+    if best >= 0:
+        server = now.homes[best]
+        _rehome(now, block, server)
+        _rehome(now, best, home)
+    return best >= 0

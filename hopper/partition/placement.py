@@ -22,116 +22,103 @@ RANK_DTYPE: Final = np.uint16
 
 
 class Dealing(Protocol):
-    """Deals the nodes of a server to its ranks.
-
-    It depends on its arguments alone, so all ranks get the same result.
-    """
+    """Deals the nodes of a server to its ranks, by its arguments alone, so alike on all ranks."""
 
     name: str
     """name by which a checkpoint tells how it was dealt"""
 
-    def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        """Return [n] int64 below ``parts``: the rank of its server that owns each local row."""
+    def local_rank(self, node_type: str, servers: Ids, rows: Ids, ranks: int) -> Ids:
+        """Return [n] int64 below ``ranks``: the rank of its server that owns each local row."""
         ...
 
-    def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+    def local_index(self, node_type: str, servers: Ids, rows: Ids, ranks: int) -> Ids:
         """Return [n] int64: each local row's index among the rows of its rank, which ascend."""
         ...
 
-    def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
+    def rows(self, node_type: str, server: int, rank: int, ranks: int, count: int) -> Ids:
         """Return [m] int64, ascending: the local rows below ``count`` that a rank owns."""
         ...
 
 
-class InTurn:
+class RoundRobin:
     """Deals row r to rank r modulo the number of ranks, so that shares are even."""
 
     name = "in turn"
 
-    def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+    def local_rank(self, node_type: str, servers: Ids, rows: Ids, ranks: int) -> Ids:
         """Return [n] int64: the rank of its server that owns each local row."""
-        return rows % parts
+        return rows % ranks
 
-    def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+    def local_index(self, node_type: str, servers: Ids, rows: Ids, ranks: int) -> Ids:
         """Return [n] int64: each local row's index among the rows of its rank."""
-        return rows // parts
+        return rows // ranks
 
-    def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
+    def rows(self, node_type: str, server: int, rank: int, ranks: int, count: int) -> Ids:
         """Return [m] int64, ascending: the local rows that a rank owns."""
-        return np.arange(part, count, parts, dtype=np.int64)
+        return np.arange(rank, count, ranks, dtype=np.int64)
 
 
-class ByLocality:
+class ByLocality(RoundRobin):
     """Deals nodes by the partition's second level, so that nodes sampled together share a rank.
 
     Tables that are not of nodes (edges, learnable rows of several servers) are dealt in turn.
-
-    Parameters
-    ----------
-    book: the servers of nodes.
-    ranks: by node type [count] unsigned integers: the rank of its server that owns each node, by
-        global id.
+    ``ranks_of`` has by node type [count] unsigned integers: the rank of its server that owns each
+    node, by global id.
     """
 
     name = "by locality"
 
-    def __init__(self, book: PartitionBook, ranks: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, book: PartitionBook, ranks_of: Mapping[str, NDArray[Any]]) -> None:
         self._book = book
-        self._ranks = ranks
-        self._in_turn = InTurn()
-        self._places: dict[tuple[str, int], NDArray[np.int32]] = {}
+        self._ranks_of = ranks_of
+        self._indices: dict[tuple[str, int], NDArray[np.int32]] = {}
 
-    def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+    def local_rank(self, node_type: str, servers: Ids, rows: Ids, ranks: int) -> Ids:
         """Return [n] int64: the rank of its server that owns each local row."""
-        if node_type not in self._ranks:
-            return self._in_turn.part(node_type, servers, rows, parts)
+        if node_type not in self._ranks_of:
+            return super().local_rank(node_type, servers, rows, ranks)
         ids = self._book.offsets[node_type][servers] + rows
-        return self._ranks[node_type][ids].astype(np.int64)
+        return self._ranks_of[node_type][ids].astype(np.int64)
 
-    def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+    def local_index(self, node_type: str, servers: Ids, rows: Ids, ranks: int) -> Ids:
         """Return [n] int64: each local row's index among the rows of its rank."""
-        if node_type not in self._ranks:
-            return self._in_turn.place(node_type, servers, rows, parts)
-        places = np.empty(rows.size, np.int64)
+        if node_type not in self._ranks_of:
+            return super().local_index(node_type, servers, rows, ranks)
+        indices = np.empty(rows.size, np.int64)
         for server in np.unique(servers).tolist():
             on_server = servers == server
-            places[on_server] = self._find_places(node_type, server)[rows[on_server]]
-        return places
+            indices[on_server] = self._indices_on(node_type, server)[rows[on_server]]
+        return indices
 
-    def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
+    def rows(self, node_type: str, server: int, rank: int, ranks: int, count: int) -> Ids:
         """Return [m] int64, ascending: the local rows that a rank owns."""
-        if node_type not in self._ranks:
-            return self._in_turn.rows(node_type, server, part, parts, count)
-        return np.flatnonzero(self._of_server(node_type, server) == part)
+        if node_type not in self._ranks_of:
+            return super().rows(node_type, server, rank, ranks, count)
+        return np.flatnonzero(self._on_server(node_type, server) == rank)
 
-    def _of_server(self, node_type: str, server: int) -> NDArray[Any]:
-        first, stop = self._book.range(node_type, server)
-        return self._ranks[node_type][first:stop]
+    def _on_server(self, node_type: str, server: int) -> NDArray[Any]:
+        return self._ranks_of[node_type][slice(*self._book.range(node_type, server))]
 
-    def _find_places(self, node_type: str, server: int) -> NDArray[np.int32]:
+    def _indices_on(self, node_type: str, server: int) -> NDArray[np.int32]:
         """Return [nodes of the server] int32: indices among the rows of a rank, computed once."""
-        if (node_type, server) not in self._places:
-            ranks = self._of_server(node_type, server)
-            places = np.empty(ranks.size, np.int32)
+        if (node_type, server) not in self._indices:
+            ranks = self._on_server(node_type, server)
+            indices = np.empty(ranks.size, np.int32)
             for rank in np.unique(ranks):
                 rows = np.flatnonzero(ranks == rank)
-                places[rows] = np.arange(rows.size, dtype=np.int32)
-            self._places[node_type, server] = places
-        return self._places[node_type, server]
+                indices[rows] = np.arange(rows.size, dtype=np.int32)
+            self._indices[node_type, server] = indices
+        return self._indices[node_type, server]
 
 
 @dataclass(frozen=True)
 class ByRank:
-    """Distinct nodes of a type, grouped by the rank that owns them.
-
-    Attributes
-    ----------
-    nodes: [n] int64 global ids, those of rank 0 first, ascending for each rank.
-    bounds: [ranks + 1] int64, bounds of each rank's nodes in ``nodes``.
-    """
+    """Distinct nodes of a type, grouped by the rank that owns them."""
 
     nodes: Ids
+    """[n] int64 global ids, those of rank 0 first, ascending for each rank"""
     bounds: Ids
+    """[ranks + 1] int64, bounds of each rank's nodes"""
 
     def of(self, rank: int) -> Ids:
         """Return [m] int64, ascending: the nodes of a rank."""
@@ -151,6 +138,8 @@ class ByRank:
 class Placement:
     """Tells which rank owns each node, with any number of ranks a server.
 
+    An unknown node type, or an id that is out of range, is a :class:`GraphError`.
+
     Parameters
     ----------
     book: the servers of nodes.
@@ -164,59 +153,42 @@ class Placement:
         self.book = book
         self.ranks_per_server = ranks_per_server
         self.world = book.servers * ranks_per_server
-        self.dealing: Dealing = InTurn() if dealing is None else dealing
+        self.dealing: Dealing = RoundRobin() if dealing is None else dealing
 
     def of_tables(self, offsets: Mapping[str, Ids]) -> Placement:
-        """Make a placement, with the same dealing, of tables that are divided in another way.
-
-        Parameters
-        ----------
-        offsets: offsets by table, as in a partition book.
-        """
+        """Make a placement, with the same dealing, of tables with other offsets, by table."""
         book = PartitionBook(self.book.servers, offsets, "tables of learnable rows")
         return Placement(book, self.ranks_per_server, self.dealing)
 
     def rank_of(self, node_type: str, ids: Ids) -> Ids:
-        """Return [n] int64: the rank that owns each node.
-
-        Raises
-        ------
-        GraphError: the node type is unknown, or an id is out of range.
-        """
+        """Return [n] int64: the rank that owns each node."""
         servers = self.book.home(node_type, ids)
         if self.ranks_per_server == 1:
             return servers
         rows = ids - self.book.offsets[node_type][servers]
-        parts = self.dealing.part(node_type, servers, rows, self.ranks_per_server)
-        return servers * self.ranks_per_server + parts
+        ranks = self.dealing.local_rank(node_type, servers, rows, self.ranks_per_server)
+        return servers * self.ranks_per_server + ranks
 
     def place_of(self, node_type: str, ids: Ids) -> Ids:
-        """Return [n] int64: each node's index in :meth:`owned` of its rank.
-
-        The errors are those of :meth:`rank_of`.
-        """
+        """Return [n] int64: each node's index in :meth:`owned` of its rank."""
         servers = self.book.home(node_type, ids)
         rows = ids - self.book.offsets[node_type][servers]
         if self.ranks_per_server == 1:
             return rows
-        return self.dealing.place(node_type, servers, rows, self.ranks_per_server)
+        return self.dealing.local_index(node_type, servers, rows, self.ranks_per_server)
 
     def owned(self, node_type: str, rank: int) -> Ids:
         """Return [n] int64 global ids, ascending: the nodes that a rank owns."""
-        server, part = divmod(rank, self.ranks_per_server)
+        server, local_rank = divmod(rank, self.ranks_per_server)
         first, stop = self.book.range(node_type, server)
         if self.ranks_per_server == 1:
             return np.arange(first, stop)
-        rows = self.dealing.rows(node_type, server, part, self.ranks_per_server, stop - first)
-        return first + rows
+        ranks, count = self.ranks_per_server, stop - first
+        return first + self.dealing.rows(node_type, server, local_rank, ranks, count)
 
     def deal(self, node_type: str, ids: Ids) -> ByRank:
-        """Group distinct nodes by the rank that owns them, in the order of ``ids`` within a rank.
-
-        Raises
-        ------
-        GraphError: as :meth:`rank_of`.
-        """
+        """Group distinct nodes by the rank that owns them, in the order of ``ids`` within a
+        rank."""
         owners = self.rank_of(node_type, ids)
         bounds = np.zeros(self.world + 1, np.int64)
         np.cumsum(np.bincount(owners, minlength=self.world), out=bounds[1:])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cache_server.draw import absorb_each, key_of
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.schema import GraphSchema
-from hopper.partition.node_arrays import NodeArrays
+from hopper.partition.stacked_ids import NodeArrays
 
 _BYTES_A_NODE: Final = 64
 # No other stream of draws begins with this word: those of docs/inside/draws.md begin with small
@@ -28,13 +28,8 @@ def assign_random(
 
     Node u of type T has the variate ``absorb(key_of(stream, seed, hash of T), u)``. Nodes are
     sorted by (variate, id) and dealt in turn. The first goes to server ``hash of T mod servers``,
-    so that the nodes left over of many small types do not all go to server 0. Variates are sorted
-    in ranges, to limit memory.
-
-    Returns
-    -------
-    For each node type [count] int32, the server of each original id. The servers' shares of a type
-    differ by one node at most.
+    so that the nodes left over of many small types do not all go to server 0. The servers' shares
+    of a type differ by one node at most.
     """
     homes = {}
     for node_type, kind in schema.node_types.items():
@@ -53,7 +48,8 @@ def assign_random(
 def _by_variate(
     key: np.uint64, count: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-    """Iterate over ranges of variates; yield each range's ids, ascending, and their variates."""
+    """Iterate over ranges of variates, to limit memory; yield the ids of each range, ascending, and
+    their variates."""
     size = memory_budget()
     at_once = max(8 * size.chunk, size.resident // 8) // _BYTES_A_NODE
     ranges = -(-count // at_once)
@@ -65,7 +61,5 @@ def _by_variate(
             variates = absorb_each(key, ids)
             in_range = (variates >= np.uint64(low)) & (variates <= np.uint64(high - 1))
             pieces.append((ids[in_range], variates[in_range]))
-        yield (
-            np.concatenate([ids for ids, _ in pieces]),
-            np.concatenate([variates for _, variates in pieces]),
-        )
+        ids, variates = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        yield ids, variates

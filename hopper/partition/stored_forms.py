@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.row_form import FEATURE_DTYPES, ROW_FORMS, RowForm, RowFormName
+from cache_server.row_form import FEATURE_DTYPES, ROW_FORMS, RowFormName
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
@@ -27,17 +27,8 @@ RowForms = Mapping[str, RowFormName]
 
 
 def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
-    """Parse the forms of tables that are to be stored in another form than now.
-
-    Parameters
-    ----------
-    texts: "DTYPE" for all tables, or "TABLE=DTYPE", which comes before it.
-
-    Raises
-    ------
-    RequestError: a table or form is unknown, a table is named twice, or its rows are rounded
-        already.
-    """
+    """Parse the forms of tables that are to be stored in another form than now: "DTYPE" for all
+    tables, or "TABLE=DTYPE", which comes before it."""
     kinds = schema.feature_tables
     of_all = [text for text in texts if "=" not in text]
     named = [text.rpartition("=")[::2] for text in texts if "=" in text]
@@ -68,12 +59,8 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
 
 
 def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
-    """Check that rows can be divided by dimension.
-
-    Raises
-    ------
-    RequestError: a row has one scale for all of its numbers. The text names the table.
-    """
+    """Raise a :class:`RequestError` of rows that cannot be divided by dimension, since each has one
+    scale for all of its numbers."""
     for name, kind in schema.node_types.items():
         if forms.get(name, kind.feature_dtype) == "int8":
             raise RequestError(
@@ -84,53 +71,46 @@ def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
 
 def describe_rounded_tables(schema: GraphSchema) -> list[str]:
     """Describe each table whose rows are rounded, in one line."""
-    return [
-        f"features of {table}: approximate, {_describe_rounding(kind)}: {error}"
-        for table, kind in schema.feature_tables.items()
-        if (error := kind.feature_error) is not None
-    ]
-
-
-def _describe_rounding(kind: NodeType | EdgeType) -> str:
-    if kind.feature_dtype == "float32":
-        return "averages of rounded rows"
-    return f"rounded to {kind.feature_dtype}"
+    lines = []
+    for table, kind in schema.feature_tables.items():
+        how = f"rounded to {kind.feature_dtype}"
+        if kind.feature_dtype == "float32":
+            how = "averages of rounded rows"
+        if kind.feature_error is not None:
+            lines.append(f"features of {table}: approximate, {how}: {kind.feature_error}")
+    return lines
 
 
 @contextmanager
 def store_rows_as(
     graph: GraphDirectory, forms: RowForms, out: Path, phases: Phases
 ) -> Iterator[GraphDirectory]:
-    """Yield the graph with some tables converted to other forms; without any, the same graph.
-
-    Parameters
-    ----------
-    out: the converted tables are temporary and lie beside it.
+    """Yield the graph with some tables converted to other forms, which are temporary and lie beside
+    ``out``; without any, the same graph.
 
     Raises
     ------
     GraphError: a number is not finite, or too large for the form. The text names table and row.
-    RequestError: the disk has too little space.
     """
     if not forms:
         yield graph
         return
     kinds = graph.schema.feature_tables
-    converted = {table: _with_form(kinds[table], form) for table, form in forms.items()}
-    nbytes = sum(map(_table_bytes, converted.values()))
+    new = {table: replace(kinds[table], feature_dtype=form) for table, form in forms.items()}
+    nbytes = sum(map(_table_bytes, new.values()))
     node_types, relations = dict(graph.schema.node_types), dict(graph.schema.relations)
     with folder_beside(out) as folder:
         require_space(folder, nbytes)
         with phases.phase("convert the rows (bytes)", nbytes) as counter:
-            for table, kind in converted.items():
+            for table, kind in new.items():
                 if isinstance(kind, NodeType):
-                    file = layout.features_file(folder, table)
-                    error = _convert(graph.features(table), kinds[table], kind, file, counter)
+                    rows, file = graph.features(table), layout.features_file(folder, table)
+                    error = _convert(rows, kinds[table], kind, file, counter)
                     node_types[table] = replace(kind, feature_error=error)
                 else:
                     relation = Relation(*table.split("/"))
-                    file = layout.edge_features_file(folder, relation)
                     rows = graph.edge_features(relation)
+                    file = layout.edge_features_file(folder, relation)
                     error = _convert(rows, kinds[table], kind, file, counter)
                     relations[relation] = replace(kind, feature_error=error)
         schema = replace(graph.schema, node_types=node_types, relations=relations)
@@ -139,30 +119,18 @@ def store_rows_as(
 
 @dataclass(frozen=True)
 class _ConvertedGraph(GraphDirectory):
-    """A graph with some of its feature tables in another folder.
-
-    Attributes
-    ----------
-    converted: names of these tables.
-    folder: the folder of these tables.
-    """
+    """A graph with some of its feature tables in another folder."""
 
     converted: frozenset[str]
     folder: Path
 
     def features_file(self, node_type: str) -> Path:
-        """Return the file of a node type's features."""
         where = self.folder if node_type in self.converted else self.path
         return layout.features_file(where, node_type)
 
     def edge_features_file(self, relation: Relation) -> Path:
-        """Return the file of a relation's edge features."""
         where = self.folder if str(relation) in self.converted else self.path
         return layout.edge_features_file(where, relation)
-
-
-def _with_form(kind: NodeType | EdgeType, form: RowFormName) -> NodeType | EdgeType:
-    return replace(kind, feature_dtype=form)
 
 
 def _table_bytes(kind: NodeType | EdgeType) -> int:
@@ -177,10 +145,7 @@ def _convert(
     file: Path,
     progress: Progress,
 ) -> RoundingError | None:
-    """Write a table in another form, in pieces; return its error, None if nothing was rounded.
-
-    The errors raised are those of :func:`store_rows_as`.
-    """
+    """Write a table in another form, in pieces; return its error, None if nothing was rounded."""
     assert old.feature_dtype is not None
     assert new.feature_dtype is not None
     assert new.feature_dim is not None
@@ -193,37 +158,19 @@ def _convert(
         floats = source.decode(rows)
         stored = form.encode(floats)
         back = form.decode(stored)
-        _check_fits(floats, back, form, file, first)
+        for numbers in (floats, back):
+            if not np.isfinite(numbers).all():
+                row, column = np.argwhere(~np.isfinite(numbers))[0].tolist()
+                raise GraphError(
+                    f"--feature-dtype: {file.parent.name}/{file.name}: row {first + row}, column "
+                    f"{column}: expected a number that {form.name} can hold, given "
+                    f"{floats[row, column]}"
+                )
         error = error.larger_of(find_error(floats, back))
         out[first : first + len(rows)] = stored
         release_pages(out)
         progress.advance(stored.nbytes)
-    if not error.absolute:
-        return old.feature_error
     before = old.feature_error
+    if not error.absolute:
+        return before
     return error if before is None else before.and_then(error)
-
-
-def _check_fits(
-    floats: NDArray[np.float32], back: NDArray[np.float32], form: RowForm, file: Path, first: int
-) -> None:
-    """Check that a form can hold all numbers of some rows.
-
-    Parameters
-    ----------
-    back: the rows after they were rounded.
-    file, first: the table's file and the number of the first row, for errors.
-
-    Raises
-    ------
-    GraphError: it cannot hold a number. The text names row and column.
-    """
-    is_lost = ~np.isfinite(floats)
-    if not is_lost.any():
-        is_lost = ~np.isfinite(back)
-    if is_lost.any():
-        row, column = np.argwhere(is_lost)[0].tolist()
-        raise GraphError(
-            f"--feature-dtype: {file.parent.name}/{file.name}: row {first + row}, column {column}: "
-            f"expected a number that {form.name} can hold, given {floats[row, column]}"
-        )

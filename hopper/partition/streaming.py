@@ -5,7 +5,8 @@ from many sources gathers nodes in connected blocks of bounded size, and blocks 
 their edges and the room there. Before and after that, passes over the nodes
 (hopper.partition.neighbor_stream) move each node to the label of most of its in-neighbours. This is
 size-constrained label propagation (Meyerhenke, Sanders and Schulz, SEA 2014); with servers as
-labels it is re-streaming (Nishimura and Ugander, KDD 2013).
+labels it is re-streaming (Nishimura and Ugander, KDD 2013). Re-streaming alone cuts two to eight
+times as many edges (docs/inside/partition-methods.md).
 """
 
 from __future__ import annotations
@@ -20,26 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import draw_positions, key_of
+from hopper.graph.array_file import iter_pieces
 from hopper.graph.memory_budget import memory_budget
-from hopper.graph.schema import GraphSchema
-from hopper.partition.balance import balance_classes
-from hopper.partition.label_passes import (
-    NO_LABEL,
-    Labelling,
-    adopt,
-    claim,
-    count_between,
-    forget,
-    relabel_all,
-    relabel_chunk,
-    spill,
-    start_poll,
-    tally,
-    vote,
-)
+from hopper.partition import label_passes
+from hopper.partition.balance import balance_classes, room_of
+from hopper.partition.label_passes import NO_LABEL, NOT_POLLED, Labelling
 from hopper.partition.neighbor_stream import Chunk, NeighborStream
-from hopper.partition.node_arrays import NodeArrays
-from hopper.partition.place_blocks import TOLERANCE, Blocks, place_blocks
+from hopper.partition.place_blocks import Blocks, place_blocks
+from hopper.partition.stacked_ids import EdgesOfTypes, NodeArrays
 from hopper.phases import Phases, Progress
 
 # No other stream of draws begins with this word, as in hopper.partition.random.
@@ -60,10 +49,12 @@ _THRESHOLDS: Final = (0.0, 0.1, 0.3, 1.0, 1.0)
 # A pass that changes a smaller share of the nodes is the last of its kind.
 _SETTLED: Final = 1 / 500
 
+Poll = tuple[NDArray[np.int32], NDArray[np.int32]]
+"""Votes and leads, [nodes] int32 each, of nodes without in-neighbours."""
+
 
 def assign_stream(
-    schema: GraphSchema,
-    stream: NeighborStream,
+    graph: EdgesOfTypes,
     servers: int,
     seed: int,
     roots: NDArray[np.int64],
@@ -77,44 +68,49 @@ def assign_stream(
     roots: [nodes of the target type] int64, number of training roots at each node. Nodes with roots
         are balanced within 5 %, and so are the other nodes of every type.
     seed: seed of the sources of the breadth-first search.
-    arrays: makes arrays with a number for each node.
     """
+    stream = NeighborStream(graph)
     if servers == 1:
         return arrays.full(stream.nodes, np.int32)
-    have_neighbors = stream.have_neighbors(arrays.full)
-    poll = None if have_neighbors.all() else start_poll(have_neighbors, arrays)
+    have_neighbors, poll = stream.have_neighbors(arrays.full), None
+    if not have_neighbors.all():
+        votes = arrays.full(stream.nodes, np.int32, NO_LABEL)
+        votes[have_neighbors] = NOT_POLLED
+        poll = votes, arrays.full(stream.nodes, np.int32)
+    del have_neighbors
     count = number_of_blocks(stream.nodes, servers)
     with phases.phase("gather nodes in blocks (edges)", stream.edges * _CLAIM_PASSES) as progress:
         state = _grow_blocks(_Passes(stream, progress, _CLAIM_PASSES), count, seed, arrays)
     budget = _PURE_PASSES + 2
     with phases.phase("move nodes between blocks (edges)", stream.edges * budget) as progress:
         passes = _Passes(stream, progress, budget)
-        _settle(passes, _scale_caps(state, _GROWTH), (0.0,) * _PURE_PASSES)
-        _place_sources(passes, _scale_caps(state, _GROWTH), poll)
+        larger = state._replace(room=state.room * _GROWTH)
+        _settle(passes, larger, (0.0,) * _PURE_PASSES)
+        _place_sources(passes, larger, poll)
         edges = np.zeros((count, count), np.int64)
-        passes.run(lambda chunk: count_between(*chunk, state.labels, edges))
+        passes.run(lambda chunk: _count_between(chunk, state.labels, edges))
         passes.finish()
-    classes = balance_classes(schema, roots, arrays.full(stream.nodes, np.uint8))
+    classes = balance_classes(graph.schema, roots, arrays.full(stream.nodes, np.uint8))
+    # The array is used again, because the blocks' labels are not read any more.
+    homes = state.labels
     with phases.phase("place the blocks"):
-        blocks = _weigh(state.labels, classes, edges)
-        # Reuse the array, because the blocks' labels are not read again.
-        homes = state.labels
-        relabel_all(homes, _place_filled(blocks, servers))
-    del state, have_neighbors
+        of_blocks = _place(_count_by_class(homes, classes, count), edges, servers)
+        for _, piece in iter_pieces(homes):
+            piece[:] = of_blocks[piece]
     budget = len(_THRESHOLDS) + 1
     with phases.phase("move nodes between servers (edges)", stream.edges * budget) as progress:
         passes = _Passes(stream, progress, budget)
-        state = _label_by_server(homes, classes, servers)
+        load = _count_by_class(homes, classes, servers)
+        state = Labelling(homes, classes, load, room_of(load.sum(axis=0), servers))
         _settle(passes, state, _THRESHOLDS)
-        spill(state)
+        label_passes.spill(state)
         _place_sources(passes, state, poll)
         passes.finish()
-    return state.labels
+    return homes
 
 
 def number_of_blocks(nodes: int, servers: int) -> int:
-    """Return the number of blocks to gather nodes in; memory must hold a matrix of all pairs of
-    blocks."""
+    """Return the number of blocks, all pairs of which memory must hold."""
     most = min(MOST_BLOCKS, math.isqrt(memory_budget().chunk * _PIECES // DENSE_BYTES))
     blocks = max(min(most, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
     return max(1, min(nodes, blocks))
@@ -124,8 +120,7 @@ class _Passes:
     """Runs passes over the edges, at most as many as planned, and shows their progress."""
 
     def __init__(self, stream: NeighborStream, progress: Progress, budget: int) -> None:
-        self._stream = stream
-        self._progress = progress
+        self._stream, self._progress = stream, progress
         self._left = stream.edges * budget
         self.nodes = stream.nodes
 
@@ -134,101 +129,78 @@ class _Passes:
         changed = 0
         for chunk in self._stream.chunks():
             changed += visit(chunk) or 0
-            self._advance(chunk.neighbors.size)
+            self._left -= chunk.neighbors.size
+            self._progress.advance(chunk.neighbors.size)
         return changed
 
     def finish(self) -> None:
         """Count the passes that were not needed as done."""
-        self._advance(self._left)
-
-    def _advance(self, edges: int) -> None:
-        self._left -= edges
-        self._progress.advance(edges)
+        self._progress.advance(self._left)
 
 
 def _grow_blocks(passes: _Passes, count: int, seed: int, arrays: NodeArrays) -> Labelling:
     """Gather nodes in ``count`` blocks of the mean size at most, from as many random sources."""
     labels = arrays.full(passes.nodes, np.int32, NO_LABEL)
     sources = np.empty(count, np.int64)
-    draw_positions(
-        np.uint64(key_of(_STREAM, seed)), np.int64(passes.nodes), np.int64(count), sources
-    )
+    key = np.uint64(key_of(_STREAM, seed))
+    draw_positions(key, np.int64(passes.nodes), np.int64(count), sources)
     labels[sources] = np.arange(count)
-    state = Labelling(
-        labels,
-        arrays.full(passes.nodes, np.uint8),
-        np.ones((count, 1), np.int64),
-        np.array([math.ceil(passes.nodes / count)]),
-    )
+    one_class = arrays.full(passes.nodes, np.uint8)
+    room = np.array([math.ceil(passes.nodes / count)])
+    state = Labelling(labels, one_class, np.ones((count, 1), np.int64), room)
     for _ in range(_CLAIM_PASSES):
-        if passes.run(lambda chunk: claim(*chunk, state)) <= passes.nodes * _SETTLED:
+        if passes.run(lambda chunk: label_passes.claim(chunk, state)) <= passes.nodes * _SETTLED:
             break
     # Put nodes that no search reached where there is room.
-    spill(state)
+    label_passes.spill(state)
     passes.finish()
     return state
-
-
-def _scale_caps(state: Labelling, factor: int) -> Labelling:
-    return state._replace(caps=state.caps * factor)
 
 
 def _settle(passes: _Passes, state: Labelling, thresholds: tuple[float, ...]) -> None:
     """Move nodes to the label of most of their in-neighbours, until few move."""
     for threshold in thresholds:
-        moved = passes.run(partial(relabel_chunk, state=state, threshold=threshold))
-        if moved <= passes.nodes * _SETTLED and not (state.load > state.caps).any():
+        visit = partial(label_passes.relabel_chunk, state=state, threshold=threshold)
+        moved = passes.run(visit)
+        if moved <= passes.nodes * _SETTLED and not (state.load > state.room).any():
             break
 
 
-def _place_sources(
-    passes: _Passes,
-    state: Labelling,
-    poll: tuple[NDArray[np.int32], NDArray[np.int32]] | None,
-) -> None:
+def _place_sources(passes: _Passes, state: Labelling, poll: Poll | None) -> None:
     """Move nodes without in-neighbours to the label of most nodes that sample them."""
-    if poll is None:
-        return
-    votes, leads = poll
-    forget(votes, leads)
-    passes.run(lambda chunk: vote(*chunk, state.labels, votes, leads))
-    adopt(votes, state)
+    if poll is not None:
+        votes, leads = poll
+        votes[votes >= 0] = NO_LABEL
+        leads[:] = 0
+        passes.run(lambda chunk: label_passes.vote(chunk, state.labels, votes, leads))
+        label_passes.adopt(votes, state)
 
 
-def _weigh(
-    labels: NDArray[np.int32],
-    classes: NDArray[np.uint8],
-    edges: NDArray[np.int64],
-) -> Blocks:
-    nodes = _count_by_class(labels, classes, edges.shape[0])
+def _place(nodes: NDArray[np.int64], edges: NDArray[np.int64], servers: int) -> NDArray[np.int32]:
+    """Return [blocks] int32: the server of each block; blocks without nodes are not placed.
+
+    Blocks have ``nodes`` [blocks, classes], and ``edges`` from block (columns) to block (rows).
+    """
     weights = np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64)
     between = (edges + edges.T).astype(np.float64)
     np.fill_diagonal(between, 0.0)
-    return Blocks(between, weights)
-
-
-def _place_filled(blocks: Blocks, servers: int) -> NDArray[np.int32]:
-    """Return [blocks] int32: the server of each block; blocks without nodes are not placed."""
-    filled = np.flatnonzero(blocks.weights[:, :-1].any(axis=1))
-    homes = np.zeros(blocks.weights.shape[0], np.int32)
-    filled_blocks = Blocks(blocks.edges[np.ix_(filled, filled)], blocks.weights[filled])
-    homes[filled] = place_blocks(filled_blocks, servers)
+    filled = np.flatnonzero(nodes.any(axis=1))
+    homes = np.zeros(weights.shape[0], np.int32)
+    homes[filled] = place_blocks(Blocks(between[np.ix_(filled, filled)], weights[filled]), servers)
     return homes
 
 
-def _label_by_server(
-    homes: NDArray[np.int32], classes: NDArray[np.uint8], servers: int
-) -> Labelling:
-    load = _count_by_class(homes, classes, servers)
-    totals = load.sum(axis=0)
-    # The caps must suffice for all nodes, even if there are few.
-    caps = np.maximum(-(-totals // servers), (totals * TOLERANCE / servers).astype(np.int64))
-    return Labelling(homes, classes, load, caps)
+def _count_between(chunk: Chunk, labels: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
+    """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
+    of_rows = labels[chunk.first : chunk.first + chunk.indptr.size - 1].astype(np.int64)
+    pairs = np.repeat(of_rows, np.diff(chunk.indptr)) * len(counts) + labels[chunk.neighbors]
+    counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
 
 
 def _count_by_class(
     labels: NDArray[np.int32], classes: NDArray[np.uint8], count: int
 ) -> NDArray[np.int64]:
     counts = np.zeros((count, int(classes.max()) + 1), np.int64)
-    tally(labels, classes, counts)
+    for first, piece in iter_pieces(labels):
+        np.add.at(counts, (piece, classes[first : first + piece.size]), 1)
     return counts

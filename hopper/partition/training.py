@@ -41,8 +41,7 @@ def training_roots(
     full: makes an array of zeros of a length and dtype.
     """
     schema = graph.schema
-    target = schema.target_type()
-    counts: NDArray[np.int64] = full(schema.node_types[target].count, np.int64)
+    counts: NDArray[np.int64] = full(schema.node_types[schema.target_type()].count, np.int64)
     for nodes in _root_nodes(graph, split):
         if schema.target_relations:
             np.add.at(counts, nodes, 1)
@@ -52,12 +51,8 @@ def training_roots(
 
 
 def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: OwnerOf) -> NDArray[np.int64]:
-    """Count a split's roots at each owner's nodes: [owners] int64.
-
-    Parameters
-    ----------
-    owner_of: returns the owners [n] of original ids [n] int64 of the target type.
-    """
+    """Count a split's roots at each owner's nodes, [owners] int64; ``owner_of`` returns the owners
+    of original ids of the target type."""
     counts = np.zeros(owners, np.int64)
     for nodes in _root_nodes(graph, split):
         counts += np.bincount(owner_of(nodes), minlength=owners)
@@ -69,11 +64,10 @@ def _root_nodes(graph: SplitGraph, split: str) -> Iterator[NDArray[np.int64]]:
     schema = graph.schema
     if split not in schema.splits:
         return
-    if not schema.target_relations:
+    if schema.target_relations:
+        links, target = graph.links(split), schema.target_type()
+        is_into_target = np.array([relation.dst == target for relation in schema.target_relations])
+        yield links.dst[is_into_target[links.relations]]
+    else:
         for _, nodes in iter_pieces(graph.split(split)):
             yield np.asarray(nodes)
-        return
-    links = graph.links(split)
-    target = schema.target_type()
-    is_into_target = np.array([relation.dst == target for relation in schema.target_relations])
-    yield links.dst[is_into_target[links.relations]]

@@ -132,7 +132,9 @@ def _prepare(
     order.check(target, in_time=request.reads_times)
     trained.check(request)
     check_output(
-        trained.load_model(), order.output(target.predicted), by_relation=bool(graph.holdings)
+        trained.load_model(),
+        order.output(target.predicted),
+        by_relation=bool(graph.partitions),
     )
     _ = order.edge_ids(graph) if order.of_edges else order.node_ids(graph)
     if begin_description(folder, order):

@@ -60,8 +60,8 @@ class LinkBatches:
     ) -> None:
         self._task = task
         self._drawn: Collection[Relation] = graph.relations
-        if server is not None and graph.holdings:
-            self._drawn = graph.holdings[server].relations
+        if server is not None and graph.partitions:
+            self._drawn = graph.partitions[server].relations
         """the relations that ranks draw from"""
         self._table = links.table
         self._schedule = schedule

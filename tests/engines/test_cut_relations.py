@@ -109,11 +109,13 @@ def test_its_gradient_is_that_of_one_process(
         parts = partition_by_relation(
             graph, tmp_path / name, servers, layers=2, server_memory=memory
         )
-        assert [holding.part for holding in parts.holdings if holding.roots == (CITES,)] == [
+        assert [
+            partition.part for partition in parts.partitions if partition.roots == (CITES,)
+        ] == [
             (0, 2),
             (1, 2),
         ]
-        assert [holding.part.parts for holding in parts.holdings].count(1) == servers - 2
+        assert [partition.part.parts for partition in parts.partitions].count(1) == servers - 2
         if name == "featured":
             partition_by_relation(graph, tmp_path / "whole", servers, layers=2)
     scored, cases = SCORED[servers], []
@@ -138,7 +140,7 @@ def test_a_graph_whose_only_root_relation_is_cut(train_cases: TrainCases, tmp_pa
     parts = partition_by_relation(
         graph, tmp_path / "parts", 2, 2, metapaths=paths, server_memory=memory
     )
-    assert [holding.part for holding in parts.holdings] == [(0, 2), (1, 2)]
+    assert [partition.part for partition in parts.partitions] == [(0, 2), (1, 2)]
     cases = []
     for name in ("rgcn", "hgt"):
         model = MODELS[name] | {"metapaths": paths}

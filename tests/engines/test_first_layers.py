@@ -27,7 +27,7 @@ from hopper.models import GNN, Layer
 from hopper.models.gat import GATLayer
 from hopper.partials import split_layer
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.by_dimension import divide_columns
+from hopper.partition.by_node import divide_columns
 from hopper.partition.layout import Columns
 
 from .exactness import assert_exact

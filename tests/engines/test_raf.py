@@ -234,17 +234,19 @@ def test_parameters_of_what_one_server_stores_are_its_own(
     config = make_config(values | {"data": {"partitioned": str(parts.path)}})
     model = make_model(Request(config, parts))
     assert isinstance(model, HGNN)
-    servers = servers_of_parameters(model, parts.holdings, ["paper"])
+    servers = servers_of_parameters(model, parts.partitions, ["paper"])
     everyone = {0, 1, 2, 3}
     first, last = model.relation_layer(0), model.relation_layer(1)
     for place, relation in enumerate(last.relations):
-        holders = {s for s, holding in enumerate(parts.holdings) if relation in holding.roots}
+        holders = {s for s, partition in enumerate(parts.partitions) if relation in partition.roots}
         assert servers[f"layers.1.aggregations.{place}.weight.weight"] == holders
         assert holders
     assert any(len(homes) == 1 for homes in servers.values())
     for name in ("paper", "field"):
         users = servers[f"inputs.{model.types.index(name)}.weight"]
-        holders = {s for s, holding in enumerate(parts.holdings) if name in holding.node_types}
+        holders = {
+            s for s, partition in enumerate(parts.partitions) if name in partition.node_types
+        }
         assert users == (everyone if name == "paper" else holders)
     assert all(
         servers[f"layers.{index}.updates.{layer.types.index('paper')}.linear.bias"] == everyone

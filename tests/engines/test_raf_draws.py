@@ -205,7 +205,9 @@ def test_parts_of_a_relation_draw_together_what_one_process_draws(
     memory = memory_for_parts(graph)
     parts, uncut = tmp_path / "parts", tmp_path / "whole"
     partitioned = partition_by_relation(graph, parts, 4, layers=2, server_memory=memory)
-    assert [holding.part for holding in partitioned.holdings if holding.roots == (CITES,)] == [
+    assert [
+        partition.part for partition in partitioned.partitions if partition.roots == (CITES,)
+    ] == [
         (0, 2),
         (1, 2),
     ]

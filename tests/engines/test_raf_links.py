@@ -266,8 +266,8 @@ def test_links_of_other_splits_are_stored_nowhere_even_reversed(
         copies = [parts.topology(relation)]
         copies += [
             parts.topology(relation, server)
-            for server, holding in enumerate(parts.holdings)
-            if relation in holding.relations
+            for server, partition in enumerate(parts.partitions)
+            if relation in partition.relations
         ]
         for copy in copies:
             np.testing.assert_array_equal(copy.indptr, by_node.topology(relation).indptr)
@@ -294,7 +294,7 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
         trainer = make_group_trainer(request, RunLog(None), 100, torch.device("cpu"), server=server)
         assert trainer.links is not None
         left_out = trainer.links.left_out((0, 1))
-        stored_relations = request.graph.holdings[server].relations
+        stored_relations = request.graph.partitions[server].relations
         # Both targets, and, of people, what tells one of them the other way round.
         revealing = {Relation(*words) for words in (KNOWS, LIKES, BORROWS, WROTE)}
         revealing |= {
@@ -318,7 +318,7 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
 
 
 def root_types(request: Request, server: int) -> set[str]:
-    return {relation.dst for relation in request.graph.holdings[server].roots}
+    return {relation.dst for relation in request.graph.partitions[server].roots}
 
 
 def test_weights_count_what_ends_of_every_type_sample(

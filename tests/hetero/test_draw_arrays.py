@@ -80,8 +80,8 @@ def test_a_division_by_relation_stores_the_arrays_of_a_division_by_node(
 ) -> None:
     parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
     checked = set()
-    for server, holding in enumerate(parts.holdings):
-        for relation in sorted(holding.relations):
+    for server, partition in enumerate(parts.partitions):
+        for relation in sorted(partition.relations):
             topology = parts.topology(relation, server)
             all_nodes = np.arange(topology.in_degrees.size)
             check_lists(topology, undivided.topology(relation), relation, all_nodes)
@@ -106,7 +106,9 @@ def test_parts_of_a_cut_relation_store_full_lists_with_gaps(
     parts = partition_by_relation(graph, tmp_path / "parts", 4, 2, server_memory=memory)
     roots = np.concatenate([graph.split("train"), graph.split("val")])
     for relation in (WRITES, CITES):
-        servers = [s for s, holding in enumerate(parts.holdings) if holding.roots == (relation,)]
+        servers = [
+            s for s, partition in enumerate(parts.partitions) if partition.roots == (relation,)
+        ]
         assert len(servers) == 2
         lists, undivided_topology = [], undivided.topology(relation)
         for server in servers:
@@ -116,7 +118,7 @@ def test_parts_of_a_cut_relation_store_full_lists_with_gaps(
             assert stored.positions is None
             assert np.array_equal(stored.indices[stored.indices >= 0], part.indices)
             lists.append(stored.indices)
-            for inner_relation in sorted(parts.holdings[server].relations):
+            for inner_relation in sorted(parts.partitions[server].relations):
                 topology = parts.topology(inner_relation, server)
                 expanded = np.flatnonzero(np.diff(topology.indptr))
                 check_lists(topology, undivided.topology(inner_relation), inner_relation, expanded)

@@ -18,7 +18,7 @@ from hopper.hetero.refine_by_visits import VisitRefiner
 from hopper.hetero.root_reads import BATCH, RootReads
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.move_nodes import move_nodes
+from hopper.partition.refine import move_nodes
 from hopper.phases import Silent
 
 PAPERS, AUTHORS, SERVERS = 2400, 800, 3

@@ -8,28 +8,30 @@ import torch
 
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootShares
-from hopper.partition.holding import WHOLE, Holding, Part
+from hopper.partition.description import WHOLE, Part, ServerPartition
 
 A, B, C = (Relation(name, "to", "t") for name in "abc")
 CPU = torch.device("cpu")
 
 
-def make_holding(place: int, copies: int, *roots: Relation, part: Part = WHOLE) -> Holding:
+def make_partition(
+    place: int, copies: int, *roots: Relation, part: Part = WHOLE
+) -> ServerPartition:
     types = frozenset({"t", *(relation.src for relation in roots)})
-    return Holding(roots, place, copies, frozenset(roots), types, part)
+    return ServerPartition(roots, place, copies, frozenset(roots), types, part)
 
 
 LAYOUTS = {
-    "one server": [make_holding(0, 1, A, B, C)],
-    "two": [make_holding(0, 1, A, C), make_holding(0, 1, B)],
-    "replicas": [make_holding(0, 2, A), make_holding(1, 2, A), make_holding(0, 1, B)],
+    "one server": [make_partition(0, 1, A, B, C)],
+    "two": [make_partition(0, 1, A, C), make_partition(0, 1, B)],
+    "replicas": [make_partition(0, 2, A), make_partition(1, 2, A), make_partition(0, 1, B)],
     "replicas of all": [
-        *(make_holding(place, 2, A) for place in range(2)),
-        *(make_holding(place, 3, B) for place in range(3)),
+        *(make_partition(place, 2, A) for place in range(2)),
+        *(make_partition(place, 3, B) for place in range(3)),
     ],
     "parts": [
-        make_holding(0, 1, A, B),
-        *(make_holding(0, 1, C, part=Part(index, 2)) for index in range(2)),
+        make_partition(0, 1, A, B),
+        *(make_partition(0, 1, C, part=Part(index, 2)) for index in range(2)),
     ],
 }
 
@@ -43,12 +45,12 @@ def test_planned_routes_bring_every_row_to_its_rank(
     count: int, layout: str, ranks_per_server: int, reads: bool, designated: bool
 ) -> None:
     """Exchange rows that say (sending rank, place) as planned, and check who receives which."""
-    holdings = LAYOUTS[layout]
-    shares = RootShares(holdings, ranks_per_server, designated=designated)
-    world = len(holdings) * ranks_per_server
+    partitions = LAYOUTS[layout]
+    shares = RootShares(partitions, ranks_per_server, designated=designated)
+    world = len(partitions) * ranks_per_server
     plans = [shares.plan(rank, count, reads=reads, device=CPU) for rank in range(world)]
     assert {relation for relations in shares.relations for relation in relations} == {
-        relation for holding in holdings for relation in holding.roots
+        relation for partition in partitions for relation in partition.roots
     }
     for group in range(len(shares.groups)):
         ranks = [rank for rank in range(world) if shares.group_of(rank) == group]

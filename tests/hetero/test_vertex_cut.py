@@ -16,6 +16,7 @@ from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.features import LocalRows
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.layout import edge_features_file
 from hopper.graph.schema import Relation
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
@@ -87,8 +88,10 @@ def test_every_edge_into_a_root_is_in_one_part(
     roots = np.concatenate([graph.split("train"), graph.split("test")])
     for relation in (WRITES, CITES):
         undivided = graph.topology(relation)
-        servers = [s for s, holding in enumerate(divided.holdings) if holding.roots == (relation,)]
-        assert [divided.holdings[s].part for s in servers] == [
+        servers = [
+            s for s, partition in enumerate(divided.partitions) if partition.roots == (relation,)
+        ]
+        assert [divided.partitions[s].part for s in servers] == [
             (place, len(servers)) for place in range(len(servers))
         ]
         assert len(servers) > 1
@@ -118,13 +121,13 @@ def test_a_server_stores_the_rows_that_its_hops_reach(
     graph: GraphDirectory, divided: PartitionedGraph
 ) -> None:
     roots = np.concatenate([graph.split("train"), graph.split("test")])
-    for server, holding in enumerate(divided.holdings):
+    for server, partition in enumerate(divided.partitions):
         stored, rows = divided.stored("paper", server), LocalRows(divided, server)
         assert stored.contains(roots).all()
-        for name in holding.node_types:
+        for name in partition.node_types:
             stored_rows = divided.stored(name, server)
             assert stored_rows.ids is not None
-            assert stored_rows.count == holding.held[name] == stored_rows.ids.size
+            assert stored_rows.count == partition.stored[name] == stored_rows.ids.size
             if graph.schema.node_types[name].feature_dim:
                 server_features = rows.gather("features", name, np.asarray(stored_rows.ids))
                 assert np.array_equal(server_features, graph.features(name)[stored_rows.ids])
@@ -132,10 +135,10 @@ def test_a_server_stores_the_rows_that_its_hops_reach(
             rows.gather("labels", "paper", roots)[:, 0], graph.labels("paper")[roots]
         )
         # What is expanded has all of its in-neighbours, and their rows are here.
-        expanded = np.unique(divided.root_topology(holding.roots[0], server).indices)
-        source = holding.roots[0].src
+        expanded = np.unique(divided.root_topology(partition.roots[0], server).indices)
+        source = partition.roots[0].src
         assert divided.stored(source, server).contains(expanded).all()
-        for relation in holding.relations:
+        for relation in partition.relations:
             topology, undivided = divided.topology(relation, server), graph.topology(relation)
             if relation.dst != source:
                 assert topology.indices.size == 0
@@ -151,17 +154,22 @@ def test_a_server_stores_the_rows_that_its_hops_reach(
 
 
 def test_edge_features_follow_the_edges(graph: GraphDirectory, divided: PartitionedGraph) -> None:
-    server = next(s for s, holding in enumerate(divided.holdings) if holding.roots == (CITES,))
+    server = next(
+        s for s, partition in enumerate(divided.partitions) if partition.roots == (CITES,)
+    )
     topology = divided.topology(WRITES, server)
     stored = divided.edge_features(WRITES, server)
     assert stored is not None
     assert topology.edge_ids.size > 0
     assert np.array_equal(stored, graph.edge_features(WRITES)[topology.edge_ids])
-    server = next(s for s, holding in enumerate(divided.holdings) if holding.roots == (WRITES,))
-    stored = divided.root_edge_features(WRITES, server)
-    assert stored is not None
+    server = next(
+        s for s, partition in enumerate(divided.partitions) if partition.roots == (WRITES,)
+    )
+    roots = divided.path / f"server-{server}" / "roots"
     topology = divided.root_topology(WRITES, server)
-    assert np.array_equal(stored, graph.edge_features(WRITES)[topology.edge_ids])
+    assert np.array_equal(
+        np.load(edge_features_file(roots, WRITES)), graph.edge_features(WRITES)[topology.edge_ids]
+    )
 
 
 def test_the_draws_of_all_parts_equal_those_of_one_server(
@@ -175,8 +183,8 @@ def test_the_draws_of_all_parts_equal_those_of_one_server(
         offsets, sources, positions = lists.draw(roots, SamplingSpec("uniform", fanout, key))
         expected = np.stack([np.repeat(roots, np.diff(offsets)), positions, sources])
         draws = []
-        for server, holding in enumerate(divided.holdings):
-            if holding.roots == (WRITES,):
+        for server, partition in enumerate(divided.partitions):
+            if partition.roots == (WRITES,):
                 topology = divided.root_topology(WRITES, server)
                 assert topology.positions is not None
                 offsets, sources, positions = draw_hop_of_part(

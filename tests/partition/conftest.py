@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
@@ -98,22 +99,41 @@ def _write_library(folder: Path) -> GraphDirectory:
 @pytest.fixture
 def make_graph(tmp_path: Path) -> MakeGraph:
     """Return a function of (name, nodes, src, dst, train ids) that writes a homogeneous graph."""
+    return partial(write_graph, tmp_path)
 
-    def make(
-        name: str, nodes: int, src: ArrayLike, dst: ArrayLike, train: Sequence[int]
-    ) -> GraphDirectory:
-        relation = Relation("node", "edge", "node")
-        schema = GraphSchema(
-            name=name,
-            node_types={"node": NodeType(nodes)},
-            relations={relation: EdgeType(np.size(src))},
-            target="node",
-            splits={"train": len(train)} if train else {},
-        )
-        with GraphWriter(tmp_path / name, schema) as writer:
-            writer.topology(relation, np.asarray(src, np.int64), np.asarray(dst, np.int64))
-            if train:
-                writer.split("train", np.array(train, np.int64))
-        return GraphDirectory.open(tmp_path / name)
 
-    return make
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """Four communities of 500, interleaved by id; nine edges in ten stay inside."""
+    ends = planted_edges(np.random.default_rng(3), 2000, 10_000, 4, 0.9)
+    return write_graph(
+        tmp_path_factory.mktemp("planted"), "planted", 2000, *ends, range(0, 2000, 3)
+    )
+
+
+def write_graph(
+    folder: Path, name: str, nodes: int, src: ArrayLike, dst: ArrayLike, train: Sequence[int]
+) -> GraphDirectory:
+    relation = Relation("node", "edge", "node")
+    schema = GraphSchema(
+        name=name,
+        node_types={"node": NodeType(nodes)},
+        relations={relation: EdgeType(np.size(src))},
+        target="node",
+        splits={"train": len(train)} if train else {},
+    )
+    with GraphWriter(folder / name, schema) as writer:
+        writer.topology(relation, np.asarray(src, np.int64), np.asarray(dst, np.int64))
+        if train:
+            writer.split("train", np.array(train, np.int64))
+    return GraphDirectory.open(folder / name)
+
+
+def planted_edges(
+    generator: np.random.Generator, nodes: int, edges: int, parts: int, share_inside: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Make edges of which a share stays in its community; communities interleave by id."""
+    src = generator.integers(0, nodes, edges)
+    inside = parts * generator.integers(0, nodes // parts, edges) + src % parts
+    is_inside = generator.random(edges) < share_inside
+    return src, np.where(is_inside, inside, generator.integers(0, nodes, edges))

@@ -10,32 +10,9 @@ from hypothesis import strategies as st
 from hopper.errors import GraphError
 from hopper.partition import PartitionBook
 from hopper.partition.id_index import Index
-from hopper.partition.placement import ByLocality, Dealing, Ids, InTurn, Placement
+from hopper.partition.placement import ByLocality, Dealing, Placement, RoundRobin
 
 without_deadline = settings(deadline=None, max_examples=60)
-
-
-class Stretches:
-    """Deals consecutive rows to each rank, as where nodes are numbered by locality."""
-
-    name = "stretches"
-
-    def __init__(self, counts: list[int]) -> None:
-        self._counts = np.array(counts)
-
-    def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        part: Ids = rows * parts // np.maximum(1, self._counts[servers])
-        return part
-
-    def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
-        counts = self._counts[servers]
-        first = -(-self.part(node_type, servers, rows, parts) * counts // parts)
-        places: Ids = rows - first
-        return places
-
-    def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
-        all_rows = np.arange(count)
-        return all_rows[all_rows * parts // max(1, count) == part]
 
 
 @st.composite
@@ -43,7 +20,7 @@ def placements(draw: st.DrawFn, *, even: bool = False) -> Placement:
     counts = draw(st.lists(st.integers(0, 20), min_size=1, max_size=4))
     offsets, ranks = [0, *np.cumsum(counts).tolist()], draw(st.integers(1, 4))
     book = PartitionBook(len(counts), {"a": offsets})
-    dealings: list[Dealing] = [InTurn(), Stretches(counts)]
+    dealings: list[Dealing] = [RoundRobin()]
     if not even:
         rank = st.integers(0, ranks - 1)
         ranks_of_nodes = draw(st.lists(rank, min_size=offsets[-1], max_size=offsets[-1]))

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.placement import Placement
@@ -103,19 +102,3 @@ def test_typed_graphs_with_empty_types(library: GraphDirectory) -> None:
     for name, kind in graph.schema.node_types.items():
         nodes_by_rank = [placement.owned(name, rank) for rank in range(placement.world)]
         assert np.sort(np.concatenate(nodes_by_rank)).tolist() == list(range(kind.count))
-
-
-@pytest.mark.parametrize(
-    ("method", "ranks", "text"),
-    [
-        ("random", 2, "ranks per server: 2 want a second level, which methods metis and stream"),
-        ("metis", 0, "ranks per server: expected 1 to 65535, given 0"),
-    ],
-)
-def test_methods_without_a_second_level_are_refused(
-    library: GraphDirectory, method: str, ranks: int, text: str
-) -> None:
-    out = library.path.parent / "refused"
-    with pytest.raises(RequestError, match=text):
-        partition_graph(library, out, 2, method, ranks_per_server=ranks)
-    assert not out.exists()

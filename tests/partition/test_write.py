@@ -3,62 +3,84 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from cache_server.store.shard import Shard
 from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, build, partition_graph
+from hopper.partition.build_context import BuildContext, number_nodes
 from hopper.partition.by_node import Replicated
-from hopper.partition.workers import Construction
+from hopper.partition.write_topology import fill_topology, lay_out_topology
+from hopper.phases import Silent
+from tests.partition.conftest import MakeGraph
 
-MakeGraph = Callable[..., GraphDirectory]
+RELATION = Relation("paper", "links", "paper")
 
 
-@pytest.mark.parametrize(
-    ("servers", "method", "text"),
-    [
-        (
-            2,
-            "meta",
-            "unknown partition method 'meta'; expected one of: metis, stream, random, which",
-        ),
-        (
-            2,
-            "spectral",
-            "unknown partition method 'spectral'; expected one of: metis, stream, random",
-        ),
-        (0, "random", "number of servers: expected at least 1, given 0"),
-        (59, "random", "graph 'library' has 58 nodes, too few for 59 servers; use at most 58"),
-    ],
-)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"servers": 0}, "number of servers: expected at least 1, given 0"),
+    ({"servers": 59}, "graph 'library' has 58 nodes, too few for 59 servers; use at most 58"),
+    ({"method": "spectral"}, "unknown partition method 'spectral'; expected one of: metis, stream"),
+    ({"topology": "halved"}, "topology: expected replicated, partitioned, or halo:K"),
+    *(
+        ({"topology": choice}, f"given '{choice}'")
+        for choice in ("halo", "halo:", "halo:-1", "halo:x", "halo:99999999999")
+    ),
+    ({"features": "whole"}, "features: expected by-node or by-dimension, given 'whole'"),
+    (
+        {"features": "by-dimension", "topology": "partitioned"},
+        "by-dimension wants topology replicated.* given partitioned",
+    ),
+    (
+        {"features": "by-dimension", "servers": 4},
+        "wants a column a server at least; node type 'author' has 3 for 4 servers",
+    ),
+    (
+        {"ranks_per_server": 2},
+        "ranks per server: 2 want a second level, which methods metis and stream",
+    ),
+    ({"ranks_per_server": 0}, "ranks per server: expected 1 to 65535, given 0"),
+    ({"balance": ["val", "val"]}, "each once, given 'val,val'"),
+    ({"balance": ["nodes"]}, "some of train, val, types, edges between commas"),
+    ({"balance": ["val"]}, "random deals the nodes of every type evenly"),
+    ({"balance": ["val"], "method": "stream"}, "stream always balances training nodes"),
+    (
+        {"balance": ["val"], "method": "range_partitioner:RangePartitioner"},
+        "what range_partitioner:RangePartitioner balances is its own choice",
+    ),
+    (
+        {"balance": ["val"], "method": "metis", "backend": "pymetis"},
+        r"pymetis takes one weight a node.*--backend dgl",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), REFUSED)
 def test_impossible_requests_are_refused_before_any_work(
-    library: GraphDirectory, servers: int, method: str, text: str
+    shared_library: GraphDirectory, tmp_path: Path, options: dict[str, Any], text: str
 ) -> None:
-    out = library.path.parent / "out"
-    with pytest.raises(RequestError, match=text):
-        partition_graph(library, out, servers, method)
-    assert not out.exists()
+    with pytest.raises(RequestError, match=text) as error:
+        partition_graph(
+            shared_library, tmp_path / "out", **{"servers": 2, "method": "random"} | options
+        )
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_graphs_that_cannot_be_divided_are_refused(make_graph: MakeGraph, tmp_path: Path) -> None:
-    empty = make_graph("empty", 0, [], [], [])
     with pytest.raises(RequestError, match="graph 'empty' is empty"):
-        partition_graph(empty, tmp_path / "out", 1)
-    without_edges = make_graph("loose", 4, [], [], [])
-    with pytest.raises(
-        RequestError, match=r"graph 'loose' has no edges.*--method stream or random"
-    ):
-        partition_graph(without_edges, tmp_path / "out", 2)
-    assert (
-        partition_graph(without_edges, tmp_path / "out", 2, "random").description["edge_cut"] == 0
-    )
+        partition_graph(make_graph("empty", 0, [], [], []), tmp_path / "out", 1)
+    loose = make_graph("loose", 4, [], [], [])
+    with pytest.raises(RequestError, match=r"'loose' has no edges.*--method stream or random"):
+        partition_graph(loose, tmp_path / "out", 2)
+    assert partition_graph(loose, tmp_path / "out", 2, "random").description["edge_cut"] == 0
 
 
 def test_an_occupied_destination_is_refused_and_kept(library: GraphDirectory) -> None:
@@ -79,11 +101,11 @@ def test_an_interrupted_write_leaves_nothing(
     work_folders = []
     write_server = build.write_server
 
-    def fail_on_second(construction: Construction, progress: Any, server: int, *rest: Any) -> int:
+    def fail_on_second(context: BuildContext, progress: Any, server: int, *rest: Any) -> int:
         if server == 1:
             raise failure
-        work_folders.append(construction.work)
-        return write_server(construction, progress, server, *rest)
+        work_folders.append(context.work)
+        return write_server(context, progress, server, *rest)
 
     monkeypatch.setattr(build, "write_server", fail_on_second)
     with pytest.raises(type(failure)):
@@ -91,19 +113,6 @@ def test_an_interrupted_write_leaves_nothing(
     assert len(work_folders) == 1
     assert not work_folders[0].exists()
     assert [path.name for path in library.path.parent.iterdir()] == ["library"]
-
-
-def test_the_feature_server_opens_every_shard(library: GraphDirectory) -> None:
-    divided = partition_graph(library, library.path.parent / "out", 3, "random", seed=2)
-    for server in range(3):
-        shard = Shard.open(divided.path / f"server-{server}")
-        assert (shard.server, shard.servers) == (server, 3)
-        table = shard.table("features", "paper")
-        assert table.spec.first_id == divided.book.offsets["paper"][server]
-        np.testing.assert_array_equal(table.array, divided.features("paper", server))
-        assert shard.table("labels", "paper").spec.dim == 1
-        assert shard.table("labels", "author").spec.dim == 6
-        assert shard.table("features", "keyword").spec.count == 0
 
 
 def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None:
@@ -115,8 +124,10 @@ def test_opening_names_damaged_fields_and_files(library: GraphDirectory) -> None
     description = json.loads(file.read_text())
     offsets = description["offsets"]
     for changes, text in [
-        ({"schema": 9}, "field 'schema': expected version 1, found 9"),
-        ({"servers": "two"}, "field 'servers': expected int, found 'two'"),
+        ({"schema": 9}, "field 'schema': .* less than or equal to 2, found 9"),
+        ({"servers": "two"}, "field 'servers': Input should be a valid integer, found 'two'"),
+        ({"topology": "halved"}, "'topology': Input should be 'replicated', .* found 'halved'"),
+        ({"halo": -1}, "field 'halo': .* greater than or equal to 0, found -1"),
         ({"offsets": {**offsets, "paper": [0, 1, 2]}}, r"'offsets\.paper': expected to end at 40"),
         ({"offsets": {"paper": offsets["paper"]}}, "field 'offsets': expected the node types"),
     ]:
@@ -161,3 +172,28 @@ def test_locality_is_measured_before_a_partition_appears(
     assert divided.description["topology"] == topology
     assert "measure locality" in divided.description["seconds"]
     assert [p.name for p in divided.path.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_ids_of_edges_are_as_wide_as_in_the_graph(
+    shared_library: GraphDirectory, tmp_path: Path, dtype: type[np.int32 | np.int64]
+) -> None:
+    class Narrow(GraphDirectory):
+        def topology(self, relation: Relation) -> Topology:
+            whole = super().topology(relation)
+            ids = whole.indices.astype(dtype), whole.edge_ids.astype(dtype)
+            return replace(whole, indices=ids[0], edge_ids=ids[1])
+
+    graph, name = Narrow(shared_library.path, shared_library.schema), "paper"
+    homes = {t: np.arange(kind.count) % 2 for t, kind in graph.schema.node_types.items()}
+    offsets = {t: number_nodes(of.astype(np.int32), 2, tmp_path, t) for t, of in homes.items()}
+    context = BuildContext(graph, tmp_path, offsets)
+    for relation in graph.schema.relations:
+        lay_out_topology(context, relation)
+    cut = sum(fill_topology(context, Silent(), server)[RELATION][1] for server in (0, 1))
+    stored, whole = context.whole(RELATION, "indices"), shared_library.topology(RELATION)
+    assert stored.dtype == context.whole(RELATION, "edge_ids").dtype == dtype
+    dst = np.repeat(np.arange(40), np.diff(whole.indptr))
+    assert cut == int((homes[name][whole.indices] != homes[name][dst]).sum())
+    order = np.argsort(context.maps[name].global_ids[dst], kind="stable")
+    np.testing.assert_array_equal(stored, context.maps[name].global_ids[whole.indices[order]])

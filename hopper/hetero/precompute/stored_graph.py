@@ -88,12 +88,12 @@ def open_stored(path: Path) -> list[StoredGraph]:
             f"{path}: expected a graph directory, or one divided by relation (hopper partition "
             f"--method meta); {graph.layout.explain('this')}"
         )
-    if any(holding.part.parts > 1 for holding in graph.holdings):
+    if any(partition.part.parts > 1 for partition in graph.partitions):
         raise RequestError(f"{path}: expected whole relations; some are cut (--server-memory)")
     return [
-        StoredGraph(graph, server, holding.roots)
-        for server, holding in enumerate(graph.holdings)
-        if holding.place == 0
+        StoredGraph(graph, server, partition.roots)
+        for server, partition in enumerate(graph.partitions)
+        if partition.place == 0
     ]
 
 

@@ -7,7 +7,6 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numba
@@ -15,17 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel, read_only
-from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.topology import Topology
+from hopper.partition.stacked_ids import EdgesOfTypes, count_nodes, type_starts
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Adjacency:
     """An undirected simple graph; every edge is in the rows of both of its ends."""
 
-    indptr: NDArray[np.int64]
+    indptr: Ids
     """[nodes + 1] int64"""
-    indices: NDArray[np.int64]
+    indices: Ids
     """[2 * undirected edges] int64, ascending within a row"""
 
     @property
@@ -33,32 +33,18 @@ class Adjacency:
         """Number of nodes of all types."""
         return self.indptr.size - 1
 
-    def degrees(self) -> NDArray[np.int64]:
-        """Return [nodes] int64: number of distinct neighbours."""
-        return np.diff(self.indptr)
 
-
-def type_starts(schema: GraphSchema) -> dict[str, int]:
-    """Return the first stacked id of every node type, types in the order of the schema."""
-    starts, start = {}, 0
-    for node_type, described in schema.node_types.items():
-        starts[node_type] = start
-        start += described.count
-    return starts
-
-
-def symmetrise(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Adjacency:
+def symmetrize(graph: EdgesOfTypes) -> Adjacency:
     """Build the undirected graph over stacked ids in two passes over the edges.
 
     Peak memory: 16 bytes an edge of the graph and 24 bytes a node; the result keeps 8 bytes per
     stored end.
     """
-    nodes = sum(described.count for described in schema.node_types.values())
-    indptr = np.zeros(nodes + 1, np.int64)
-    _visit_ends(schema, topologies, indptr[1:], np.empty(0, np.int64))
+    indptr = np.zeros(count_nodes(graph.schema) + 1, np.int64)
+    _visit_ends(graph, indptr[1:], np.empty(0, np.int64))
     np.cumsum(indptr, out=indptr)
     ends, cursor = np.empty(int(indptr[-1]), np.int64), indptr[:-1].copy()
-    _visit_ends(schema, topologies, cursor, ends)
+    _visit_ends(graph, cursor, ends)
     _sort_rows(indptr, ends, cursor)
     simple = _compact(indptr, ends, cursor)
     # Free the memory of duplicates before METIS takes its own.
@@ -66,35 +52,19 @@ def symmetrise(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> 
     return Adjacency(simple, ends)
 
 
-def _visit_ends(
-    schema: GraphSchema,
-    topologies: Mapping[Relation, Topology],
-    cursor: NDArray[np.int64],
-    ends: NDArray[np.int64],
-) -> None:
+def _visit_ends(graph: EdgesOfTypes, cursor: Ids, ends: Ids) -> None:
     """Advance every node's cursor by one an edge end and, if there is room, write the other end."""
-    starts = type_starts(schema)
-    for relation, edges in topologies.items():
-        _visit_relation(
-            read_only(np.asarray(edges.indptr)),
-            read_only(np.asarray(edges.indices)),
-            starts[relation.src],
-            starts[relation.dst],
-            cursor,
-            ends,
-        )
+    starts = type_starts(graph.schema)
+    for relation in graph.schema.relations:
+        edges = graph.topology(relation)
+        lists = read_only(np.asarray(edges.indptr)), read_only(np.asarray(edges.indices))
+        _visit_relation(*lists, starts[relation.src], starts[relation.dst], cursor, ends)
 
 
 @kernel
 def _visit_relation(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    src_start: int,
-    dst_start: int,
-    cursor: NDArray[np.int64],
-    ends: NDArray[np.int64],
+    indptr: Ids, indices: Ids, src_start: int, dst_start: int, cursor: Ids, ends: Ids
 ) -> None:
-    """Do this for one relation; an empty ``ends`` means that ends are only counted."""
     is_writing = ends.size > 0
     for row in range(indptr.size - 1):
         v = row + dst_start
@@ -110,9 +80,7 @@ def _visit_relation(
 
 
 @kernel(parallel=True)
-def _sort_rows(
-    indptr: NDArray[np.int64], ends: NDArray[np.int64], num_kept: NDArray[np.int64]
-) -> None:
+def _sort_rows(indptr: Ids, ends: Ids, num_kept: Ids) -> None:
     """Sort every row, move its distinct ends to its front, and store their number."""
     for row in numba.prange(indptr.size - 1):
         values = ends[indptr[row] : indptr[row + 1]]
@@ -126,9 +94,7 @@ def _sort_rows(
 
 
 @kernel
-def _compact(
-    indptr: NDArray[np.int64], ends: NDArray[np.int64], num_kept: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _compact(indptr: Ids, ends: Ids, num_kept: Ids) -> Ids:
     """Move the rows together, in place; return their new bounds, [nodes + 1] int64."""
     simple = np.zeros(indptr.size, np.int64)
     for row in range(num_kept.size):

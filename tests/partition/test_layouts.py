@@ -1,28 +1,41 @@
-"""A partition is the same graph under other names: everything maps back to the original ids."""
+"""What every layout promises: the same graph under other names, which map back to the original ids.
+
+Graphs of nodes that are divided are also described: edge cut, balance, and the sizes of halos.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
-from hopper.errors import GraphError, RequestError
+from cache_server.store.shard import Shard
+from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
+from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.by_node import DividedTopology, Replicated
+from hopper.partition.by_node import DividedTopology
 from hopper.partition.check_partition import check_partition
-from hopper.partition.checksums import check_structure
-from hopper.partition.halo import TopologyChoice
+from hopper.partition.checksums import check_rows, check_structure
+from hopper.partition.partitioned_graph import LAYOUTS
 
-METHODS = ["random", "metis", "stream"]
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "replicated": {"method": "random"},
+    "partitioned": {"method": "stream", "topology": "partitioned"},
+    "halo": {"method": "random", "topology": "halo:1"},
+    "by_dimension": {"method": "random", "features": "by-dimension"},
+    "by_relation": {"method": "meta"},
+}
+SERVERS: Final = range(3)
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=KINDS)
 def divided(
     request: pytest.FixtureRequest,
     shared_library: GraphDirectory,
@@ -30,57 +43,65 @@ def divided(
 ) -> PartitionedGraph:
     """The library over three servers."""
     out = tmp_path_factory.mktemp("divided") / request.param
-    return partition_graph(shared_library, out, 3, request.param, seed=5)
+    graph = divide_graph(shared_library, out, len(SERVERS), **KINDS[request.param])
+    assert isinstance(graph.layout, LAYOUTS[graph.layout.name])
+    return graph
 
 
-def _homes(graph: PartitionedGraph, node_type: str) -> np.ndarray:
-    """Return [count], the server of each original id."""
-    return graph.book.home(node_type, graph.global_ids(node_type))
+def test_what_is_written_passes_all_checks(divided: PartitionedGraph) -> None:
+    check_structure(divided.path, SERVERS)
+    assert check_rows(divided.path, SERVERS)
+    check_partition(divided, SERVERS)
+    assert "the library" in divided.layout.explain("the library")
 
 
 def test_maps_are_inverse_and_ascending_within_a_server(divided: PartitionedGraph) -> None:
     for node_type, kind in divided.schema.node_types.items():
         original = divided.original_ids(node_type)
         np.testing.assert_array_equal(np.sort(original), np.arange(kind.count))
-        np.testing.assert_array_equal(
-            divided.global_ids(node_type)[original], np.arange(kind.count)
-        )
-        offsets = divided.book.offsets[node_type]
-        for server in range(3):
-            assert (np.diff(original[offsets[server] : offsets[server + 1]]) > 0).all()
-    assert 0 in [divided.book.count("venue", server) for server in range(3)]
+        back = divided.global_ids(node_type)[original]
+        np.testing.assert_array_equal(back, np.arange(kind.count))
+        for server in SERVERS:
+            first, stop = divided.book.range(node_type, server)
+            assert (np.diff(original[first:stop]) > 0).all()
+    assert 0 in [divided.book.count("venue", server) for server in SERVERS]
 
 
 def test_rows_belong_to_their_original_nodes(
     shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
-    for node_type in divided.schema.node_types:
-        original = divided.original_ids(node_type)
-        offsets = divided.book.offsets[node_type]
-        for server in range(3):
-            ids = original[offsets[server] : offsets[server + 1]]
-            features, labels = (
-                divided.features(node_type, server),
-                divided.labels(node_type, server),
-            )
-            if shared_library.schema.node_types[node_type].feature_dim is None:
-                assert features is None
-            else:
-                expected = shared_library.features(node_type)[ids]
+    for node_type, kind in divided.schema.node_types.items():
+        found = np.zeros((kind.count, kind.feature_dim or 0), np.bool_)
+        for server in SERVERS:
+            stored = divided.stored(node_type, server)
+            columns = slice(*divided.layout.columns(node_type, server))
+            ids = divided.original_ids(node_type)[stored.first : stored.stop]
+            found[ids, columns] = True
+            if node_type not in shared_library.schema.labels:
+                assert divided.labels(node_type, server) is None
+            elif stored.count:
+                labels = divided.labels(node_type, server)
+                np.testing.assert_array_equal(labels, shared_library.labels(node_type)[ids])
+            if kind.feature_dim is None:
+                assert divided.features(node_type, server) is None
+            elif stored.count:
+                features = divided.features(node_type, server)
+                expected = shared_library.features(node_type)[ids, columns]
                 assert features is not None
                 assert features.dtype == expected.dtype
                 np.testing.assert_array_equal(features, expected)
-            if node_type in shared_library.schema.labels:
-                np.testing.assert_array_equal(labels, shared_library.labels(node_type)[ids])
-            else:
-                assert labels is None
+        # What no hop reads is not stored where relations are divided.
+        assert found.all() or divided.partitions
 
 
 def test_topology_keeps_the_original_order_of_neighbours(
     shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
-    for relation in shared_library.schema.relations:
+    assert set(divided.relations) == set(shared_library.schema.relations) or divided.partitions
+    for relation in divided.relations:
         original_topology, topology = shared_library.topology(relation), divided.topology(relation)
+        # While somebody reads a topology, others get the same one.
+        assert divided.topology(relation) is topology or "partitioned" in divided.layout.name
         src, dst = divided.original_ids(relation.src), divided.original_ids(relation.dst)
         for row, original in enumerate(dst):
             new_edges = slice(topology.indptr[row], topology.indptr[row + 1])
@@ -99,22 +120,19 @@ def test_topology_keeps_the_original_order_of_neighbours(
         np.testing.assert_array_equal(topology.out_degrees, original_topology.out_degrees[src])
 
 
-def test_edge_features_stand_in_local_order(
+def test_edge_features_stand_in_the_order_of_the_edges(
     shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
-    relation = Relation("author", "links", "paper")
-    edges, total = divided.topology(relation), 0
-    # While somebody reads a topology, others get the same one.
-    assert divided.topology(relation) is edges
-    for server in range(3):
-        rows = divided.edge_features(relation, server)
-        assert rows is not None
-        start = edges.indptr[divided.book.offsets["paper"][server]]
-        ids = edges.edge_ids[start : start + len(rows)]
-        np.testing.assert_array_equal(rows, shared_library.edge_features(relation)[ids])
-        total += len(rows)
-    assert total == shared_library.schema.relations[relation].count
-    assert divided.edge_features(Relation("paper", "links", "paper"), 0) is None
+    relation, total = Relation("author", "links", "paper"), 0
+    for server in SERVERS:
+        stored = divided.stored(str(relation), server)
+        if stored.count:
+            rows = divided.edge_features(relation, server)
+            ids = divided.topology(relation).edge_ids[stored.first : stored.stop]
+            np.testing.assert_array_equal(rows, shared_library.edge_features(relation)[ids])
+            assert divided.edge_features(Relation("paper", "links", "paper"), server) is None
+        total += stored.count
+    assert total == shared_library.schema.relations[relation].count or divided.partitions
 
 
 def test_splits_keep_original_ids(
@@ -125,20 +143,40 @@ def test_splits_keep_original_ids(
     assert divided.schema == shared_library.schema
 
 
+def test_the_feature_server_opens_every_shard(divided: PartitionedGraph) -> None:
+    for server in SERVERS:
+        shard = Shard.open(divided.path / f"server-{server}")
+        assert (shard.server, shard.servers) == (server, 3)
+        for node_type in divided.schema.node_types:
+            features = (
+                divided.features(node_type, server)
+                if divided.stored(node_type, server).count
+                else None
+            )
+            if features is not None:
+                table = shard.table("features", node_type)
+                assert table.spec.first_id == divided.stored(node_type, server).first
+                np.testing.assert_array_equal(table.array, features)
+
+
+def _homes(graph: PartitionedGraph, node_type: str) -> np.ndarray:
+    """Return [count], the server of each original id."""
+    return graph.book.home(node_type, graph.global_ids(node_type))
+
+
+@pytest.mark.parametrize("method", ["random", "stream"])
 def test_edge_cut_and_balance_equal_plain_counts(
-    shared_library: GraphDirectory, divided: PartitionedGraph
+    shared_library: GraphDirectory, tmp_path: Path, method: str
 ) -> None:
+    divided = partition_graph(shared_library, tmp_path / "parts", 3, method)
     description = divided.description
     cut_edges, edges = 0, 0
     in_edges = np.zeros(3)
     for relation, kind in shared_library.schema.relations.items():
         topology = shared_library.topology(relation)
-        src_home, dst_home = _homes(divided, relation.src), _homes(divided, relation.dst)
-        cut = 0
-        for v in range(topology.indptr.size - 1):
-            for u in topology.indices[topology.indptr[v] : topology.indptr[v + 1]]:
-                cut += src_home[u] != dst_home[v]
-                in_edges[dst_home[v]] += 1
+        dst = np.repeat(_homes(divided, relation.dst), np.diff(topology.indptr))
+        cut = int((_homes(divided, relation.src)[topology.indices] != dst).sum())
+        in_edges += np.bincount(dst, minlength=3)
         share = cut / kind.count if kind.count else 0.0
         assert description["edge_cut_by_relation"][str(relation)] == pytest.approx(share, abs=1e-6)
         cut_edges, edges = cut_edges + cut, edges + kind.count
@@ -153,7 +191,7 @@ def test_edge_cut_and_balance_equal_plain_counts(
     assert [share["train"] for share in description["per_server"]] == train.tolist()
 
 
-def test_an_edge_target_is_balanced_and_kept(library: GraphDirectory) -> None:
+def test_an_edge_target_is_balanced_and_kept(tmp_path: Path) -> None:
     relation = Relation("author", "writes", "paper")
     schema = GraphSchema(
         name="links",
@@ -162,11 +200,11 @@ def test_an_edge_target_is_balanced_and_kept(library: GraphDirectory) -> None:
         target=relation,
         splits={"train": 2},
     )
-    out = library.path.parent / "links"
-    with GraphWriter(out, schema) as writer:
+    with GraphWriter(tmp_path / "links", schema) as writer:
         writer.topology(relation, np.array([0, 1, 2, 0]), np.array([3, 0, 3, 1]))
         writer.split("train", np.array([0, 2]))
-    divided = partition_graph(GraphDirectory.open(out), out.parent / "two", 2, "random")
+    graph = GraphDirectory.open(tmp_path / "links")
+    divided = partition_graph(graph, tmp_path / "two", 2, "random")
     home = _homes(divided, "paper")[3]
     assert [share["train"] for share in divided.description["per_server"]] == [
         2 if server == home else 0 for server in range(2)
@@ -184,16 +222,10 @@ def test_partitioned_topology_is_the_replicated_one_in_parts(
     )
     assert isinstance(parts.layout, DividedTopology)
     assert parts.layout.halo == halo
-    assert isinstance(replicated.layout, Replicated)
     assert not list((parts.path / "topology").rglob("indices.npy"))
-    check_structure(parts.path, range(3))
-    check_partition(parts, range(3))
     near_nodes = [nodes_within(replicated, halo, server) for server in range(3)]
     for relation in shared_library.schema.relations:
         expected = replicated.topology(relation)
-        merged = parts.topology(relation)
-        for name in layout.TOPOLOGY_ARRAYS:
-            np.testing.assert_array_equal(getattr(merged, name), getattr(expected, name))
         for server in range(3):
             stored, is_near = parts.topology(relation, server), near_nodes[server][relation.dst]
             for name in ("in_degrees", "out_degrees"):
@@ -278,28 +310,3 @@ def test_a_machine_with_one_server_s_folder_can_read_its_halo(
         check_partition(PartitionedGraph.open(parts.path), [1])
     with pytest.raises(GraphError, match=r"topology/.*: "):
         check_structure(parts.path, [1])
-
-
-def test_an_unknown_topology_is_refused(shared_library: GraphDirectory, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="topology: expected replicated, partitioned, or halo:K"):
-        partition_graph(shared_library, tmp_path / "parts", 2, "random", topology="halved")
-    for choice in ("halo", "halo:", "halo:-1", "halo:x", "halo:99999999999"):
-        with pytest.raises(RequestError, match=f"given '{choice}'"):
-            TopologyChoice.parse(choice)
-    assert TopologyChoice.parse("halo:0") == TopologyChoice.parse("partitioned")
-    parts = partition_graph(shared_library, tmp_path / "parts", 2, "random")
-    description = parts.path / "partition.json"
-    description.write_text(description.read_text().replace('"replicated"', '"halved"'))
-    with pytest.raises(GraphError, match=r"'topology': expected one of .* found 'halved'"):
-        PartitionedGraph.open(parts.path)
-    damaged = description.read_text().replace('"halved"', '"partitioned", "halo": -1')
-    description.write_text(damaged)
-    with pytest.raises(GraphError, match="field 'halo': expected a number of hops, found -1"):
-        PartitionedGraph.open(parts.path)
-
-
-def test_one_server_cuts_nothing(library: GraphDirectory) -> None:
-    for method in METHODS:
-        one_server = partition_graph(library, library.path.parent / f"one-{method}", 1, method)
-        assert one_server.description["edge_cut"] == 0
-        np.testing.assert_array_equal(one_server.original_ids("paper"), np.arange(40))

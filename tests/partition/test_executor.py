@@ -14,8 +14,7 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 from hopper.partition.checksums import read_division
-from hopper.partition.ray_workers import RayWorkers, open_workers
-from hopper.partition.workers import Workers
+from hopper.partition.executor import Executor, RayExecutor, open_executor
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed"
@@ -32,13 +31,13 @@ needs_ray = pytest.mark.skipif(
     ],
 )
 def test_options_that_do_not_fit_are_refused(where: str, count: int | None, text: str) -> None:
-    with pytest.raises(RequestError, match=text), open_workers(where, count):
+    with pytest.raises(RequestError, match=text), open_executor(where, count):
         pass
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(RequestError, match="pip install ray"), open_workers("ray"):
+    with pytest.raises(RequestError, match="pip install ray"), open_executor("ray"):
         pass
 
 
@@ -51,7 +50,7 @@ def test_an_address_where_nobody_listens_is_refused(
 ) -> None:
     monkeypatch.setattr(ray_cluster, "_import_ray", lambda option: None)
     where = f"ray:{address}"
-    with pytest.raises(RequestError, match=f"--on {where}: {text}"), open_workers(where):
+    with pytest.raises(RequestError, match=f"--on {where}: {text}"), open_executor(where):
         pass
 
 
@@ -61,16 +60,15 @@ def test_every_number_of_workers_builds_the_same_files(
     shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds: list[dict[str, Any]] = [
-        {"method": "random", "seed": 3},
-        {"method": "stream", "topology": "halo:1", "memory_limit": 300 << 20},
+        {"method": "random", "topology": "halo:1", "memory_limit": 300 << 20},
         {"method": "random", "features": "by-dimension"},
     ]
 
-    def divide(name: str, workers: Workers, kinds: list[dict[str, Any]] = kinds) -> list[str]:
+    def divide(name: str, executor: Executor, kinds: list[dict[str, Any]] = kinds) -> list[str]:
         return [
             read_division(
                 partition_graph(
-                    shared_library, tmp_path / f"{name}-{number}", 3, workers=workers, **kind
+                    shared_library, tmp_path / f"{name}-{number}", 3, executor=executor, **kind
                 ).path
             )
             for number, kind in enumerate(kinds)
@@ -78,25 +76,25 @@ def test_every_number_of_workers_builds_the_same_files(
 
     # Ray's processes import the project from where this one does.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
-    with open_workers("local") as workers:
-        expected = divide("local", workers)
-    with open_workers("ray", 2) as workers:
+    with open_executor("local") as executor:
+        expected = divide("local", executor)
+    with open_executor("ray", 2) as executor:
         import ray
 
-        assert divide("two tasks at a time", workers) == expected
-        one_worker = RayWorkers(ray, "ray", 1)
-        assert divide("one task at a time", one_worker, kinds[:1]) == expected[:1]
-        _check_failures(workers, shared_library, tmp_path)
+        assert divide("two tasks at a time", executor) == expected
+        one_at_a_time = RayExecutor(ray, "ray", 1)
+        assert divide("one task at a time", one_at_a_time, kinds[:1]) == expected[:1]
+        _check_failures(executor, shared_library, tmp_path)
     assert not ray.is_initialized()
 
 
-def _check_failures(workers: Workers, graph: GraphDirectory, tmp_path: Path) -> None:
+def _check_failures(executor: Executor, graph: GraphDirectory, tmp_path: Path) -> None:
     """Check that a failing task is reported in one line, and leaves no files."""
     out = tmp_path / "failed"
     text = r"^--on ray: write_server \d: (Graph|OS|FileNotFound)Error: .*\.npy.*$"
     broken = _BrokenGraph(graph.path, graph.schema)
     with pytest.raises(RequestError, match=text) as error:
-        partition_graph(broken, out, 3, "random", workers=workers)
+        partition_graph(broken, out, 3, "random", executor=executor)
     assert "\n" not in str(error.value)
     assert not out.exists()
     assert not [path for path in tmp_path.iterdir() if "failed" in path.name]

@@ -1,0 +1,130 @@
+"""Where the servers' parts are built: in this process, or as tasks of a Ray cluster, whose machines
+share the file system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from hopper.errors import RequestError
+from hopper.graph.memory_budget import MemoryBudget, limit_memory, memory_budget
+from hopper.partition.build_context import BuildContext
+from hopper.phases import Progress, Silent
+from hopper.ray_cluster import connect_to_ray, one_line
+
+T = TypeVar("T")
+Parts = Sequence[Sequence[Any]]
+"""the arguments of each part, besides context and progress"""
+
+
+class Executor(Protocol):
+    """Builds parts that do not depend on each other."""
+
+    def run(
+        self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
+    ) -> list[T]:
+        """Call ``build(context, progress, *part)`` for every part; return the results in order.
+
+        Raises
+        ------
+        RequestError: a part failed in another process. In this process, its own error is raised.
+        """
+        ...
+
+
+class SerialExecutor:
+    """Builds one part after another in this process, whose kernels use all cores."""
+
+    def run(
+        self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
+    ) -> list[T]:
+        """Build the parts."""
+        return [build(context, progress, *part) for part in parts]
+
+
+class RayExecutor:
+    """Builds parts by tasks of a Ray cluster, ``count`` at a time, or as many as it has CPUs."""
+
+    def __init__(self, ray: Any, where: str, count: int | None) -> None:
+        self._ray = ray
+        self._where = where
+        self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        # Ray must not retry a task, because its files may be half written.
+        self._task = ray.remote(max_retries=0)(_build)
+
+    def run(
+        self, build: Callable[..., T], context: BuildContext, progress: Progress, parts: Parts
+    ) -> list[T]:
+        """Build the parts; progress advances part by part, and an error names part and number."""
+        results: dict[int, T] = {}
+        waiting, running = list(enumerate(parts)), dict[Any, int]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._count:
+                    number, part = waiting.pop(0)
+                    task = self._task.remote(build, context, memory_budget(), part)
+                    running[task] = number
+                for task in self._ray.wait(list(running))[0]:
+                    number = running.pop(task)
+                    results[number], units = self._result(task, f"{build.__name__} {number}")
+                    progress.advance(units)
+        finally:
+            # The results of these are not needed, and their files are about to be removed.
+            for task in running:
+                self._ray.cancel(task)
+            if running:
+                self._ray.wait(list(running), num_returns=len(running))
+        return [results[number] for number in range(len(parts))]
+
+    def _result(self, task: Any, what: str) -> Any:
+        try:
+            return self._ray.get(task)
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            raise RequestError(f"--on {self._where}: {what}: {one_line(cause)}") from None
+
+
+class _Counter(Silent):
+    """Adds up the progress of a task."""
+
+    units = 0
+
+    def advance(self, units: int) -> None:
+        self.units += units
+
+
+def _build(
+    build: Callable[..., T], context: BuildContext, size: MemoryBudget, part: Sequence[Any]
+) -> tuple[T, int]:
+    """Build a part in a task; return its result and the units of its progress."""
+    counter = _Counter()
+    with limit_memory(size):
+        return build(context, counter, *part), counter.units
+
+
+@contextmanager
+def open_executor(where: str, count: int | None = None) -> Iterator[Executor]:
+    """Open the executor that builds servers' parts.
+
+    Parameters
+    ----------
+    where: "local": this process; "ray": a Ray cluster of this machine, which is shut down at the
+        end; "ray:HOST:PORT": a running cluster.
+    count: number of Ray tasks at a time; None = as many as the cluster has CPUs.
+
+    Raises
+    ------
+    RequestError: ``where`` or ``count`` is invalid, or Ray is not installed or does not start.
+    """
+    kind, colon, address = where.partition(":")
+    if where != "local" and (kind != "ray" or (colon and not address)):
+        raise RequestError(f"--on: expected local, ray or ray:HOST:PORT, given {where!r:.100}")
+    if count is not None and (where == "local" or count < 1):
+        text = f"{count} with --on {where}"
+        raise RequestError(f"--workers: expected at least 1, of --on ray alone, given {text}")
+    if where == "local":
+        yield SerialExecutor()
+        return
+    with connect_to_ray(f"--on {where}", "ray:HOST:PORT", address, count) as ray:
+        yield RayExecutor(ray, where, count)

@@ -1,0 +1,67 @@
+"""Ids of all node types in one space, type after type, and arrays with a number for each node."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from hopper.graph.array_file import create_array
+from hopper.graph.memory_budget import memory_budget
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+
+
+class EdgesOfTypes(Protocol):
+    """A graph of which nodes and edges are read: a graph directory, or one server's subgraph."""
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Its node types and relations."""
+
+    def topology(self, relation: Relation) -> Topology:
+        """Return the CSC of a relation."""
+
+
+def count_nodes(schema: GraphSchema) -> int:
+    """Return the number of nodes of all types."""
+    return sum(kind.count for kind in schema.node_types.values())
+
+
+def type_starts(schema: GraphSchema) -> dict[str, int]:
+    """Return the first stacked id of every node type, types in the order of the schema."""
+    counts = (kind.count for kind in schema.node_types.values())
+    return dict(zip(schema.node_types, accumulate(counts, initial=0), strict=False))
+
+
+def split_by_type(schema: GraphSchema, stacked: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Divide an array by stacked id into a view for each node type."""
+    starts, kinds = type_starts(schema), schema.node_types
+    return {name: stacked[start : start + kinds[name].count] for name, start in starts.items()}
+
+
+class NodeArrays:
+    """Makes arrays with a number for each node, in memory while they fit, else in files.
+
+    The kernel drops the pages of a file when memory is short. A file is removed as soon as it is
+    mapped, so it is gone with its array.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / ".node-array.npy"
+        self._left = memory_budget().resident
+
+    def full(self, count: int, dtype: DTypeLike, value: int = 0) -> NDArray[Any]:
+        """Make an array [count] of one value."""
+        size = count * np.dtype(dtype).itemsize
+        if size <= self._left:
+            self._left -= size
+            return np.full(count, value, dtype)
+        array = create_array(self._file, dtype, (count,))
+        self._file.unlink()
+        if value:
+            array[:] = value
+        return np.asarray(array)
