@@ -38,7 +38,7 @@ from cache_server.store.shard import Shard
 from cache_server.store.table import RoundedTable, Table
 
 if TYPE_CHECKING:
-    from cache_server.store.shard_topology import ShardTopology
+    from cache_server.shard_topology import ShardTopology
 
 _LONGEST_TEXT: Final = 1000
 """characters of an error: it travels in a header, and clients refuse headers of more than 8 KiB"""

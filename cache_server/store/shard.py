@@ -19,7 +19,7 @@ from cache_server.store.row_source import NO_SOURCES, SourceRequest, open_source
 from cache_server.store.table import FEATURES, MappedTable, SourceTable, Table, TableDescription
 
 if TYPE_CHECKING:
-    from cache_server.store.shard_topology import ShardTopology
+    from cache_server.shard_topology import ShardTopology
 
 
 class Shard:
@@ -92,7 +92,7 @@ def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, ShardTopology
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{file}: cannot be read: {error!r}") from error
     # Importing the kernels takes a second, which servers without in-edges save.
-    from cache_server.store.shard_topology import open_topology
+    from cache_server.shard_topology import open_topology
 
     return open_topology(partitioned, server, offsets)
 
