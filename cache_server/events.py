@@ -42,14 +42,14 @@ class Events:
         if self._format == "json":
             self._write("warning", event, text, fields)
         else:
-            print(f"{time.strftime('%H:%M:%S')}  warning: {text}", file=sys.stderr, flush=True)
+            _write_line(f"{time.strftime('%H:%M:%S')}  warning: {text}")
 
     def fail(self, event: str, text: str, **fields: Any) -> None:
         """Write the error that ends this process; in the text format the line is ``text`` alone."""
         if self._format == "json":
             self._write("error", event, text, fields)
         else:
-            print(text, file=sys.stderr, flush=True)
+            _write_line(text)
 
     def note(self, event: str, text: str, **fields: Any) -> None:
         """Write an ordinary event, in the JSON format only."""
@@ -66,7 +66,14 @@ class Events:
 
     def _write(self, level: str, event: str, text: str, fields: dict[str, Any]) -> None:
         line = {"unix": time.time(), "level": level, "event": event, "text": text}
-        print(json.dumps(line | self._common_fields | fields), file=sys.stderr, flush=True)
+        _write_line(json.dumps(line | self._common_fields | fields))
+
+
+def _write_line(line: str) -> None:
+    """Write a line at once. Where Python does not buffer, print() writes the line's end by itself,
+    and a line of another process could come between."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 events: Final = Events()

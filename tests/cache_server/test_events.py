@@ -37,6 +37,24 @@ def test_lines_for_people_are_warnings_alone(capfd: pytest.CaptureFixture[str]) 
     assert error == "error: it ends"
 
 
+def test_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Python does not buffer: processes share the file or the terminal."""
+    written: list[str] = []
+
+    class Unbuffered:
+        write = staticmethod(written.append)
+        flush = staticmethod(lambda: None)
+
+    monkeypatch.setattr(sys, "stderr", Unbuffered())
+    log = Events()
+    log.warn("certificates", "they stay")
+    log.set_format("json")
+    log.note("retry", "once more")
+    log.fail("error", "it ends")
+    assert len(written) == 3
+    assert all(text.count("\n") == 1 and text.endswith("\n") for text in written)
+
+
 def test_repeated_events_are_counted(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
