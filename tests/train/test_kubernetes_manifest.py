@@ -115,6 +115,7 @@ def localize(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
     ):
         shutil.copy(tmp_path / issued_name, security / name)
     (security / "token").write_text("nobody-else-knows-this-0123456789")
+    (security / "token").chmod(0o600)
     first = free_ports(SERVERS + 1)
     meeting, *ports = (str(port) for port in range(first, first + SERVERS + 1))
     replacements = {
