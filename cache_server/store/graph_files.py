@@ -62,11 +62,11 @@ class GraphFiles:
                 f"{', '.join(sorted(files)) or 'none'}"
             )
         try:
-            ids = map_npy(files[name], np.int64, None)
+            ids = map_npy(files[name], (np.int32, np.int64), None)
         except ManifestError as error:
             raise BadRequest(str(error)) from error
         spec = TableDescription(
-            kind=kind, type=name, first_id=0, count=ids.size, dim=1, dtype="int64"
+            kind=kind, type=name, first_id=0, count=ids.size, dim=1, dtype=ids.dtype.name
         )
         table = self._tables[kind, name] = MappedTable(spec, ids.reshape(-1, 1), self._server)
         return table

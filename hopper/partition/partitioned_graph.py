@@ -234,7 +234,7 @@ class PartitionedGraph:
         return Names.open(layout.names_file(self.path, node_type), count)
 
     def label_names(self, task: str = "") -> list[str]:
-        """Read the source's names of the predicted classes, of one of several ``task``s; empty if
+        """Read the source's names of the predicted classes, of one of several tasks; empty if
         it numbers them."""
         labels = self.schema.target_labels
         if labels is not None and task:
