@@ -293,7 +293,7 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
         request = Request(config, PartitionedGraph.open(folder))
         trainer = make_group_trainer(request, RunLog(None), 100, torch.device("cpu"), server=server)
         assert trainer.links is not None
-        left_out = trainer.links.left_out((0, 1))
+        left_out = trainer.links.excluded((0, 1))
         stored_relations = request.graph.partitions[server].relations
         # Both targets, and, of people, what tells one of them the other way round.
         revealing = {Relation(*words) for words in (KNOWS, LIKES, BORROWS, WROTE)}
