@@ -23,14 +23,13 @@ import pytest
 import torch
 
 from cache_server.service.server import FeatureServer
-from cache_server.store.shard import Shard
 from hopper.bench import train_process
 from hopper.cli import main
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from tests.rank_pool import RankPool
-from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path
+from tests.server_processes import PLUG_IN_FOLDERS, Servers, own_path, serve_here
 
 TESTS = Path(__file__).resolve().parent
 
@@ -157,10 +156,7 @@ def serve_partitions(
         if options:
             started = [processes.start(partitioned, index, *options) for index in range(servers)]
             return tuple(server.address for server in started)
-        shards = [Shard.open(Path(partitioned, f"server-{index}")) for index in range(servers)]
-        here = [FeatureServer(shard, "127.0.0.1:0") for shard in shards]
-        for server in here:
-            server.start()
+        here = serve_here(partitioned, servers)
         running.extend(here)
         return tuple(server.address for server in here)
 

@@ -23,8 +23,6 @@ from typing import IO, Any
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from cache_server.service.server import FeatureServer
-from cache_server.store.shard import Shard
 from hopper.config import Config
 from hopper.scratch import scratch_folder
 from hopper.train import launch
@@ -32,6 +30,7 @@ from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.parent import DIE_WITH_PARENT
 from hopper.train.rank_failures import read_failure
 from hopper.train.rank_processes import Machine, RanksFailed
+from tests.server_processes import serve_here
 
 STANDING_RANK = Path(__file__).with_name("standing_rank.py")
 DEADLINE_SECONDS = 240.0
@@ -212,10 +211,7 @@ def servers_in_this_process(
         with feature_servers(config, run_dir, places) as servers:
             yield servers
         return
-    folders = [Path(config.data.partitioned, f"server-{index}") for index, _ in enumerate(places)]
-    running = [FeatureServer(Shard.open(folder), "127.0.0.1:0") for folder in folders]
-    for server in running:
-        server.start()
+    running = serve_here(config.data.partitioned, len(places))
     try:
         yield FeatureServers([], [server.address for server in running])
     finally:

@@ -1,4 +1,4 @@
-"""Processes of feature servers, and the folders from which processes of tests import."""
+"""Feature servers of tests, here and in processes, and the folders that processes import from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cache_server.service.server import FeatureServer
+from cache_server.store.shard import Shard
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PLUG_IN_FOLDERS = [REPOSITORY / folder for folder in ("examples", "tests/engines", "tests/train")]
 
@@ -19,6 +22,15 @@ def own_path(*more: Path) -> str:
     folders = map(str, (*more, *PLUG_IN_FOLDERS, REPOSITORY))
     # An empty entry would be the working folder.
     return os.pathsep.join(filter(None, (*folders, os.environ.get("PYTHONPATH"))))
+
+
+def serve_here(partitioned: Path | str, servers: int) -> list[FeatureServer]:
+    """Start the feature servers of a partitioned directory in this process."""
+    shards = [Shard.open(Path(partitioned, f"server-{index}")) for index in range(servers)]
+    started = [FeatureServer(shard, "127.0.0.1:0") for shard in shards]
+    for server in started:
+        server.start()
+    return started
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.store.npy import map_npy
-from cache_server.store.table import MappedTable, Table, TableDescription
+from cache_server.store.table import IdTable, Table, TableDescription
 
 GRAPH_FILE: Final = "graph.json"
 PARTITION_FILE: Final = "partition.json"
@@ -65,10 +65,7 @@ class GraphFiles:
             ids = map_npy(files[name], (np.int32, np.int64), None)
         except ManifestError as error:
             raise BadRequest(str(error)) from error
-        spec = TableDescription(
-            kind=kind, type=name, first_id=0, count=ids.size, dim=1, dtype=ids.dtype.name
-        )
-        table = self._tables[kind, name] = MappedTable(spec, ids.reshape(-1, 1), self._server)
+        table = self._tables[kind, name] = IdTable(kind, name, ids, self._server)
         return table
 
     def _files(self, kind: str) -> dict[str, Path]:

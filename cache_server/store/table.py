@@ -103,6 +103,22 @@ class MappedTable(Table):
         np.take(self._bytes, rows, axis=0, out=out, mode="clip")
 
 
+class IdTable(Table):
+    """An array of ids, which has four or eight bytes for each; they are sent with eight."""
+
+    def __init__(self, kind: str, type: str, ids: NDArray[np.integer[Any]], server: int) -> None:
+        spec = TableDescription(
+            kind=kind, type=type, first_id=0, count=ids.size, dim=1, dtype="int64"
+        )
+        super().__init__(spec, server)
+        self._ids = ids
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Write ids to ``out`` as int64."""
+        ids = self._ids[rows].astype(little_endian("int64"))
+        out[:] = ids.view(np.uint8).reshape(out.shape)
+
+
 class SourceTable(Table):
     """A table whose features are read by a user's class, by [count] int64 original ids."""
 

@@ -26,7 +26,6 @@ def test_a_written_shard_opens(folder):
     shard = Shard.open(folder)
     assert (shard.server, shard.servers) == (1, 2)
     table = shard.table("features", "paper")
-    assert isinstance(table.array.base, np.memmap)
     np.testing.assert_array_equal(table.array[2], [6, 7, 8])
     assert json.loads((folder / "shard.json").read_text()) == {
         "schema": 1,

@@ -91,6 +91,13 @@ class Run:
         CheckpointFiles(self.run_dir).forget_models()
         file.write_bytes(content)
 
+    def halt_after(self, step: int) -> None:
+        """Make a run that has ended one that was halted after its checkpoint of a step."""
+        files = CheckpointFiles(self.run_dir)
+        assert step in files.steps
+        files.forget_models_after(step)
+        (self.run_dir / SUMMARY_FILE).unlink()
+
     def summary(self) -> dict[str, Any]:
         """The summary that the run wrote at its end."""
         return dict(json.loads((self.run_dir / SUMMARY_FILE).read_text()))

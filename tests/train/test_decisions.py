@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hopper.micrograph.merge_number import MERGE, TRIED, MergeNumber
-from hopper.train.checkpoint_files import CheckpointFiles
-from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
+from hopper.train.results import EPOCHS_FILE
 
 # The batches are so small that two epochs have enough iterations to compare.
 ADAPTIVE = ("--hop.merge=adaptive", "--train.batch_size=2")
@@ -64,8 +63,7 @@ def test_a_run_resumed_in_a_comparing_epoch_can_be_replayed(runs: Any) -> None:
     # Of 21 iterations an epoch, in the third one.
     options = {"checkpoint_every": 50}
     run = runs.train_to_end("resumed-comparing", *ADAPTIVE, epochs=3, **options)
-    CheckpointFiles(run.run_dir).forget_models_after(50)
-    (run.run_dir / SUMMARY_FILE).unlink()
+    run.halt_after(50)
     resumed = runs.train_to_end("resumed-comparing", *ADAPTIVE, epochs=4, resume=True, **options)
     epochs = resumed.epochs()
     assert epochs[2]["decisions"] == {MERGE: 0, TRIED: 1}

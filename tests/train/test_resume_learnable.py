@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopper.train.checkpoint_files import CheckpointFiles
-
 RGCN = "--model.name=rgcn"
 MAPPED = (RGCN, "--learnable.storage=mmap", "--cache.policy=benefit", "--cache.size=30%")
 ON_DISK = (*MAPPED, "--cache.decline=false")
@@ -15,8 +13,7 @@ def test_a_resumed_run_has_the_losses_of_one_in_memory(typed_runs: Any) -> None:
     """It goes on from a checkpoint in the middle of its third epoch of five iterations."""
     options = {"engine": "zero_hop", "checkpoint_every": 12, "iterations_per_epoch": 5}
     run = typed_runs.train_to_end("halted", *ON_DISK, epochs=3, **options)
-    CheckpointFiles(run.run_dir).forget_models_after(12)
-    (run.run_dir / "summary.json").unlink()
+    run.halt_after(12)
     resumed = typed_runs.train_to_end("halted", *ON_DISK, epochs=4, resume=True, **options)
     in_memory = typed_runs.train_to_end("in memory", RGCN, epochs=4, **options)
     assert len(in_memory.losses()) == 4

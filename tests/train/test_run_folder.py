@@ -46,6 +46,17 @@ def test_a_folder_belongs_to_one_run_which_ends_when_it_is_moved_away(
         pass
 
 
+def test_a_run_without_checkpoints_whose_folder_is_moved_away_ends(runs: Any) -> None:
+    run = runs.train("moved", epochs=1_000_000)
+    run.await_epochs(1)
+    run.run_dir.rename(run.run_dir.with_name("moved-away"))
+    assert run.finish() == 1
+    run.assert_nothing_remains()
+    assert f"train.run_dir: {run.run_dir}: was moved or removed during" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("error: ")
+
+
 @pytest.mark.parametrize("holder", ["launcher", "rank-0"])
 def test_a_launcher_respects_locks_of_launchers_and_of_ranks(
     tmp_path: Path, holder: Holder

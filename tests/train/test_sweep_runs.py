@@ -13,8 +13,6 @@ from safetensors.numpy import load_file
 
 import hopper
 from hopper.bench.report import write_report
-from hopper.train.checkpoint_files import CheckpointFiles
-from hopper.train.results import SUMMARY_FILE
 from hopper.train.run_files import best_first
 
 LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
@@ -124,8 +122,7 @@ def test_a_resumed_sweep_has_the_same_bits(sweep_run: Any, runs: Any) -> None:
     train = {"checkpoint_every": 25}
     whole = sweep_to_end(runs, "sweep-halted", **train)
     before = {path: path.read_bytes() for path in whole.run_dir.glob("trial-*/best.safetensors")}
-    CheckpointFiles(whole.run_dir).forget_models_after(25)
-    (whole.run_dir / SUMMARY_FILE).unlink()
+    whole.halt_after(25)
     resumed = sweep_to_end(runs, "sweep-halted", **train, resume=True)
     assert len(before) == 3
     for trial in range(3):
