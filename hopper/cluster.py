@@ -27,8 +27,6 @@ from hopper.rank_store import RankStore, machine_key, name_ranks, silence_of
 from hopper.time_limit import finish_within
 from hopper.traffic import Cause, Traffic
 
-RECONNECTS: Final = "HOPPER_RECONNECTS"
-"""Environment variable: how many times the ranks have met again within this start."""
 _LOOK_SECONDS: Final = 1.0
 """How long a rank waits before it looks whether another rank's wait has failed."""
 _MOMENT: Final = 1e-3
@@ -126,8 +124,7 @@ class Cluster:
             return cluster
         # torchrun keeps one store for all attempts (--max-restarts).
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        attempt = f"attempt-{restarts}-{os.environ.get(RECONNECTS, '0')}"
-        cluster.store = RankStore.open(rank, world, attempt, start_timeout)
+        cluster.store = RankStore.open(rank, world, f"attempt-{restarts}", start_timeout)
         place, advice = cluster._choose_interface(start_timeout, insecure)
 
         def step(operation: str, connect: Callable[[], object]) -> None:

@@ -27,7 +27,7 @@ _AFTER_TIMEOUT_SECONDS: Final = 2.0
 _AFTER_BREAK_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.2
 _REQUEST_LIMIT: Final = timedelta(seconds=2)
-_FAILED, _READY, _LEAVING, _LEFT = "failed", "ready", "leaving", "left"
+_FAILED: Final = "failed"
 
 
 class RankStore:
@@ -38,18 +38,12 @@ class RankStore:
     store: the rendezvous store.
     attempt: which start of the ranks this is. Reports of earlier starts, which are still in the
         store, are not seen.
-
-    Attributes
-    ----------
-    all_live: whether a wait has failed although every rank lives and reaches the store, so that
-        they can meet again.
     """
 
     def __init__(self, store: Any, rank: int, world: int, attempt: str) -> None:
         self.store = PrefixStore(attempt, store)
         self.rank = rank
         self.world = world
-        self.all_live = False
         self._pids: dict[int, int] = {}
 
     @classmethod
@@ -128,7 +122,6 @@ class RankStore:
             gone = {rank: pid for rank, pid in self._pids.items() if not _is_alive(pid)}
             ended = [f"rank {r} (pid {pid})" for r, pid in gone.items() if r in silent]
             if ended or not silent or time.monotonic() > limit:
-                self.all_live = not (ended or silent)
                 return ended, silent
             time.sleep(_POLL_SECONDS)
 
@@ -138,46 +131,6 @@ class RankStore:
             return bool(self.store.check([_FAILED]))
         except (RuntimeError, dist.DistError):
             return False
-
-    def agree_on_step(self, step: int, limit: float) -> int:
-        """Tell the newest step that this rank can continue from; return the smallest of all ranks.
-
-        Raises
-        ------
-        ClusterError: not every rank told its step within ``limit`` seconds.
-        """
-        return min(int(answer) for answer in self._exchange(_READY, str(step), limit))
-
-    def leave_together(self, limit: float) -> None:
-        """Return when every rank has called this, so that none of them needs the store any more.
-
-        A rank that holds the store itself returns last.
-
-        Raises
-        ------
-        ClusterError: not every rank called it within ``limit`` seconds.
-        """
-        self._exchange(_LEAVING, "1", limit)
-        try:
-            if self.rank == 0 and not _agent_holds_store():
-                names = [f"{_LEFT}/{rank}" for rank in range(1, self.world)]
-                self.store.wait(names, timedelta(seconds=limit))
-            else:
-                self.store.set(f"{_LEFT}/{self.rank}", "")
-        except (RuntimeError, dist.DistError) as error:
-            raise ClusterError(
-                f"rank {self.rank}: leaving with the other ranks: {error}"
-            ) from error
-
-    def _exchange(self, kind: str, value: str, limit: float) -> list[str]:
-        """Return every rank's value of a kind, in rank order."""
-        try:
-            names = self._report_and_wait(kind, value, limit)
-            return [self.store.get(name).decode() for name in names]
-        except (RuntimeError, dist.DistError) as error:
-            raise ClusterError(
-                f"rank {self.rank}: meeting the other ranks again: {error}"
-            ) from error
 
     def _report_and_wait(self, kind: str, value: str, limit: float) -> list[str]:
         names = [f"{kind}/{rank}" for rank in range(self.world)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hopper.config.section import LocalPath, NonNegative, Positive, Section
+from hopper.config.section import LocalPath, Positive, Section
 
 _PORTS: Final = 1 << 16
 _SERVER: Final[dict[str, Any]] = {
@@ -35,10 +35,6 @@ class Cluster(Section):
     """How long one process waits for another, in seconds."""
     start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
     """How long servers and ranks may take to start, in seconds."""
-    reconnects: NonNegative = 3
-    """How many times ranks meet again within a run after connections between them broke, if all of
-    them still live. They continue from the last finished iteration, which every rank keeps in
-    memory. 0 = a broken connection ends the run, and no iteration is kept."""
     tls_ca: LocalPath = ""
     """A PEM file of trusted certificates. One of them must have signed the certificate of each
     feature server, and ``tls_certificate``. If it is set, rows travel over TLS."""

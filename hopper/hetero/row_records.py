@@ -8,7 +8,7 @@ writing. The stored copy of a cached record is out of date until the record is w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -86,13 +86,6 @@ class LentRecords:
             out.copy_(self.records[:, 0])
         else:
             gather_rows(self.records, indices, out)
-
-    def copy(self) -> LentRecords:
-        """Return a copy of the records, which later updates do not change."""
-        if not self.in_table:
-            return replace(self, records=self.records.clone())
-        records = self.records.index_select(0, torch.from_numpy(self.places))
-        return LentRecords(self.places, records, in_table=False)
 
     def update(self, optimizer: SparseOptimizer, gradient: Tensor, factors: Factors) -> None:
         """Update the records by the gradients [n, dim] of their rows.

@@ -172,11 +172,8 @@ class LearnableCheckpoints:
         """Restore this rank's rows of a step that ``ranks`` other ranks have written."""
         if self._learnable:
             deal_rows(self._files, ranks, step, self._learnable, with_kept)
-            self.go_on()
-
-    def go_on(self) -> None:
-        """Keep all files that are there until newer checkpoints have replaced them."""
-        self._kept_chains.append([step for _, step in self._list_files()])
+            # All files that are there stay until newer checkpoints have replaced them.
+            self._kept_chains.append([step for _, step in self._list_files()])
 
     def forget_all(self) -> None:
         """Remove the files that an unfinished run has left."""

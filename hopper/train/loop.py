@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from hopper.engines import Engine
 from hopper.engines.unused import describe_unused
@@ -18,9 +18,7 @@ from hopper.train.callbacks import make_callbacks
 from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
-from hopper.train.last_iterations import LastIterations
 from hopper.train.learnable_checkpoints import save_learned_rows
-from hopper.train.meet_again import KeptState
 from hopper.train.meter import EpochMeter
 from hopper.train.recorded_gradients import GradientRecorder
 from hopper.train.replay import decisions_of, read_decisions
@@ -31,9 +29,6 @@ from hopper.train.run_lock import identify
 from hopper.train.run_progress import RunProgress
 from hopper.train.trained_model import TrainedModel
 from hopper.whole_files import remove_unfinished
-
-KEEPING: Final = "keeping the last iteration"
-"""The operation of the span in which a rank keeps its state in memory."""
 
 Models = dict[int, TrainedModel]
 """Models by number."""
@@ -80,9 +75,6 @@ class Trainer:
         self._objective = evaluator.objective
         self._baseline_text = evaluator.baseline_text
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
-        self.last = LastIterations(engine, self.models)
-        self.kept: KeptState | None = None
-        """what to continue from instead of a checkpoint"""
         self._files = RunFiles(engine, self.models, run_dir, evaluator.objective)
         self._recorder = GradientRecorder(engine, run_dir)
         self._callbacks = make_callbacks(engine.state.config, engine)
@@ -117,7 +109,6 @@ class Trainer:
                     f"resumed after {self.progress.resumed_step} iterations: goes on at epoch "
                     f"{progress.epoch}, iteration {progress.iteration}"
                 )
-            self._keep()
             self._callbacks.start(progress.epoch, progress.iteration)
             if not self._unfinished_models():
                 # A resumed run may have nothing left to train: say why.
@@ -195,16 +186,6 @@ class Trainer:
             self._gradient_norms.setdefault(number, []).append(norm)
         for number, model in training.items():
             model.end_iteration(report.losses[number])
-        # After the last iteration of an epoch, its scores are part of the state to keep.
-        if place.iteration < self.schedule.iterations:
-            self._keep()
-
-    def _keep(self) -> None:
-        """Keep this rank's state, so that it can be continued after a connection broke."""
-        state = self.engine.state
-        if state.config.cluster.reconnects and state.cluster.world > 1:
-            with state.log.stage("sync", operation=KEEPING):
-                self.last.keep()
 
     def _end_if_diverged(self) -> None:
         """End the run if no model of it can be trained further.
@@ -274,7 +255,6 @@ class Trainer:
             for model in training.values():
                 model.is_stopped = True
         self._say_ended(training, console)
-        self._keep()
         if self._config.checkpoint_every:
             self._checkpoints.save()
 
@@ -314,12 +294,7 @@ class Trainer:
         if self.engine.state.cluster.rank == 0:
             remove_unfinished(self._run_dir)
         if self._config.resume:
-            if self.kept is None:
-                self._checkpoints.load()
-            else:
-                self.last.restore(self.kept.path)
-                self.kept.release()
-                self._checkpoints.go_on()
+            self._checkpoints.load()
             self.progress.resumed_step = self.models[0].progress.step
         else:
             self._files.start()

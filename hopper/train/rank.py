@@ -38,7 +38,6 @@ from hopper.train.evaluate_links import LinkEvaluator
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
-from hopper.train.meet_again import KeptState, MeetingAgain
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.results import read_summary, refuse_finished, spans_file
 from hopper.train.resume import settle_resume
@@ -65,11 +64,7 @@ def run_rank(config: Config) -> None:
     ------
     ConfigError, RequestError, GraphError: before any training.
     ClusterError: a rank or server was lost, or a deadline passed.
-    MeetAgain: connections between ranks broke, and this process has to be replaced.
     """
-    kept = KeptState.take()
-    if kept is not None:
-        config = kept.apply_to(config)
     # The registry binds its port first, so that a port in use ends the run before ranks meet.
     with (
         ExitStack() as exits,
@@ -84,9 +79,7 @@ def run_rank(config: Config) -> None:
         say = RunConsole(cluster.rank == 0, "").say
         loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
         exits.enter_context(closing(loggers))
-        again = exits.enter_context(MeetingAgain(cluster, config, kept))
         trainer = make_trainer(request, cluster, rows)
-        trainer.kept, again.last = kept, trainer.last
         registry.register(RunMetrics(trainer.engine.name, trainer.engine.state, trainer.progress))
 
         def conclude(say: Callable[[str], None]) -> None:

@@ -13,7 +13,6 @@ from cache_server.events import events
 from hopper.config import Config, load_config
 from hopper.errors import StorageError, explain_os_error
 from hopper.override_words import split_overrides
-from hopper.train.meet_again import MeetAgain
 from hopper.train.rank import run_rank
 from hopper.train.rank_failures import tell_failure
 from hopper.train.rank_output import output
@@ -48,10 +47,7 @@ def main(
         events.set_format(config.cluster.log_format, process="rank", rank=rank)
         if config.train.run_dir:
             output.keep(Path(config.train.run_dir), rank)
-        try:
-            work(config)
-        except MeetAgain as again:
-            again.replace_process((module, *arguments))
+        work(config)
     except Exception as error:
         tell_failure(_explain(error))
         return 1

@@ -130,10 +130,6 @@ class RunCheckpoints:
         """Wait until the last checkpoint is written; raises the same errors as :meth:`save`."""
         self._writer.wait()
 
-    def go_on(self) -> None:
-        """Continue a run that was not restored from these checkpoints; they stay for now."""
-        self._learnable.go_on()
-
     def forget(self) -> None:
         """Remove the checkpoints of an unfinished run, which this run replaces."""
         self._learnable.forget_all()

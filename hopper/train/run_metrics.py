@@ -76,10 +76,6 @@ class RunMetrics(Collector):
                 progress.resumed_step,
             ),
             "restarts": ("how many times the run was started again", progress.restarts),
-            "reconnects": (
-                "how many times ranks have met again since, after connections between them broke",
-                progress.reconnects,
-            ),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"hopper_rank_{name}", text, value)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from hopper.cluster import RECONNECTS
 from hopper.features.cached import Lookups
 
 RESTARTS: Final = "HOPPER_RESTARTS"
@@ -30,7 +29,6 @@ class RunProgress:
     lookups: by node type or table, lookups of rows in a cache.
     resumed_step: the step of the checkpoint that training continued from; 0 = none.
     restarts: how many times the run was restarted.
-    reconnects: how many times the ranks have met again since.
     """
 
     epoch: int = 0
@@ -45,7 +43,6 @@ class RunProgress:
             int(os.environ.get(name, 0)) for name in (RESTARTS, _OF_TORCHRUN)
         )
     )
-    reconnects: int = field(default_factory=lambda: int(os.environ.get(RECONNECTS, 0)))
 
     def add_lookups(self, lookups: Mapping[str, Lookups]) -> None:
         """Add lookups to the counts so far."""

@@ -29,7 +29,6 @@ from hopper.bench.train_process import train_in_process
 from hopper.config import Config
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded
 from hopper.partition import partition_graph
-from tests.server_processes import own_path
 
 from ..conftest import make_community_graph
 
@@ -374,16 +373,13 @@ def test_what_is_killed_on_a_host_is_named_and_everything_ended(
     assert processes_on_hosts(os.getpid()) == []
 
 
-def test_broken_links_and_connections_cost_time_only(
-    hosts: EmulatedCluster, config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_broken_link_costs_time_only(
+    hosts: EmulatedCluster, config_file: Path, tmp_path: Path
 ) -> None:
-    folder = REPOSITORY / "tests" / "train"
-    monkeypatch.setenv("PYTHONPATH", own_path(folder))
-    monkeypatch.syspath_prepend(str(folder))
     [bridge] = [name for name in names_of_process(os.getpid()) if name.endswith("-bridge")]
 
-    def losses(name: str, *words: str) -> list[list[float]]:
-        overrides = ["--train.engine", "hop", *words]
+    def losses(name: str) -> list[list[float]]:
+        overrides = ["--train.engine", "hop"]
         summary = train_on_hosts(hosts, name, config_file, tmp_path / name, overrides, 120.0)
         return [epoch["iteration_losses"] for epoch in summary["epochs"]]
 
@@ -394,7 +390,5 @@ def test_broken_links_and_connections_cost_time_only(
 
     undisturbed = losses("undisturbed")
     join = _disturb(tmp_path / "cut", interrupt_link)
-    options = "--train.callbacks_options=[{rank = 1, moments = [[0, 1]]}]"
-    assert losses("cut", '--train.callbacks=["cutting:Cutting"]', options) == undisturbed
+    assert losses("cut") == undisturbed
     join()
-    assert "reconnection 1 of 3" in (tmp_path / "cut" / "hosts" / "0.log").read_text()

@@ -75,25 +75,6 @@ def test_ranks_share_rows_by_the_offsets_of_the_table(rank: int) -> None:
     assert torch.equal(result["item"], share.records.rows)
 
 
-@pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("moments", [1, 2])
-def test_undo_restores_the_state_before_updates(moments: int, cached: bool) -> None:
-    share = make_share()
-    if cached:
-        share.hold(3, None)
-    states = []
-    for step in range(3):
-        share.records.write_back()
-        states.append({name: value.clone() for name, value in share.state(False).items()})
-        share.remember()
-        for places in ([step, 5], [5, 7, step + 1]):
-            update(share, places, torch.full((len(places), DIM), 0.5 + step, dtype=torch.float64))
-    assert not torch.equal(share.state(False)["records.item"], states[2]["records.item"])
-    share.undo(moments)
-    for name, value in share.state(False).items():
-        assert torch.equal(value, states[-moments][name])
-
-
 def test_frozen_rows_from_a_file_are_neither_changed_nor_saved(tmp_path: Path) -> None:
     initial_rows = np.random.default_rng(0).random((10, DIM), np.float32)
     np.save(tmp_path / "item.npy", initial_rows)

@@ -32,15 +32,15 @@ def test_a_run_that_torchrun_restarts_computes_the_same_bits(
     tmp_path: Path,
 ) -> None:
     """A rank is killed before there is a checkpoint, so ``train.resume = "auto"`` begins anew. Then
-    its connections are cut, and ranks meet again at a store that one of them holds. Then another
-    rank is killed, and the run is resumed. No launcher wrote the configuration."""
+    its connections are cut, and the run is resumed. Then another rank is killed, and it is resumed
+    again. No launcher wrote the configuration."""
     as_ranks_start(LOSE_RANK_1.format(file=str(tmp_path / "lost")))
-    cut = cutting_callback(1, [[0, 3]])
+    cut = cutting_callback(1, 0, 3)
     config = runs.config("restarted", checkpoint_every=4, resume="auto", **cut)
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static"),
         *("--master-addr", "127.0.0.1", "--master-port", str(free_ports())),
-        *("--nproc-per-node", "2", "--max-restarts", "2", "-m", "hopper.train", str(config)),
+        *("--nproc-per-node", "2", "--max-restarts", "3", "-m", "hopper.train", str(config)),
         *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
     ]
     run = runs.start(command, "restarted")
@@ -50,7 +50,6 @@ def test_a_run_that_torchrun_restarts_computes_the_same_bits(
     assert (tmp_path / "lost").exists()
     run.ranks()[0].kill()
     assert run.finish() == 0, run.stderr
-    assert "reconnection 1 of 3" in run.stderr
     assert run.losses() == reference.losses()
     best = "best.safetensors"
     assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -26,20 +25,6 @@ _ROWS_AT_ONCE: Final = 1 << 16
 _UNCHANGED: Final = Factors()
 
 Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Undo:
-    """A record that takes back the updates since a moment.
-
-    Attributes
-    ----------
-    optimizer: the optimiser's state at the moment.
-    replaced: copies of the records that updates have replaced, oldest first.
-    """
-
-    optimizer: dict[str, Tensor]
-    replaced: list[LentRecords] = field(default_factory=list)
 
 
 class TableShare:
@@ -90,7 +75,6 @@ class TableShare:
         self._changed_in_kept = torch.zeros(num_kept, dtype=torch.bool)
         self._keeps = learning.keeps and self.learns
         self._kept = storage.zeros(num_kept, learning.dim, learning.dtype)
-        self._undo: deque[_Undo] = deque(maxlen=2)
 
     def owned_ids(self) -> Ids:
         """Return the global ids [rows], int64, ascending, of this rank's rows."""
@@ -110,33 +94,11 @@ class TableShare:
         factors: the factors of the learning rate and of gradients; ``l2`` is replaced by the
             table's.
         """
-        if self._undo:
-            self._undo[-1].replaced.append(lent.copy())
         lent.update(self._optimizer, gradient, replace(factors, l2=self._l2))
         self.records.take_back(lent)
         mark(self._changed, lent.places)
         if self._keeps:
             mark(self._changed_since_kept, lent.places)
-
-    def remember(self) -> None:
-        """Let :meth:`undo` go back to this moment, and to that of the previous call."""
-        if self.learns:
-            state = {name: value.clone() for name, value in self._optimizer.state().items()}
-            self._undo.append(_Undo(state))
-
-    def undo(self, moments: int) -> None:
-        """Take back all updates since the last :meth:`remember`, or since an earlier one.
-
-        Parameters
-        ----------
-        moments: how many calls of :meth:`remember` to go back: 1 or 2.
-        """
-        for _ in range(moments if self.learns else 0):
-            undo = self._undo.pop()
-            for before in reversed(undo.replaced):
-                self.records.take_back(before)
-            for name, value in self._optimizer.state().items():
-                value.copy_(undo.optimizer[name])
 
     def keep(self) -> None:
         """Keep a copy of the rows as they are now."""
