@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.experiment import FOUND
-from benchmarks.paper.figures import RunsOf, compare_merging, compare_pipelines, values_of
+from benchmarks.paper.figures import RunsOf, compare_pipelines, values_of
 from benchmarks.paper.job import Job, Measured, Value, Values, as_list, gpu_name, graph_size
 from hopper.bench.ab import run_ab
 from hopper.bench.ab_plan import CONFIG_FILE, Plan, make_plan
@@ -25,10 +25,9 @@ from hopper.bench.placement import place_plan
 from hopper.bench.statistics import label_of, measured_epochs
 from hopper.config import Config
 from hopper.errors import RequestError
-from hopper.micrograph.merge_number import MERGE
 from hopper.run_log import OPENED
-from hopper.train.auto_engine import ENGINE_FILE
 from hopper.train.results import main_score
+from hopper.train.tuning import TUNING_FILE
 
 _SCOUT_ITERATIONS: Final = 25
 """of an epoch: two such epochs compare two numbers of time steps"""
@@ -82,11 +81,13 @@ def measure_ab(
     for baseline, names in job.experiment.comparisons.items():
         for side in set(names) & runs_of.keys() if baseline in runs_of else ():
             compare_pipelines(values, (side, runs_of[side]), (baseline, runs_of[baseline]))
-            compare_merging(values, (side, runs_of[side]), (baseline, runs_of[baseline]))
     # If hosts cannot be built, the plan has no guests.
     trained = {side: guest for side, guest in guests.items() if guest in plan.guests}
     for side, guest in trained.items():
         values[side] = _guest_values([r for r in outcome.guests if r["label"] == guest.label])
+    for side, label in job.experiment.sides.items():
+        if scout is not None and FOUND in label:
+            values[side] |= _scout_values(scout, plan.world)
     if auto is not None:
         values["auto"] = _auto_values(auto, sides, values)
     first_runs = {side: runs.folder for side, runs in runs_of.items()}
@@ -119,17 +120,33 @@ def _join_peers(job: Job, cell: Cell, config: Config) -> dict[str, Guest]:
 
 
 def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
-    """Run adaptive merging until it settles. What it found is then compared as a fixed number."""
-    begin("hop, looking for the number of time steps")
-    epochs = plan.world + 2
-    words = [
-        *("--train.engine=hop", "--hop.merge=adaptive", f"--train.epochs={epochs}"),
-        f"--train.iterations_per_epoch={_SCOUT_ITERATIONS}",
-    ]
-    config, limit = plan.out / CONFIG_FILE, plan.limit * epochs
-    summary = plan.train("hop, adaptive", config, folder / "scout", words, limit)
-    decisions = [epoch["decisions"] for epoch in summary["epochs"]]
-    return {"dissolve": decisions[-1][MERGE], "decisions": decisions}
+    """Find how many time steps to dissolve by the paper's rule (HopGNN, section 5.3).
+
+    Each number has an epoch, and one more is dissolved for as long as epochs get shorter.
+    """
+    config, seconds = plan.out / CONFIG_FILE, list[float]()
+    for number in range(plan.world):
+        name = f"hop, {number} time steps dissolved"
+        begin(name)
+        words = [
+            *("--train.engine=hop", f"--hop.merge={number}", "--train.epochs=2"),
+            f"--train.iterations_per_epoch={_SCOUT_ITERATIONS}",
+        ]
+        summary = plan.train(name, config, folder / f"scout-{number}", words, 2 * plan.limit)
+        # The first epoch warms up.
+        seconds.append(summary["epochs"][1]["seconds"])
+        if number and seconds[-1] >= seconds[-2]:
+            break
+    return {"dissolve": seconds.index(min(seconds)), "seconds": seconds}
+
+
+def _scout_values(scout: Mapping[str, Any], world: int) -> dict[str, Value]:
+    """Return the time steps and the seconds of each epoch that looked for the best number."""
+    steps = [world - number for number in (*range(len(scout["seconds"])), scout["dissolve"])]
+    return {
+        **{f"time steps of epoch {epoch}": count for epoch, count in enumerate(steps)},
+        **{f"seconds of epoch {epoch}": each for epoch, each in enumerate(scout["seconds"])},
+    }
 
 
 def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
@@ -137,7 +154,7 @@ def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> 
     begin("auto")
     words = ["--train.engine=auto", "--train.epochs=1"]
     plan.train("auto", plan.out / CONFIG_FILE, folder / "auto", words, plan.limit)
-    choice: dict[str, Any] = json.loads((folder / "auto" / ENGINE_FILE).read_text())
+    choice: dict[str, Any] = json.loads((folder / "auto" / TUNING_FILE).read_text())
     return choice
 
 

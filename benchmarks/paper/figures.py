@@ -28,12 +28,12 @@ from hopper.engines.assemble import make_model, make_schedule
 from hopper.hetero.meta_partition import divide
 from hopper.hetero.metagraph import make_metagraph
 from hopper.micrograph.merge import make_time_steps
-from hopper.micrograph.merge_number import MERGE, TRIED
 from hopper.models.relation_layer import RelationLayer
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.traffic import CAUSES
 from hopper.train.results import main_score
+from hopper.train.tuning import MERGE, read_tuning
 
 MEGA: Final = 1e6
 MIB: Final = 2**20
@@ -279,8 +279,7 @@ def _layer_work(side: RunsOf) -> Iterator[tuple[str, Value]]:
 
 
 def _merging(side: RunsOf) -> Iterator[tuple[str, Value]]:
-    """Yield what merging of time steps does: epoch by epoch if it is adaptive; if it is fixed, how
-    many groups of models are trained one after another."""
+    """Yield how many groups of models are trained one after another, and what tuning chose."""
     request = side.request
     if side.contender.engine != "hop":
         return
@@ -294,38 +293,8 @@ def _merging(side: RunsOf) -> Iterator[tuple[str, Value]]:
             counts = [np.bincount(step, minlength=side.ranks) for step in steps.ranks.T]
             busiest.append(sum(int(count.max()) for count in counts))
         yield "groups one after another", fmean(busiest)
-    for index in range(len(side.entries[0]["epochs"])):
-        epochs = [run["epochs"][index] for run in side.entries]
-        yield f"seconds of epoch {index}", [epoch["seconds"] for epoch in epochs]
-        decisions = [
-            float(e["decisions"][MERGE]) for e in epochs if MERGE in (e["decisions"] or {})
-        ]
-        if len(decisions) == len(epochs):
-            yield f"time steps of epoch {index}", [side.ranks - count for count in decisions]
-            yield "dissolved time steps", decisions
-
-
-def compare_merging(values: Values, adaptive: tuple[str, RunsOf], off: tuple[str, RunsOf]) -> None:
-    """Add the seconds of a settled epoch to both sides, where one merges adaptively.
-
-    They are those from the second epoch after the last that compares two numbers (the first
-    prepares for itself and ahead) to the last but one, in rounds that have any.
-    """
-    pairs = [
-        (run["epochs"], other["epochs"])
-        for run, other in zip(adaptive[1].entries, off[1].entries, strict=True)
-    ]
-    if not any(TRIED in (epoch["decisions"] or {}) for epochs, _ in pairs for epoch in epochs):
-        return
-    settled = []
-    for epochs, others in pairs:
-        tried = [i for i, epoch in enumerate(epochs) if TRIED in (epoch["decisions"] or {})]
-        span = slice(2 + max(tried, default=-1), len(epochs) - 1)
-        if epochs[span]:
-            settled.append([fmean(e["seconds"] for e in side[span]) for side in (epochs, others)])
-    if settled:
-        for (name, _), seconds in zip((adaptive, off), zip(*settled, strict=True), strict=True):
-            values[name]["seconds of a settled epoch"] = list(seconds)
+    if dissolve == "adaptive":
+        yield "dissolved time steps", read_tuning(side.folder, side.contender.label).options[MERGE]
 
 
 def compare_pipelines(values: Values, on: tuple[str, RunsOf], off: tuple[str, RunsOf]) -> None:

@@ -17,7 +17,7 @@ from hopper.whole_files import spell_non_finite, write_text
 
 RESULTS_FILE: Final = "results.json"
 _EPOCH_KEYS: Final = (
-    *("seconds", "loss", "iterations", "decisions", "bytes", "rows", "lookups"),
+    *("seconds", "loss", "iterations", "bytes", "rows", "lookups"),
     *("stage_seconds", "sent_bytes", "cpu_seconds"),
 )
 _LINE: Final = 100

@@ -25,8 +25,8 @@ class Hop(Section):
     pregather: bool = True
     """Whether each remote row of an iteration is fetched once, before the first time step."""
     merge: Literal["off", "adaptive"] | NonNegative = "off"
-    """How many time steps are dissolved. "off" dissolves none. "adaptive" compares numbers while it
-    trains, and dissolves one more step only where that is proven faster. See
+    """How many time steps are dissolved. "off" dissolves none. "adaptive" tries numbers before the
+    run, and dissolves one more step only where that is shown to be faster. See
     docs/inside/merging.md."""
     merge_selection: Literal["fewest", "random"] = "fewest"
     """Which time step is dissolved. "fewest" takes the step with the fewest roots. "random" draws

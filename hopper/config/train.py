@@ -130,8 +130,8 @@ class Train(Section):
     """A folder or an fsspec address (s3://bucket/folder) to which checkpoints are copied. Empty =
     no copies."""
     replay: LocalPath = ""
-    """The folder of an earlier run. Its decisions, such as those of merging, are repeated epoch by
-    epoch. Empty = none."""
+    """The folder of an earlier run, whose choices are repeated: the engine of "auto" with its
+    options, or the number of merged steps. Empty = none."""
     resume: bool | Literal["auto"] = False
     """Whether to continue from the checkpoint in ``run_dir``. "auto" continues if there is one, and
     starts from the beginning otherwise. Use "auto" with launchers that restart runs (torchrun

@@ -156,8 +156,6 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         self.on_gradient: list[Callable[[GlobalBatch, PackedModel], None]] = []
         """callbacks that run after synchronisation and before the update, when the gradient and
         the loss are complete"""
-        self.replayed: Mapping[str, Any] = {}
-        """decisions that another run took in this epoch, and that this run repeats"""
         self.records = False
         """whether the gradient of the current iteration will be recorded"""
         self.channel = state.cluster
@@ -283,13 +281,6 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """Return whether an epoch can be planned before the previous epoch has ended."""
         return True
 
-    def compares_iterations(self, epoch: int) -> bool:
-        """Return whether the engine compares the times of single iterations in an epoch.
-
-        At most one iteration is then read ahead, so that each time measures its own iteration.
-        """
-        return False
-
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
         """Return what plans depend on besides graph, model depth, sampler and schedule.
@@ -303,27 +294,6 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         if self.talks_to_plan:
             self.channel.close()
         self.state.learnable.close()
-
-    def decisions(self, epoch: int) -> dict[str, Any]:
-        """Return the decisions for the current epoch. They are recorded so that another run can
-        repeat them."""
-        return {}
-
-    def end_epoch(self, epoch: int, seconds: Mapping[int, float]) -> None:
-        """Learn from how long the iterations of an epoch took.
-
-        Parameters
-        ----------
-        seconds: by iteration, the maximum over ranks, the same on all of them. Iterations before a
-            resumption within the epoch are missing, and so are those that follow a checkpoint.
-        """
-
-    def decision_state(self) -> dict[str, Any]:
-        """Return what the next decisions depend on, as JSON values for checkpoints."""
-        return {}
-
-    def restore_decisions(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state that :meth:`decision_state` returned."""
 
     def fetch_learnable(self, plan: PlanT) -> None:
         """Begin to read the learnable rows of a plan, if it has any. Every rank must call it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
 from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.merge import TimeSteps, make_time_steps
-from hopper.micrograph.merge_number import MERGE, MergeNumber, number_of_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.dock import Dock
@@ -75,12 +73,7 @@ class Hop(Engine[HopPlan, InputRows]):
         self._docks = dict.fromkeys(range(state.cluster.world), self._dock)
         self._transport = Transport(state.cluster, state.log, cause)
         merge = state.config.hop.merge
-        is_adaptive = merge == "adaptive"
-        self._replays = is_adaptive and bool(state.config.train.replay)
-        if isinstance(merge, int):
-            self._number = MergeNumber.fixed(merge)
-        else:
-            self._number = MergeNumber.adaptive(state.cluster.world - 1 if is_adaptive else 0)
+        self._merged = merge if isinstance(merge, int) else 0
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
@@ -124,43 +117,12 @@ class Hop(Engine[HopPlan, InputRows]):
                 self._train(plan.batch, group, inputs, visit.step, model)
         self._dock.unload()
 
-    def can_plan_ahead(self, epoch: int) -> bool:
-        """Return whether the number of merged time steps is known, which earlier epochs may
-        decide."""
-        return not self._replays and self._number.knows(epoch)
-
-    def compares_iterations(self, epoch: int) -> bool:
-        """Return whether the epoch compares two numbers of merged time steps."""
-        return not self._replays and not self._number.knows(epoch)
-
-    def decisions(self, epoch: int) -> dict[str, Any]:
-        """Return how many time steps are dissolved, as ``merge``.
-
-        An epoch that compares two numbers returns the second as ``merge_tried``.
-        """
-        return {MERGE: 0, **self.replayed} if self._replays else self._number.decisions(epoch)
-
-    def end_epoch(self, epoch: int, seconds: Mapping[int, float]) -> None:
-        """Let the times of an epoch's iterations decide how many time steps to dissolve."""
-        if not self._replays:
-            self._number = self._number.after(epoch, seconds)
-
-    def decision_state(self) -> dict[str, Any]:
-        """Return the state of the choice of how many time steps to dissolve."""
-        return {MERGE: self._number.state()}
-
-    def restore_decisions(self, state: Mapping[str, Any]) -> None:
-        """Continue the choice of how many time steps to dissolve."""
-        # Older checkpoints hold epochs' times, which decide nothing any more.
-        if MERGE in state:
-            self._number = MergeNumber.restore(state[MERGE])
-
     def _time_steps(self, batch: GlobalBatch) -> TimeSteps:
         config = self.state.config
         return make_time_steps(
             batch,
             self.state.cluster.world,
-            number_of_steps(self.decisions(batch.epoch), batch.epoch, batch.iteration),
+            self._merged,
             config.hop.merge_selection,
             config.train.seed,
         )

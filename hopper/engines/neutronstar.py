@@ -7,7 +7,7 @@ compares with it in section 7.7.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -22,13 +22,11 @@ from hopper.errors import RequestError
 from hopper.features import PartitionedRows, PregatheredRows
 from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
-from hopper.micrograph.route import GlobalBatch
 from hopper.models import GNN
 from hopper.partials import Costs, Sums, Wires, choose_kept, keep_all_or_none
 from hopper.partition.by_node import Replicated
 
 Dependencies = Literal["hybrid", "fetch", "recompute"]
-_COSTS: Final = "dependency_costs"
 _NODES, _EDGES_A_NODE, _REPEATS = 4096, 10, 3
 _MESSAGE_BYTES: Final = 1 << 20
 
@@ -39,7 +37,7 @@ class NeutronStar(Cooperative):
     Under ``cooperative`` a rank fetches every row that another rank owns. Here it may compute the
     row itself, forward and backward, from the features of its neighbourhood. These are fetched once
     for all epochs. The cheaper way is estimated for each node from times that are measured when
-    training begins.
+    training begins. So a run that is repeated may compute other rows, and differ by rounding.
 
     Parameters
     ----------
@@ -100,13 +98,6 @@ class NeutronStar(Cooperative):
         """Return the engine's name and options: they decide which rows it reads."""
         return [cls.name, config.train.engine_options]
 
-    def plan(self, batch: GlobalBatch) -> CooperativePlan:
-        """Plan all layers, after taking over the times of a replayed run."""
-        decisions = self.decisions(batch.epoch)
-        if decisions and self.replayed.get(_COSTS, decisions[_COSTS]) != decisions[_COSTS]:
-            self.restore_decisions(self.replayed)
-        return super().plan(batch)
-
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
         """Fetch features once for all iterations.
 
@@ -121,40 +112,6 @@ class NeutronStar(Cooperative):
                 fetched = fetched.with_more(rows, plan.reads)
             self._fetched = fetched
         return self._inputs(plan, fetched)
-
-    def can_plan_ahead(self, epoch: int) -> bool:
-        """Return whether nothing is replayed: a replayed run's times arrive when the epoch
-        begins."""
-        return self._costs is None or not self.state.config.train.replay
-
-    def decisions(self, epoch: int) -> dict[str, Any]:
-        """Return the measured times, in seconds, that decide what is fetched."""
-        if self._costs is None:
-            return {}
-        costs = self._costs
-        return {_COSTS: [costs.project, *costs.destination, *costs.edge, *costs.fetch]}
-
-    def decision_state(self) -> dict[str, Any]:
-        """Return the measured times, which hold for all epochs."""
-        return self.decisions(0)
-
-    def restore_decisions(self, state: Mapping[str, Any]) -> None:
-        """Take over the times of a checkpoint or of another run.
-
-        Raises
-        ------
-        RequestError: they are of another number of layers.
-        """
-        if self._costs is None or _COSTS not in state:
-            return
-        seconds, expected = state[_COSTS], 3 * len(self._costs.fetch) + 1
-        if len(seconds) != expected:
-            raise RequestError(
-                f"train.replay: the run was of another number of layers: expected {expected} times "
-                f"of dependencies, found {len(seconds)}"
-            )
-        self._costs = _costs_from(seconds)
-        self._keep(self._costs)
 
     def _keep(self, costs: Costs | None) -> None:
         """Decide which nodes of other ranks this rank computes itself."""

@@ -61,12 +61,6 @@ class HandOver(Generic[T]):
         with self._changed:
             self._changed.notify_all()
 
-    def allow(self, items: int) -> None:
-        """Set the most items that may wait."""
-        with self._changed:
-            self._items = items
-            self._changed.notify_all()
-
     def put(self, item: T, nbytes: int) -> None:
         """Add an item, after :meth:`await_room`. Does nothing if the queue is closed."""
         with self._changed:

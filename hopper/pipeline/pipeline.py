@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -61,20 +61,17 @@ class Pipeline:
     ----------
     engine: makes plans, reads rows and trains.
     schedule: the roots of each iteration.
-    epoch, iteration: the first iteration to train.
-    epochs: number of epochs of the run.
+    moments: epoch and iteration of each that is to be trained, in order.
     """
 
     def __init__(
         self,
         engine: Engine[Any, Any],
         schedule: RootSchedule,
-        epoch: int,
-        iteration: int,
-        epochs: int,
+        moments: Iterable[tuple[int, int]],
     ) -> None:
         self._engine, self._schedule, self._state = engine, schedule, engine.state
-        self._moments = _moments(epoch, iteration, schedule.iterations, epochs)
+        self._moments = iter(moments)
         config = self._state.config.pipeline
         self._planned: HandOver[tuple[Plan, Seconds]] = HandOver(config.depth, config.nbytes)
         self._read: HandOver[Prepared] = HandOver(config.reads, config.nbytes)
@@ -142,9 +139,7 @@ class Pipeline:
             self._planned.wake()
 
     def start_epoch(self, epoch: int) -> None:
-        """Tell the threads that ``epoch`` begins, and all decisions for it have been made."""
-        compares = self._engine.compares_iterations(epoch)
-        self._read.allow(1 if compares else self._state.config.pipeline.reads)
+        """Tell the threads that ``epoch`` begins, and that its models are known."""
         with self._state_changed:
             self._epoch = epoch
             self._state_changed.notify_all()
@@ -260,7 +255,9 @@ class Pipeline:
         return total
 
 
-def _moments(epoch: int, iteration: int, iterations: int, epochs: int) -> Iterator[tuple[int, int]]:
+def moments_left(
+    epoch: int, iteration: int, iterations: int, epochs: int
+) -> Iterator[tuple[int, int]]:
     """Yield (epoch, iteration) from the given one to the end of a run."""
     while epoch < epochs:
         for remaining in range(iteration, iterations):

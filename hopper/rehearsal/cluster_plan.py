@@ -25,7 +25,7 @@ from hopper.rehearsal.link import Link, MessageCost
 from hopper.rehearsal.measure import measure_between_ranks, measure_parallel, measure_rows
 from hopper.rehearsal.memory import process_bytes
 from hopper.rehearsal.world import World
-from hopper.train.auto_engine import with_engine
+from hopper.train.tuning import with_engine
 
 PLAN_SCHEMA_VERSION: Final = 1
 _MOST_RANKS: Final = 2048

@@ -26,8 +26,8 @@ from hopper.rehearsal.overlap import Cores, overlapped_seconds
 from hopper.rehearsal.world import RehearsedCluster, World
 from hopper.run_log import STAGES, RunLog, Stage
 from hopper.traffic import CAUSES, Cause
-from hopper.train.auto_engine import with_engine
 from hopper.train.iteration_cost import PHASES, IterationCost, try_engine
+from hopper.train.tuning import with_engine
 from hopper.train.warm_cache import CacheMaker
 
 _REFUSALS: Final = (RequestError, ConfigError)

@@ -52,8 +52,6 @@ class Progress:
     best_scores: dict[str, float] = field(default_factory=dict)
     """Scores of the best epoch, by metric."""
     epochs_without_gain: int = 0
-    decisions: dict[str, Any] = field(default_factory=dict)
-    """The state that the engine's next decisions depend on."""
     left_out: int = 0
     """Iterations of the epoch so far whose update was left out."""
     diverged: str = ""

@@ -13,7 +13,7 @@ from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.graph.columns import tell_wide_columns
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import describe_rounded_tables
-from hopper.pipeline import Pipeline
+from hopper.pipeline import Pipeline, moments_left
 from hopper.train.callbacks import make_callbacks
 from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
@@ -21,7 +21,6 @@ from hopper.train.evaluate import Evaluator
 from hopper.train.learnable_checkpoints import save_learned_rows
 from hopper.train.meter import EpochMeter
 from hopper.train.recorded_gradients import GradientRecorder
-from hopper.train.replay import decisions_of, read_decisions
 from hopper.train.results import EpochRecord, finite_mean, peak_rss_mib
 from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
@@ -90,7 +89,6 @@ class Trainer:
             self.progress,
         )
         self._gradient_norms: dict[int, list[float]] = {}
-        self._replay = read_decisions(state.config, state.cluster.world)
 
     def run(self) -> None:
         """Train to the end.
@@ -131,7 +129,8 @@ class Trainer:
         unfinished = self._unfinished_models()
         progress = _progress_of(unfinished or dict(enumerate(self.models)))
         epochs = self._config.epochs if unfinished else 0
-        return Pipeline(self.engine, self.schedule, progress.epoch, progress.iteration, epochs)
+        moments = moments_left(progress.epoch, progress.iteration, self.schedule.iterations, epochs)
+        return Pipeline(self.engine, self.schedule, moments)
 
     def _train_epoch(
         self, training: Models, pipeline: Pipeline, console: RunConsole
@@ -143,30 +142,22 @@ class Trainer:
         state.cluster.arrive(f"starting epoch {progress.epoch}")
         for model in self.models:
             model.state.packed.module.train()
-        engine.replayed = decisions_of(self._replay, progress.epoch)
         self.progress.epoch, self.progress.iteration = progress.epoch, progress.iteration
         self._meter.start(progress.epoch)
         pipeline.start_epoch(progress.epoch)
-        # Writing a checkpoint slows the next iteration down, so its time is not compared.
-        after_checkpoint = set()
         while progress.iteration < self.schedule.iterations:
             self._train_iteration(training, pipeline, progress)
             console.step(progress.losses[-1], state.cluster.traffic.total)
-            if self._checkpoint_if_due(progress):
-                after_checkpoint.add(progress.iteration)
+            self._checkpoint_if_due(progress)
         self._require_folder()
         # The loss of an iteration is the mean over models.
         losses = _mean_of_models([model.progress.losses for model in training.values()])
         record = self._meter.finish(losses)
         record.engine, record.ranks = engine.name, state.cluster.world
-        record.decisions = engine.decisions(record.epoch)
         first = record.iterations - record.measured_iterations
         record.roots = schedule.count(first, record.iterations)
         record.gradient_norms = _mean_of_models(list(self._gradient_norms.values()))
         record.left_out = sum(model.progress.left_out for model in training.values())
-        seconds = dict(enumerate(record.iteration_seconds, first))
-        comparable = {number: seconds[number] for number in seconds.keys() - after_checkpoint}
-        engine.end_epoch(record.epoch, comparable)
         state.log.flush()
         return record
 
@@ -268,14 +259,13 @@ class Trainer:
                 patience = self._config.patience
                 console.say(f"{prefix}no better score in {patience} epochs: stopped")
 
-    def _checkpoint_if_due(self, progress: Progress) -> bool:
+    def _checkpoint_if_due(self, progress: Progress) -> None:
         every = self._config.checkpoint_every
         has_more = progress.iteration < self.schedule.iterations
         is_due = every > 0 and has_more and progress.step % every == 0
         if is_due:
             self._require_folder()
             self._checkpoints.save()
-        return is_due
 
     def _require_folder(self) -> None:
         """Refuse to go on without the run's folder: files would be made anew in its place.

@@ -16,7 +16,7 @@ from hopper.array_module import array_module
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.device_choice import choose_device
-from hopper.engines import AUTO, Request
+from hopper.engines import Request, find_engine
 from hopper.engines.assemble import DTYPES, make_schedule
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
@@ -26,7 +26,6 @@ from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
 from hopper.run_log import RunLog
 from hopper.tasks import find_target
-from hopper.train.auto_engine import settle_engine
 from hopper.train.begin import begin_with
 from hopper.train.callbacks import check_callbacks
 from hopper.train.checkpoint import run_identity
@@ -45,6 +44,7 @@ from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.run_metrics import RankRegistry, RunMetrics
 from hopper.train.security import check_security, security_of
+from hopper.train.tuning import PipelinedTrial, is_tuned, settle
 from hopper.train.verify import (
     agree_on_division,
     finish_row_checks,
@@ -207,7 +207,7 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
     check_labels(graph, [rows])
-    if request.config.train.engine == AUTO:
+    if is_tuned(request.config):
         request = _settle(request, cluster, rows)
     config, log = request.config, RunLog()
     learnable = make_learnable(request, cluster)
@@ -231,20 +231,17 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
 
 
 def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
-    """Replace "auto" in a request by an engine."""
-    schedule = make_schedule(request)
-    count = request.config.train.epochs * schedule.iterations
-    settled = settle_engine(
-        request,
-        cluster,
-        # Where the run has fewer batches than are asked for, they come again.
-        lambda number: schedule.batch(*divmod(number % count, schedule.iterations)),
-        lambda trial_config: make_engine(
-            trial_config, cluster, rows, RunLog(), make_learnable(trial_config, cluster)
-        ),
-        RunConsole(cluster.rank == 0, "").say,
-    )
-    rows.take_rows()
+    """Choose what the configuration leaves open."""
+
+    def make_trial(tried: Request) -> PipelinedTrial:
+        find_engine(tried.config).kind.check(tried)
+        assert rows.remote is None or isinstance(rows.remote, RemoteRows)
+        own_rows = PartitionedRows(tried.graph, cluster.server, rows.remote, cluster.traffic)
+        engine = make_engine(tried, cluster, own_rows, RunLog(), make_learnable(tried, cluster))
+        CacheMaker(engine, lambda _line: None).warm()
+        return PipelinedTrial(engine, make_schedule(tried), tried.config.train.epochs)
+
+    settled = settle(request, cluster, make_trial, RunConsole(cluster.rank == 0, "").say)
     check_request(settled)
     return settled
 

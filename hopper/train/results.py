@@ -47,13 +47,12 @@ class EpochRecord:
     scores: validation scores by metric. The metric that selects the best model comes first.
     evaluation_seconds: time of the evaluation.
     evaluation_bytes: bytes of the evaluation, all causes, summed over ranks.
-    engine, ranks: the engine and the number of ranks, for which ``decisions`` hold.
-    decisions: what the engine decided for the epoch, such as merging's number of steps.
+    engine, ranks: the engine and the number of ranks.
     cpu_seconds: by rank, processor seconds of all threads during training.
     nic_bytes: by server, bytes that its network interface sent; None if none is read.
     sent_bytes: bytes sent during training, all causes, summed over ranks. Some are for later
         epochs.
-    iteration_seconds: time of every measured iteration on its slowest rank. Decisions use it.
+    iteration_seconds: time of every measured iteration on its slowest rank.
     roots: number of roots that the measured iterations trained.
     gradient_norms: norm of every measured iteration's gradient before clipping; empty unless
         ``train.gradient_norms`` or ``train.clip_norm`` is set. Of several models, the mean.
@@ -77,7 +76,6 @@ class EpochRecord:
     evaluation_bytes: int = 0
     engine: str = ""
     ranks: int = 0
-    decisions: dict[str, Any] = field(default_factory=dict)
     cpu_seconds: list[float] = field(default_factory=list)
     nic_bytes: list[int] | None = None
     sent_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: its models, its learnable rows and its engine's decisions."""
+"""Checkpoints of a run: its models, and its learnable rows."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ class RunCheckpoints:
         """Restore all models and their progress from the newest checkpoint that is whole.
 
         Checkpoints that are not whole for every rank cause a warning. An exact run can continue on
-        other ranks or servers, or under another engine: it stays the same except for rounding, and
-        its engine's earlier decisions are dropped.
+        other ranks or servers, or under another engine: it stays the same except for rounding.
 
         Raises
         ------
@@ -94,7 +93,6 @@ class RunCheckpoints:
             if self._engine.state.cluster.rank == 0:
                 warn(f"going on elsewhere, the same but for rounding: {'; '.join(moves)}")
         else:
-            self._engine.restore_decisions(self._models[0].progress.decisions)
             self._learnable.load(step, self._has_best)
         if self._engine.state.cluster.rank == 0:
             self._files.forget_models_after(step)
@@ -109,9 +107,6 @@ class RunCheckpoints:
         """
         with self._engine.state.log.stage("sync", operation="taking a checkpoint"):
             self._writer.wait()
-            decisions = self._engine.decision_state()
-            for model in self._models:
-                model.progress.decisions = decisions
             self._engine.complete(f"after iteration {self._step}", moments=True)
             step = self._step
             write_learnable = self._learnable.collect(step, self._has_best)

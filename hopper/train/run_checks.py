@@ -6,22 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hopper.config import Config
-from hopper.engines import AUTO, Request
+from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
 from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.features import PartitionedRows
-from hopper.train.auto_engine import with_engine
 from hopper.train.begin import begin_with
 from hopper.train.callbacks import check_callbacks
 from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers
 from hopper.train.network_counter import sent_bytes
-from hopper.train.replay import read_decisions, read_replayed_engine
 from hopper.train.run_metrics import check_metrics
 from hopper.train.security import check_security
+from hopper.train.tuning import check_replay
 from hopper.train.verify import verify_data
 
 
@@ -65,20 +64,13 @@ def checks_of_graph(request: Request, servers: Sequence[int]) -> Iterator[RunChe
     yield RunCheck("files of the graph", lambda: verify_data(config, graph, servers))
     yield RunCheck("ports of metrics", lambda: check_metrics(config, len(servers)))
     yield RunCheck("labels", lambda: check_labels(graph, rows))
-    yield RunCheck("train.replay", lambda: _check_replay(request), relies=True)
+    yield RunCheck("train.replay", lambda: check_replay(request, check_request), relies=True)
     yield RunCheck("models", lambda: _check_models(request), relies=True)
 
 
 def _check_interface(config: Config) -> None:
     if config.cluster.interface:
         sent_bytes(config.cluster.interface)
-
-
-def _check_replay(request: Request) -> None:
-    config = request.config
-    if config.train.engine == AUTO and config.train.replay:
-        check_request(request.under(with_engine(config, read_replayed_engine(config))))
-    read_decisions(config, request.ranks)
 
 
 def _check_models(request: Request) -> None:

@@ -15,7 +15,7 @@ from benchmarks.layers.sides import BY_RELATION, MERGED
 from benchmarks.paper import ab, layers
 from benchmarks.paper.command import MEASURES
 from benchmarks.paper.experiment import load_experiments
-from benchmarks.paper.figures import RunsOf, compare_merging, compare_pipelines, read_held_rows
+from benchmarks.paper.figures import RunsOf, compare_pipelines, read_held_rows
 from benchmarks.paper.figures import _merging as merging_values
 from benchmarks.paper.job import ROOT_SECONDS, make_rows, run_job, scaling_rows
 from benchmarks.paper.layers import PYG_ROLE
@@ -79,25 +79,6 @@ def test_seconds_of_learnable_rows_are_read_from_spans(tmp_path: Path) -> None:
     parts = [values[f"learnable {name} seconds"] for name in ("read", "send", "update")]
     assert parts == [1.5, 3.0, 6.0]
     assert values["learnable share"] == 10.5 / 15
-
-
-def test_settled_epochs_are_told_apart_and_rounds_without_any_left_out(tmp_path: Path) -> None:
-    def run(*comparing: int) -> list[dict[str, Any]]:
-        """Six epochs of a second, and of half a second where merging has settled."""
-        return [
-            {"seconds": 1.0 if epoch <= max(comparing) else 0.5,
-             "decisions": {"merge": 0} | ({"merge_tried": 1} if epoch in comparing else {})}
-            for epoch in range(6)
-        ]  # fmt: skip
-
-    off = [{"seconds": 1.0, "decisions": None}] * 6
-    values: Any = {"adaptive": {}, "off": {}}
-    adaptive = make_runs("hop:merge=adaptive", tmp_path, run(1, 2), run(1, 2, 3, 4))
-    compare_merging(
-        values, ("adaptive", adaptive), ("off", make_runs("hop:merge=off", tmp_path, off, off))
-    )
-    name = "seconds of a settled epoch"
-    assert (values["adaptive"][name], values["off"][name]) == ([0.5], [1.0])
 
 
 @pytest.mark.parametrize(("processor", "share"), [(0.05, 0.625), (100.0, None)])

@@ -1,0 +1,457 @@
+"""What clocks decide, chosen once before a run: its engine and the engine's options.
+
+Settings take turns on a few batches, each with its own model and optimiser, in the pipeline that
+the run will use. One turn says little on a machine with other work. So rounds are repeated until
+one setting is shown to be the fastest, or until a limit. What was measured and chosen is written to
+``tuning.json`` in the run's folder. A resumed run reads it there, and a replayed run in the folder
+of the run that it replays, so both train with the same settings.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Final, Protocol
+
+import torch
+
+from hopper.cluster import Cluster
+from hopper.config import Config, change_config
+from hopper.engines import AUTO, Engine, Request, engines_of
+from hopper.engines.trial_configs import is_trials
+from hopper.errors import ConfigError, RequestError
+from hopper.micrograph.route import RootSchedule
+from hopper.paired_ratio import Ratio, paired_ratio
+from hopper.pipeline import Pipeline
+from hopper.whole_files import write_text
+
+TUNING_FILE: Final = "tuning.json"
+LEAST_ROUNDS: Final = 3
+"""No setting is called slower before this number of rounds. Two may agree by chance."""
+MOST_ROUNDS: Final = 12
+MOST_SECONDS: Final = 60.0
+"""No round of a race begins after this time."""
+MARGIN: Final = 1.02
+"""How many times as long the first of two options must take for the second to go on racing."""
+_TIMED: Final = 2
+"""timed iterations of a turn, after one that fills the pipeline"""
+MERGE: Final = "hop.merge"
+"""the option that tells how many time steps of ``hop`` are dissolved"""
+
+Options = Mapping[str, Any]
+"""values by "section.key\""""
+
+
+@dataclass(frozen=True)
+class Try:
+    """The timed turns of a setting, one for each round.
+
+    Attributes
+    ----------
+    setting: the engine's name, or the options in words.
+    seconds: of an iteration, the median over rounds.
+    bytes: what all ranks sent between servers in an iteration, for all causes; mean over rounds.
+    round_seconds: by round, the seconds of an iteration on the slowest rank.
+    times_as_long: the ratio of its seconds to those of the chosen setting, over its own rounds.
+        None for the chosen one.
+    """
+
+    setting: str
+    seconds: float
+    bytes: int
+    round_seconds: tuple[float, ...] = ()
+    times_as_long: Ratio | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.setting} {self.seconds:.3g} s, {self.bytes / 1e6:.4g} MB"
+        ratio = self.times_as_long
+        if ratio is None:
+            return text
+        if ratio.low is None or ratio.high is None or ratio.rounds < LEAST_ROUNDS:
+            # The interval of two rounds tells nothing: it may reach from 0 to 2,000.
+            rounds = "one round" if ratio.rounds == 1 else f"{ratio.rounds} rounds"
+            return f"{text}, {ratio.mean:.2f} times as long ({rounds}, no interval)"
+        return f"{text}, {ratio.mean:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+@dataclass
+class Tuning:
+    """What was chosen, and why.
+
+    Attributes
+    ----------
+    engine: the engine that trains.
+    options: the options that were chosen with it, by "section.key".
+    reasons: a sentence for each choice.
+    tries: the settings of all races, in order.
+    """
+
+    engine: str
+    options: dict[str, Any] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
+
+    def apply(self, request: Request) -> Request:
+        """Return a request with the engine and the options.
+
+        Raises
+        ------
+        RequestError, ConfigError: they do not fit the configuration.
+        """
+        return request.under(with_options(with_engine(request.config, self.engine), self.options))
+
+
+class Trial(Protocol):
+    """A setting that is tried. Every rank must call its methods."""
+
+    def take_turn(self, number: int) -> tuple[float, int]:
+        """Train a few iterations; return this rank's seconds and sent bytes of one of them.
+
+        Parameters
+        ----------
+        number: of the round. All settings train the same batches in a round.
+        """
+
+    def close(self) -> None:
+        """Free what the setting holds."""
+
+
+MakeTrial = Callable[[Request], Trial]
+"""Makes the trial of a request; raises RequestError if its engine cannot train it."""
+
+
+def with_engine(config: Config, engine: str) -> Config:
+    """Return the same configuration with another ``train.engine``."""
+    return change_config(config, train={"engine": engine})
+
+
+def with_options(config: Config, options: Options) -> Config:
+    """Return a configuration with other values of some keys, given as "section.key"."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in options.items():
+        section, key = name.split(".")
+        sections.setdefault(section, {})[key] = value
+    return change_config(config, **sections)
+
+
+def is_tuned(config: Config) -> bool:
+    """Return whether a configuration leaves anything to be chosen before the run."""
+    return config.train.engine == AUTO or _finds_merge(config)
+
+
+def settle(
+    request: Request, cluster: Cluster, make_trial: MakeTrial, say: Callable[[str], None]
+) -> Request:
+    """Choose what a configuration leaves open. Every rank must call this function.
+
+    Parameters
+    ----------
+    say: prints what was chosen and why.
+
+    Raises
+    ------
+    RequestError: the run to resume or replay does not say what it chose.
+    ClusterError: a rank or server was lost, or a deadline passed.
+    """
+    config = request.config
+    if not is_tuned(config):
+        return request
+    run_dir = Path(config.train.run_dir)
+    if config.train.resume:
+        return read_tuning(run_dir, "train.resume").apply(request)
+    if config.train.replay:
+        tuning = read_tuning(Path(config.train.replay), "train.replay")
+        tuning = Tuning(tuning.engine, tuning.options, ["replayed"])
+    else:
+        tuning = _choose_engine(request, cluster, make_trial, say)
+        if cluster.world > 1:
+            _choose_options(tuning, request, cluster, make_trial, say)
+    for reason in tuning.reasons:
+        say(f"tuning: {tuning.engine}: {reason}")
+    if cluster.rank == 0:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_text(run_dir / TUNING_FILE, json.dumps(asdict(tuning), indent=1) + "\n")
+    return tuning.apply(request)
+
+
+def read_tuning(run_dir: Path, key: str) -> Tuning:
+    """Read what a run chose.
+
+    Raises
+    ------
+    RequestError: it has no such file; the message begins with ``key``.
+    """
+    try:
+        content = json.loads((run_dir / TUNING_FILE).read_text())
+        return Tuning(str(content["engine"]), dict(content["options"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"{key}: {run_dir}: expected what was chosen in {TUNING_FILE} "
+            f"({type(error).__name__}: {error}); name train.engine and hop.merge"
+        ) from error
+
+
+class PipelinedTrial:
+    """Trains an engine's first iterations in a pipeline, as the run will.
+
+    Parameters
+    ----------
+    engine: with a model, an optimiser and a log of its own.
+    epochs: of the run. Where it has fewer iterations than are tried, they come again.
+    """
+
+    def __init__(self, engine: Engine[Any, Any], schedule: RootSchedule, epochs: int) -> None:
+        self._engine, self._schedule, self._epochs = engine, schedule, epochs
+
+    def take_turn(self, number: int) -> tuple[float, int]:
+        """Train an iteration that fills the pipeline, and time the next ones."""
+        cluster, count = self._engine.state.cluster, 1 + _TIMED
+        moments = list(self._moments(number * count, count))
+        cluster.arrive(f"trying {self._engine.name}")
+        cluster.traffic.take()
+        with Pipeline(self._engine, self._schedule, moments) as pipeline:
+            pipeline.start_epoch(max(epoch for epoch, _ in moments))
+            pipeline.train_next()
+            begun = cluster.clock()
+            for _ in range(_TIMED):
+                pipeline.train_next()
+            seconds = cluster.clock() - begun
+        return seconds / _TIMED, sum(cluster.traffic.take().values()) // count
+
+    def close(self) -> None:
+        """Close the engine's connections."""
+        self._engine.close()
+
+    def _moments(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+        iterations = self._schedule.iterations
+        for number in range(first, first + count):
+            yield divmod(number % (self._epochs * iterations), iterations)
+
+
+class _Side:
+    """A setting in a race. Its trial is made at its first turn.
+
+    Attributes
+    ----------
+    seconds, sent: by round, the seconds of the slowest rank and the bytes of all ranks.
+    """
+
+    def __init__(self, request: Request, cluster: Cluster, make_trial: MakeTrial) -> None:
+        self.seconds: list[float] = []
+        self.sent: list[int] = []
+        self._request, self._cluster, self._make_trial = request, cluster, make_trial
+        self._trial: Trial | None = None
+
+    def take_turn(self, number: int, begun: float) -> float:
+        """Take a turn, and return the seconds since ``begun``, the maximum over ranks."""
+        self._trial = self._trial or self._make_trial(self._request)
+        seconds, sent = self._trial.take_turn(number)
+        if self._request.reads.tables:
+            # Learnable tables may fill the memory, or lie in one file, so only one engine has them.
+            self.close()
+        spent = self._cluster.clock() - begun
+        own = torch.tensor([seconds, sent, spent], dtype=torch.float64)
+        everyone = self._cluster.all_gather(own, "control", "agreeing on a setting")
+        self._cluster.traffic.take()
+        self.seconds.append(float(everyone[:, 0].max()))
+        self.sent.append(int(everyone[:, 1].sum()))
+        return float(everyone[:, 2].max())
+
+    def close(self) -> None:
+        """Close the trial, if there is one."""
+        if self._trial is not None:
+            self._trial.close()
+            self._trial = None
+
+
+def race(
+    settings: Mapping[str, Request],
+    cluster: Cluster,
+    make_trial: MakeTrial,
+    say: Callable[[str], None],
+    *,
+    first_stays: bool = False,
+) -> list[Try]:
+    """Let settings take turns, and return what was measured, the chosen setting first.
+
+    Parameters
+    ----------
+    settings: requests by name. Those that :data:`MakeTrial` refuses are left out.
+    first_stays: the first setting is chosen unless another one is shown to be faster; otherwise the
+        one with the lowest geometric mean is.
+
+    Raises
+    ------
+    RequestError: no setting can be trained.
+    """
+    begun, spent = cluster.clock(), 0.0
+    refusal: RequestError | None = None
+    with ExitStack() as stack:
+        sides = {name: _Side(each, cluster, make_trial) for name, each in settings.items()}
+        for side in sides.values():
+            stack.callback(side.close)
+        remaining = list(sides)
+        for number in range(MOST_ROUNDS):
+            # Another setting begins each round, because later ones may find rows in memory.
+            turn = number % len(remaining)
+            for name in [*remaining[turn:], *remaining[:turn]]:
+                try:
+                    spent = sides[name].take_turn(number, begun)
+                except RequestError as error:
+                    remaining.remove(name)
+                    refusal = error
+            if refusal is not None and not remaining:
+                raise refusal
+            remaining = sort_by_speed({name: sides[name].seconds for name in remaining})
+            for name in remaining[1:]:
+                if _is_slower(sides[name].seconds, sides[remaining[0]].seconds):
+                    remaining.remove(name)
+                    sides[name].close()
+                    say(f"tuning: {name} is slower than {remaining[0]}")
+            if len(remaining) == 1 or spent > MOST_SECONDS:
+                break
+            if first_stays and number + 1 >= LEAST_ROUNDS and not _gains(settings, sides):
+                break
+    best, first = remaining[0], next(iter(settings))
+    return _list_tries(first if first_stays and first in remaining else best, sides)
+
+
+def sort_by_speed(seconds: Mapping[str, Sequence[float]]) -> list[str]:
+    """Sort settings by the geometric mean of their rounds, fastest first.
+
+    Parameters
+    ----------
+    seconds: by setting, the seconds of its rounds. All settings have equally many.
+    """
+    return sorted(seconds, key=lambda name: fmean(math.log(value) for value in seconds[name]))
+
+
+def _is_slower(seconds: Sequence[float], best: Sequence[float]) -> bool:
+    """Return whether the rounds show that a setting is slower than the best one."""
+    return len(seconds) >= LEAST_ROUNDS and paired_ratio(seconds, best).is_shown
+
+
+def _gains(settings: Mapping[str, Request], sides: Mapping[str, _Side]) -> bool:
+    """Return whether any setting may still be shown to be faster than the first by a margin."""
+    first, *others = (sides[name].seconds for name in settings)
+    return any(paired_ratio(first, seconds).mean >= MARGIN for seconds in others if seconds)
+
+
+def _list_tries(best: str, sides: Mapping[str, _Side]) -> list[Try]:
+    tries = []
+    for name, side in sides.items():
+        if side.seconds:
+            fastest = sides[best].seconds[: len(side.seconds)]
+            ratio = None if name == best else paired_ratio(side.seconds, fastest)
+            sent = round(fmean(side.sent))
+            tries.append(Try(name, median(side.seconds), sent, tuple(side.seconds), ratio))
+    return sorted(tries, key=lambda each: each.times_as_long.mean if each.times_as_long else 0.0)
+
+
+def _explain(tries: Sequence[Try]) -> str:
+    """Say what a race has measured, in one line."""
+    rounds = len(tries[0].round_seconds)
+    reason = f"{rounds} round{'s' * (rounds != 1)}: " + "; ".join(map(str, tries))
+    even = [each.setting for each in tries[1:] if not (each.times_as_long or _NONE).is_shown]
+    if even:
+        reason += f". No difference is shown between {tries[0].setting} and {' or '.join(even)}"
+    return reason
+
+
+_NONE: Final = Ratio(1.0, None, None, 0)
+
+
+def _choose_engine(
+    request: Request, cluster: Cluster, make_trial: MakeTrial, say: Callable[[str], None]
+) -> Tuning:
+    candidates = engines_of(request)
+    if request.config.train.engine != AUTO:
+        return Tuning(request.config.train.engine)
+    if len(candidates) == 1:
+        return Tuning(candidates[0].name, reasons=[request.graph.layout.explain("the graph")])
+    if cluster.world == 1:
+        # With a single rank all engines compute the same. Take one that plans no exchanges.
+        engine = next(candidate for candidate in candidates if not candidate.plans_on_host)
+        return Tuning(engine.name, reasons=["a single rank sends nothing"])
+    names = [candidate.name for candidate in candidates]
+    say(
+        f"tuning: trying {', '.join(names)}: up to {MOST_ROUNDS} rounds of {_TIMED} iterations "
+        f"each, and no new one after {MOST_SECONDS:.0f} s"
+    )
+    # A cache is tried with the engine that wins, since filling one takes long.
+    plain = change_config(request.config, cache={"policy": "none"})
+    settings = {name: request.under(with_engine(plain, name)) for name in names}
+    tries = race(settings, cluster, make_trial, say)
+    return Tuning(tries[0].setting, {}, [_explain(tries)], tries)
+
+
+def _choose_options(
+    tuning: Tuning,
+    request: Request,
+    cluster: Cluster,
+    make_trial: MakeTrial,
+    say: Callable[[str], None],
+) -> None:
+    """Race the options of the chosen engine against each other, one after the other."""
+
+    def try_instead(now: Options, other: Options) -> bool:
+        """Return whether other options are shown to be faster, and keep what was measured."""
+        settings = {_name(each): _with(tuning, request, each) for each in (now, other)}
+        tries = race(settings, cluster, make_trial, say, first_stays=True)
+        tuning.reasons.append(_explain(tries))
+        tuning.tries += tries
+        return tries[0].setting == _name(other)
+
+    def choose(name: str, value: Any, other: Any) -> bool:
+        is_better = try_instead({name: value}, {name: other})
+        tuning.options[name] = other if is_better else value
+        return is_better
+
+    config, is_auto = request.config, request.config.train.engine == AUTO
+    if tuning.engine == "hop" and (_finds_merge(config) or (is_auto and config.hop.merge == "off")):
+        # HopGNN, section 5.3: one more step is merged for as long as the time falls.
+        merged = 0
+        while merged < cluster.world - 1 and choose(MERGE, merged, merged + 1):
+            merged += 1
+    if is_auto and config.pipeline.depth and not config.pipeline.lookahead:
+        choose("pipeline.depth", config.pipeline.depth, 0)
+    if is_auto and config.cache.policy != "none":
+        choose("cache.policy", config.cache.policy, "none")
+
+
+def _with(tuning: Tuning, request: Request, options: Options) -> Request:
+    return Tuning(tuning.engine, {**tuning.options, **options}).apply(request)
+
+
+def _name(options: Options) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in options.items())
+
+
+def _finds_merge(config: Config) -> bool:
+    """Return whether the number of merged time steps is to be found out."""
+    if config.train.engine != "hop" or is_trials(config):
+        return False
+    return config.hop.merge == "adaptive"
+
+
+def check_replay(request: Request, check: Callable[[Request], None]) -> None:
+    """Refuse to replay a run that has chosen nothing, or what does not fit this configuration.
+
+    Raises
+    ------
+    RequestError, ConfigError: names the key, what was expected and what came.
+    """
+    config = request.config
+    if not config.train.replay:
+        return
+    if not is_tuned(config):
+        raise ConfigError(
+            "train.replay: this configuration leaves nothing to be chosen; expected "
+            'train.engine = "auto", or hop.merge = "adaptive"'
+        )
+    check(read_tuning(Path(config.train.replay), "train.replay").apply(request))
