@@ -25,6 +25,7 @@ from hopper.bench.statistics import figures, measured_epochs
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
+from hopper.engines.hop import Hop
 from hopper.hetero.meta_partition import divide
 from hopper.hetero.metagraph import make_metagraph
 from hopper.micrograph.merge import make_time_steps
@@ -33,7 +34,7 @@ from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.traffic import CAUSES
 from hopper.train.results import main_score
-from hopper.train.tuning import MERGE, read_tuning
+from hopper.train.tuning import read_tuning
 
 MEGA: Final = 1e6
 MIB: Final = 2**20
@@ -294,7 +295,8 @@ def _merging(side: RunsOf) -> Iterator[tuple[str, Value]]:
             busiest.append(sum(int(count.max()) for count in counts))
         yield "groups one after another", fmean(busiest)
     if dissolve == "adaptive":
-        yield "dissolved time steps", read_tuning(side.folder, side.contender.label).options[MERGE]
+        options = read_tuning(side.folder, side.contender.label).options
+        yield "dissolved time steps", options[Hop.raised_option]
 
 
 def compare_pipelines(values: Values, on: tuple[str, RunsOf], off: tuple[str, RunsOf]) -> None:

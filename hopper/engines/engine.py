@@ -140,6 +140,9 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     """whether the speed of other engines is compared with this one's"""
     predicts_links: ClassVar[bool] = False
     """whether roots may be links"""
+    raised_option: ClassVar[str] = ""
+    """the "section.key" of a whole number that is raised before a run for as long as iterations get
+    faster, where it is "adaptive" or left open"""
     schedule: ClassVar[type[RootSchedule]] = RootSchedule
     """the class that deals roots to global batches"""
 

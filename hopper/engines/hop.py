@@ -53,6 +53,7 @@ class Hop(Engine[HopPlan, InputRows]):
     """
 
     name = "hop"
+    raised_option = "hop.merge"
     predicts_links = True
 
     @classmethod

@@ -22,7 +22,7 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config, change_config
-from hopper.engines import AUTO, Engine, Request, engines_of
+from hopper.engines import AUTO, Engine, Request, engines_of, find_engine
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import ConfigError, RequestError
 from hopper.micrograph.route import RootSchedule
@@ -40,8 +40,6 @@ MARGIN: Final = 1.02
 """How many times as long the first of two options must take for the second to go on racing."""
 _TIMED: Final = 2
 """timed iterations of a turn, after one that fills the pipeline"""
-MERGE: Final = "hop.merge"
-"""the option that tells how many time steps of ``hop`` are dissolved"""
 
 Options = Mapping[str, Any]
 """values by "section.key\""""
@@ -141,7 +139,7 @@ def with_options(config: Config, options: Options) -> Config:
 
 def is_tuned(config: Config) -> bool:
     """Return whether a configuration leaves anything to be chosen before the run."""
-    return config.train.engine == AUTO or _finds_merge(config)
+    return config.train.engine == AUTO or _is_adaptive(config, find_engine(config).kind)
 
 
 def settle(
@@ -413,11 +411,13 @@ def _choose_options(
         return is_better
 
     config, is_auto = request.config, request.config.train.engine == AUTO
-    if tuning.engine == "hop" and (_finds_merge(config) or (is_auto and config.hop.merge == "off")):
+    engine = find_engine(with_engine(config, tuning.engine)).kind
+    option = engine.raised_option
+    if option and (_is_adaptive(config, engine) or (is_auto and _value(config, option) == "off")):
         # HopGNN, section 5.3: one more step is merged for as long as the time falls.
-        merged = 0
-        while merged < cluster.world - 1 and choose(MERGE, merged, merged + 1):
-            merged += 1
+        value = 0
+        while value < cluster.world - 1 and choose(option, value, value + 1):
+            value += 1
     if is_auto and config.pipeline.depth and not config.pipeline.lookahead:
         choose("pipeline.depth", config.pipeline.depth, 0)
     if is_auto and config.cache.policy != "none":
@@ -432,11 +432,15 @@ def _name(options: Options) -> str:
     return ", ".join(f"{key} = {value}" for key, value in options.items())
 
 
-def _finds_merge(config: Config) -> bool:
-    """Return whether the number of merged time steps is to be found out."""
-    if config.train.engine != "hop" or is_trials(config):
-        return False
-    return config.hop.merge == "adaptive"
+def _is_adaptive(config: Config, engine: type[Engine]) -> bool:
+    """Return whether the engine's raised option is to be found out. Trials have none."""
+    option = engine.raised_option
+    return bool(option) and not is_trials(config) and _value(config, option) == "adaptive"
+
+
+def _value(config: Config, option: str) -> Any:
+    section, key = option.split(".")
+    return getattr(getattr(config, section), key)
 
 
 def check_replay(request: Request, check: Callable[[Request], None]) -> None:

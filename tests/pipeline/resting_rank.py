@@ -16,7 +16,7 @@ from hopper.device_choice import choose_device
 from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.partition import PartitionedGraph
-from hopper.pipeline import Pipeline
+from hopper.pipeline import Pipeline, moments_left
 from hopper.train.rank import make_trainer
 
 DEADLINE_SECONDS = 4.0
@@ -45,7 +45,8 @@ def main(out: Path, partitioned: Path) -> None:
     rows = PartitionedRows(graph, cluster.server, None, cluster.traffic)
     trainer = make_trainer(Request(config, graph), cluster, rows)
     losses = []
-    with Pipeline(trainer.engine, trainer.schedule, 0, 0, EPOCHS) as pipeline:
+    moments = moments_left(0, 0, trainer.schedule.iterations, EPOCHS)
+    with Pipeline(trainer.engine, trainer.schedule, moments) as pipeline:
         for epoch in range(EPOCHS):
             pipeline.start_epoch(epoch)
             for _ in range(trainer.schedule.iterations):

@@ -57,28 +57,6 @@ def test_a_full_queue_lets_its_maker_wait(
     assert not maker.is_alive()
 
 
-def test_the_number_of_waiting_items_can_change() -> None:
-    queue: HandOver[int] = HandOver(2, 100)
-    items_put = threading.Semaphore(0)
-
-    def make() -> None:
-        for item in range(5):
-            queue.await_room(1)
-            queue.put(item, 1)
-            items_put.release()
-
-    queue.allow(1)
-    maker = start_thread(make)
-    assert items_put.acquire(timeout=10)
-    assert not items_put.acquire(timeout=0.1)
-    queue.allow(3)
-    for _ in range(2):
-        assert items_put.acquire(timeout=10)
-    assert not items_put.acquire(timeout=0.1)
-    assert [queue.take() for _ in range(5)] == list(range(5))
-    maker.join(10)
-
-
 def test_an_error_comes_before_waiting_items_and_keeps_its_traceback() -> None:
     queue: HandOver[int] = HandOver(5, 5)
     queue.put(1, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,31 +265,3 @@ def test_spans_name_the_threads_of_the_pipeline(
         assert {(line["epoch"], line["iteration"]) for line in stage_spans} == {
             (epoch, iteration) for epoch in range(2) for iteration in range(iterations)
         }
-
-
-@pytest.mark.parametrize("compares", [False, True])
-def test_an_epoch_that_compares_iterations_reads_one_ahead(
-    lone_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, compares: bool
-) -> None:
-    trainer = lone_trainer()
-    read, train, reads_begun, ahead = trainer.engine.read, trainer.engine.train, [], []
-
-    def begin(*arguments: Any) -> Any:
-        reads_begun.append(1)
-        return read(*arguments)
-
-    def train_late(*arguments: Any) -> Any:
-        # Time enough for whatever may run ahead.
-        time.sleep(0.05)
-        report = train(*arguments)
-        ahead.append(len(reads_begun) - len(ahead) - 1)
-        return report
-
-    monkeypatch.setattr(trainer.engine, "compares_iterations", lambda _epoch: compares)
-    monkeypatch.setattr(trainer.engine, "can_plan_ahead", lambda _epoch: False)
-    monkeypatch.setattr(trainer.engine, "read", begin)
-    monkeypatch.setattr(trainer.engine, "train", train_late)
-    trainer.run()
-    trainer.engine.state.log.close()
-    most = 1 if compares else trainer.engine.state.config.pipeline.reads
-    assert max(ahead[: trainer.schedule.iterations]) == min(most, trainer.schedule.iterations - 1)

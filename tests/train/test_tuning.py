@@ -17,7 +17,6 @@ from hopper.paired_ratio import Ratio
 from hopper.train.results import EPOCHS_FILE
 from hopper.train.tuning import (
     LEAST_ROUNDS,
-    MERGE,
     MOST_ROUNDS,
     MOST_SECONDS,
     TUNING_FILE,
@@ -28,6 +27,7 @@ from hopper.train.tuning import (
 
 # So small that models outweigh rows.
 BATCH = 2
+MERGE = "hop.merge"
 ADAPTIVE = ("--hop.merge=adaptive", f"--train.batch_size={BATCH}")
 
 
