@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -92,8 +91,3 @@ class MemoryMeter:
             read_bytes = min(pipeline.reads * rows, pipeline.nbytes + rows) + 2 * rows
         saved = sum(self._saved.values()) + max(self._saved.values(), default=0)
         return Memory(process, self.model, self.learnable, waiting, read_bytes, saved)
-
-
-def process_bytes() -> int:
-    """Return the resident memory of this process in bytes."""
-    return int(psutil.Process().memory_info().rss)

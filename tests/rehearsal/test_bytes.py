@@ -15,9 +15,8 @@ from hopper.features import open_graph
 from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
-from hopper.rehearsal.estimate import Machine, estimate_engine
-from hopper.rehearsal.link import Link, MessageCost
-from hopper.rehearsal.world import World
+from hopper.rehearsal.clock import Link, MessageCost
+from hopper.rehearsal.estimate import estimate_engine
 from tests.conftest import make_community_graph
 from tests.engines.conftest import RANK_SCRIPT
 from tests.engines.typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_graph
@@ -25,7 +24,6 @@ from tests.engines.typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_gra
 SERVERS = 2
 EVERYWHERE = ("cooperative", "zero_hop", "hop")
 LINK = Link(10**9, 1e-4, 1, MessageCost(1e-5, 0.0), MessageCost(1e-5, 0.0))
-MACHINE = Machine(1, 0.0, 1)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +47,7 @@ def make_values(partitioned: Path, engine: str, ranks: int, **data: Any) -> dict
 def estimate_bytes(values: dict[str, Any], most: int) -> dict[str, int]:
     config = make_config(values)
     request = Request(config, open_graph(config))
-    world = World(request, LINK, MACHINE.pace)
-    estimate = estimate_engine(config.train.engine, request, world, MACHINE, most)
+    estimate = estimate_engine(config.train.engine, request, LINK, 1.0, most)
     assert not estimate.refused
     assert estimate.bytes is not None
     return dict(estimate.bytes)
