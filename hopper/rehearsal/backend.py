@@ -174,11 +174,8 @@ class RankBackend:
                 for destination, part in zip(ranks, parts[rank][1], strict=True):
                     parts[destination][0][source].copy_(part)
 
-        arrives = 0.0
-        if self._clock is not None:
-            sizes = {r: p.nbytes for r, p in zip(ranks, sent, strict=True) if r != self._rank}
-            arrives = self._clock.begin(sizes, together=True)
-        return self._start(group, (received, sent), complete, arrives)
+        sizes = {r: p.nbytes for r, p in zip(ranks, sent, strict=True) if r != self._rank}
+        return self._start(group, (received, sent), complete, sizes, together=True)
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work:
         """Send a tensor to one rank."""
@@ -194,10 +191,8 @@ class RankBackend:
         def complete(parts: Parts) -> None:
             parts[dst].copy_(parts[src])
 
-        arrives, other = 0.0, src + dst - self._rank
-        if self._clock is not None:
-            arrives = self._clock.begin({other: tensor.nbytes}, ends=1)
-        return self._start(None, tensor, complete, arrives, (src, dst, tag), 2)
+        sizes = {src + dst - self._rank: tensor.nbytes}
+        return self._start(None, tensor, complete, sizes, pair=(src, dst, tag))
 
     def _ring(
         self,
@@ -208,11 +203,9 @@ class RankBackend:
         nbytes: float,
     ) -> Work:
         """Take part in ``steps``, in each of which all ranks pass ``nbytes`` to the next one."""
-        ranks, arrives = self._ranks(group), 0.0
-        if self._clock is not None:
-            following = ranks[(ranks.index(self._rank) + 1) % len(ranks)]
-            arrives = self._clock.begin({following: nbytes}, steps)
-        return self._start(group, part, complete, arrives)
+        ranks = self._ranks(group)
+        following = ranks[(ranks.index(self._rank) + 1) % len(ranks)]
+        return self._start(group, part, complete, {following: nbytes}, steps)
 
     def _ranks(self, group: ProcessGroup | None) -> list[int]:
         return (group or self._backend.groups[0]).ranks
@@ -222,32 +215,35 @@ class RankBackend:
         group: ProcessGroup | None,
         part: Any,
         complete: Callable[[Parts], None],
-        arrives: float,
-        name: tuple[int, ...] = (),
-        size: int = 0,
+        sizes: Mapping[int, float],
+        steps: int = 1,
+        *,
+        together: bool = False,
+        pair: tuple[int, ...] = (),
     ) -> Work:
         """Take part in a message; the last rank to call carries it out.
 
         Parameters
         ----------
         part: this rank's tensors.
-        arrives: when what this rank sends has arrived.
-        name: key of a message between two ranks; () for a collective.
-        size: how many ranks take part; 0 = the whole group.
+        sizes, steps, together: as of :meth:`RankClock.begin`.
+        pair: source, destination and tag of a message between two ranks; () for a collective.
         """
-        backend, group = self._backend, group or self._backend.groups[0]
+        backend, clock = self._backend, self._clock
+        group = group or backend.groups[0]
+        arrives = clock.begin(sizes, steps, 1 if pair else 2, together=together) if clock else 0.0
         # Copying stands for the network's work, so it takes no rank's processor time.
-        with nullcontext() if self._clock is None else self._clock.stopped(), backend.lock:
+        with clock.stopped() if clock else nullcontext(), backend.lock:
             if backend.failure is not None:
                 raise backend.lost()
-            group.counts[name, self._rank] += 1
-            key = (name, group.counts[name, self._rank])
+            group.counts[pair, self._rank] += 1
+            key = (pair, group.counts[pair, self._rank])
             message = group.pending.setdefault(key, PendingMessage())
             message.parts[self._rank] = part
             message.arrived = max(message.arrived, arrives)
-            if len(message.parts) == (size or len(group.ranks)):
+            if len(message.parts) == (2 if pair else len(group.ranks)):
                 with torch.no_grad():
                     complete(message.parts)
                 del group.pending[key]
                 message.future.set_result(message.arrived)
-        return Work(message.future, self._clock)
+        return Work(message.future, clock)

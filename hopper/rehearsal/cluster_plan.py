@@ -41,12 +41,7 @@ class AskedCluster:
     cores: float
 
     def check(self, request: Request) -> None:
-        """Refuse impossible values, and a number of servers that the graph was not divided for.
-
-        Raises
-        ------
-        RequestError: names the option, what was expected and what came.
-        """
+        """Refuse impossible values, and a number of servers that the graph was not divided for."""
         if request.ranks > _MOST_RANKS:
             raise RequestError(
                 f"--ranks-per-server: expected at most {_MOST_RANKS:,} ranks in all, which take "
@@ -68,16 +63,7 @@ class AskedCluster:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """The result of planning a cluster.
-
-    Attributes
-    ----------
-    cluster: the cluster that was planned for.
-    partition: facts about the graph's division.
-    measured: what messages take of a processor, by kind.
-    assumptions: sentences.
-    estimates: one per engine, the fastest first, refused ones last.
-    """
+    """The result of planning a cluster; estimates are the fastest first, refused ones last."""
 
     cluster: AskedCluster
     partition: dict[str, Any]
@@ -101,12 +87,7 @@ class ClusterPlan:
 
 
 def on_cluster(config: Config, ranks_per_server: int) -> Config:
-    """Return a configuration with another number of ranks per server, and no server addresses.
-
-    Raises
-    ------
-    RequestError: ``ranks_per_server`` is below 1.
-    """
+    """Return a configuration with another number of ranks per server, and no server addresses."""
     if ranks_per_server < 1:
         raise RequestError(f"--ranks-per-server: expected at least 1, given {ranks_per_server}")
     return change_config(config, cluster={"ranks_per_server": ranks_per_server, "servers": []})
@@ -135,7 +116,7 @@ def plan_cluster(
     cluster.check(request)
     if iterations < 1:
         raise RequestError(f"--iterations: expected at least 1, given {iterations}")
-    names = _engines_to_plan(request, engines)
+    names = _find_engines(request, engines)
     process = psutil.Process().memory_info().rss
     say("measuring what messages take of a processor")
     link = Link(
@@ -153,23 +134,15 @@ def plan_cluster(
     division = request.graph.description
     return ClusterPlan(
         cluster,
-        {"servers": cluster.servers}
-        | {key: division.get(key) for key in ("method", "edge_cut", "locality")},
-        {
-            "message_between_ranks": asdict(link.between_ranks),
-            "request_for_rows": asdict(link.rows),
-        },
+        {"method": division.get("method"), "edge_cut": division.get("edge_cut")},
+        {"message": asdict(link.between_ranks), "request_for_rows": asdict(link.rows)},
         _list_assumptions(request, cluster, iterations),
         estimates,
     )
 
 
-def _engines_to_plan(request: Request, names: Sequence[str]) -> list[str]:
-    """Return the names of the engines to rehearse.
-
-    These are ``names`` if there are any. Otherwise they are all that train graphs of this layout,
-    and the plug-in that the configuration names, if it names one.
-    """
+def _find_engines(request: Request, names: Sequence[str]) -> list[str]:
+    """Return ``names``, or the engines for this layout and the plug-in of the configuration."""
     engines = [engine.name for engine in engines_for(None)]
     for name in names:
         if name not in engines and ":" not in name:
@@ -184,16 +157,12 @@ def _engines_to_plan(request: Request, names: Sequence[str]) -> list[str]:
 
 def _list_assumptions(request: Request, cluster: AskedCluster, iterations: int) -> list[str]:
     config = request.config
-    pipelined = (
-        "planning and reading run beside training, so the longest of the three decides"
-        if config.pipeline.depth
-        else "planning, reading and training follow one another (pipeline.depth = 0)"
-    )
+    together = "the longest" if config.pipeline.depth else "the sum (pipeline.depth = 0)"
     assumptions = [
         f"bytes: counted in up to {iterations} iterations of epoch 0 by the engines' own code on "
         f"{request.ranks} ranks; other iterations of an epoch are their mean",
-        f"overlap: {pipelined}; or all bytes of a server over its link, or all its work over its "
-        f"{cluster.cores:g} cores, where that takes longer",
+        f"an iteration: {together} of planning, reading and training of the slowest rank; or all "
+        f"bytes of a server over its link, or its work over its {cluster.cores:g} cores, if longer",
         "processors: a phase of a rank computes on one core, as fast as one of this machine's "
         "alone; caches and memory bandwidth that ranks share are left out",
         "links: all servers have the same, nothing else uses them; messages of a collective leave "

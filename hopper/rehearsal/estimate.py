@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -139,7 +140,7 @@ def rehearse(
 
     def work(cluster: ThreadCluster, rows: PartitionedRows) -> RankCosts:
         """Try the engine on one rank, and measure the rank's memory."""
-        meter = MemoryMeter()
+        meter, clock = MemoryMeter(), cluster.rank_clock
 
         def make(request: Request) -> Engine:
             """Make the engine, and fill its cache."""
@@ -151,7 +152,7 @@ def rehearse(
 
         costs = try_engine(
             *(request, cluster, batches, make),
-            busy=cluster.busy,
+            busy=time.process_time if clock is None else clock.busy,
             settle=cluster.settle,
             watch=meter.watch,
         )

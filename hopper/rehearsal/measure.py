@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -21,17 +21,15 @@ from hopper.engines import Request
 from hopper.partition.file_names import server_folder
 from hopper.rehearsal.clock import MessageCost
 
-_SMALL, _LARGE = 64, 1 << 22
-"""bytes of the measured messages"""
 _WAIT: Final = timedelta(seconds=60)
-_LARGE_ROWS: Final = 1 << 15
+_MOST_ROWS: Final = 1 << 15
 
 
 def measure_between_ranks() -> MessageCost:
     """Measure gloo's messages between two ranks of this process."""
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
-        ranks = list(pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, _WAIT), range(2)))
+        ranks: list[Any] = list(pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, _WAIT), range(2)))
 
     def exchange(nbytes: int) -> None:
         """Send as many bytes from either rank to the other one."""
@@ -41,7 +39,7 @@ def measure_between_ranks() -> MessageCost:
             work.wait(_WAIT)
 
     # Each rank sends a message and receives one: the exchange has four ends.
-    return _measure(exchange, _SMALL, _LARGE, ends=4)
+    return _measure(exchange, 64, 1 << 22, ends=4)
 
 
 def measure_rows(request: Request) -> MessageCost:
@@ -72,7 +70,7 @@ def measure_rows(request: Request) -> MessageCost:
 
 def _measure_fetches(client: FeatureClient, shard: Shard, table: str) -> MessageCost:
     spec = shard.table("features", table).spec
-    dtype, rows = np.dtype(spec.dtype), min(_LARGE_ROWS, spec.count)
+    dtype, rows = np.dtype(spec.dtype), min(_MOST_ROWS, spec.count)
     width = spec.dim * dtype.itemsize
 
     def fetch(nbytes: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -37,7 +36,7 @@ class ThreadCluster(Cluster):
 
     Attributes
     ----------
-    busy: returns this rank's processor seconds.
+    rank_clock: the rank's clock of a rehearsal; None = real clocks.
     """
 
     def __init__(
@@ -46,14 +45,14 @@ class ThreadCluster(Cluster):
         rank: int,
         ranks_per_server: int,
         timeout: float,
-        clock: RankClock | None,
+        rank_clock: RankClock | None,
     ) -> None:
         world = len(backend.groups[0].ranks)
         super().__init__(rank, world, ranks_per_server, torch.device("cpu"), timeout)
-        self.messages = RankBackend(backend, rank, clock)
-        self.busy: Callable[[], float] = time.thread_time
-        if clock is not None:
-            self.clock, self.busy = clock.read, clock.busy
+        self.messages = RankBackend(backend, rank, rank_clock)
+        self.rank_clock = rank_clock
+        if rank_clock is not None:
+            self.clock = rank_clock.read
         if 1 < ranks_per_server < world:
             self._make_levels()
 
@@ -116,14 +115,60 @@ class TimedRows(RemoteRows):
         return finish
 
 
-class World:
-    """All ranks of a request's cluster, as threads of this process.
+def run_ranks(
+    world: int,
+    ranks_per_server: int,
+    work: Callable[[ThreadCluster], T],
+    link: Link | None = None,
+    timeout: float = 600.0,
+) -> list[T]:
+    """Run ``work`` as every rank, each a thread, and return all results.
 
     Parameters
     ----------
     link: if given, ranks take turns, their clocks count processor seconds, and the time that
         messages take over the link. None = ranks run at once, on real clocks.
-    timeout: deadline of every wait, seconds. With a link a wait is as long as others compute.
+    timeout: deadline of every wait, seconds. It is not kept where ranks take turns: they wait for
+        as long as others compute, and an error tells if all wait.
+
+    Raises
+    ------
+    The first error of any rank.
+    """
+    backend, scheduler = InMemoryBackend(world), SerialScheduler(world)
+    results: dict[int, T] = {}
+
+    def run_rank(rank: int) -> None:
+        """Do a rank's work, and end the other ranks' waits if it fails."""
+        clock = None if link is None else RankClock(rank, link, scheduler)
+        try:
+            with nullcontext() if clock is None else clock.turns():
+                numba.set_num_threads(1)
+                cluster = ThreadCluster(backend, rank, ranks_per_server, timeout, clock)
+                results[rank] = work(cluster)
+        except BaseException as error:
+            backend.abort(error)
+
+    threads = [
+        threading.Thread(target=run_rank, args=(rank,), name=f"rank-{rank}", daemon=True)
+        for rank in range(world)
+    ]
+    with _steady_times():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if backend.failure is not None:
+        raise backend.failure
+    return [results[rank] for rank in range(world)]
+
+
+class World:
+    """All ranks of a request's cluster, which read other servers' rows without a network.
+
+    Parameters
+    ----------
+    link, timeout: as of :func:`run_ranks`.
     """
 
     def __init__(self, request: Request, link: Link | None = None, timeout: float = 600.0) -> None:
@@ -141,58 +186,28 @@ class World:
 
     def run(self, work: Callable[[ThreadCluster, PartitionedRows], T]) -> list[T]:
         """Run ``work`` as every rank, and return all results; raise the first error of any rank."""
-        world = self._request.ranks
-        backend, scheduler = InMemoryBackend(world), SerialScheduler(world)
-        results: dict[int, T] = {}
+        request = self._request
 
-        def run_rank(rank: int) -> None:
-            """Do a rank's work, and end the other ranks' waits if it fails."""
-            clock = None
-            if self._link is not None:
-                clock = RankClock(rank, self._link, scheduler)
+        def run_rank(cluster: ThreadCluster) -> T:
+            """Do a rank's work with its rows."""
+            remote = self._open_rows(cluster.rank_clock) if self._servicers else None
+            rows = PartitionedRows(request.graph, cluster.server, remote, cluster.traffic)
             try:
-                with nullcontext() if clock is None else clock.turns():
-                    results[rank] = self._run_rank(backend, rank, clock, work)
-            except BaseException as error:
-                backend.abort(error)
+                return work(cluster, rows)
+            finally:
+                if remote is not None:
+                    remote.close()
 
-        threads = [
-            threading.Thread(target=run_rank, args=(rank,), name=f"rank-{rank}", daemon=True)
-            for rank in range(world)
-        ]
-        with _steady_times():
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        if backend.failure is not None:
-            raise backend.failure
-        return [results[rank] for rank in range(world)]
+        per_server = request.config.cluster.ranks_per_server
+        return run_ranks(request.ranks, per_server, run_rank, self._link, self._timeout)
 
-    def _run_rank(
-        self,
-        backend: InMemoryBackend,
-        rank: int,
-        clock: RankClock | None,
-        work: Callable[[ThreadCluster, PartitionedRows], T],
-    ) -> T:
-        """Do a rank's work with its cluster and its rows."""
-        numba.set_num_threads(1)
-        config, graph, remote = self._request.config, self._request.graph, None
-        per_server = config.cluster.ranks_per_server
-        cluster = ThreadCluster(backend, rank, per_server, self._timeout, clock)
-        if self._servicers:
-            make_rows = RemoteRows if clock is None else partial(TimedRows, clock)
-            remote = make_rows(
-                *(graph, [f"server {server}" for server in range(len(self._servicers))]),
-                *(self._timeout, partial(InProcessClient, self._servicers)),
-                wire=config.cluster.feature_wire,
-            )
-        try:
-            return work(cluster, PartitionedRows(graph, cluster.server, remote, cluster.traffic))
-        finally:
-            if remote is not None:
-                remote.close()
+    def _open_rows(self, clock: RankClock | None) -> RemoteRows:
+        make_rows = RemoteRows if clock is None else partial(TimedRows, clock)
+        return make_rows(
+            *(self._request.graph, [f"server {index}" for index in range(len(self._servicers))]),
+            *(self._timeout, partial(InProcessClient, self._servicers)),
+            wire=self._request.config.cluster.feature_wire,
+        )
 
 
 @contextmanager

@@ -67,7 +67,8 @@ def test_a_graph_is_divided_for_other_numbers_of_servers(
         *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),
         *("--method", "random", "--engines", "zero_hop,hop", "--iterations", "1"),
     )
-    assert plan["partition"]["servers"] == 3
+    assert plan["cluster"]["servers"] == 3
+    assert plan["partition"]["edge_cut"] > 0
     assert {engine["engine"] for engine in plan["engines"]} == {"zero_hop", "hop"}
     assert all(engine["bytes"]["feature"] > 0 for engine in plan["engines"])
 
