@@ -57,13 +57,8 @@ class InMemoryBackend:
         with self.lock:
             if self.failure is None:
                 self.failure = error
-                for group in self.groups:
-                    for message in group.pending.values():
-                        message.future.set_exception(self.lost())
-
-    def lost(self) -> RankLost:
-        """Return the error of the other ranks."""
-        return RankLost(f"another rank failed: {self.failure!r}")
+                for message in (m for group in self.groups for m in group.pending.values()):
+                    message.future.set_exception(RankLost(f"another rank failed: {error!r}"))
 
 
 class Work:
@@ -235,7 +230,7 @@ class RankBackend:
         # Copying stands for the network's work, so it takes no rank's processor time.
         with clock.stopped() if clock else nullcontext(), backend.lock:
             if backend.failure is not None:
-                raise backend.lost()
+                raise RankLost(f"another rank failed: {backend.failure!r}")
             group.counts[pair, self._rank] += 1
             key = (pair, group.counts[pair, self._rank])
             message = group.pending.setdefault(key, PendingMessage())

@@ -50,12 +50,7 @@ class Link:
         return 0.0 if self.bits_per_second is None else 8 * nbytes / self.bits_per_second
 
     def message_seconds(self, rank: int, sizes: Mapping[int, float], together: bool) -> float:
-        """Return the time of bytes by receiving rank.
-
-        Parameters
-        ----------
-        together: whether all ranks of the server send as many at once.
-        """
+        """Return the time of a step of :meth:`RankClock.begin`."""
         size = self.ranks_per_server
         crossing = sum(n for other, n in sizes.items() if other // size != rank // size)
         senders = size if together else 1
@@ -156,6 +151,8 @@ class RankClock:
 
     def fetch(self, requests: int, nbytes: float) -> None:
         """Count what requests to feature servers take, with ``nbytes`` in both directions."""
+        if not nbytes:
+            return
         self._busy += self._link.rows.of(requests, nbytes)
         self._waited += self._link.fetch_seconds(nbytes)
 

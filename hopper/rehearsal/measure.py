@@ -29,7 +29,9 @@ def measure_between_ranks() -> MessageCost:
     """Measure gloo's messages between two ranks of this process."""
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
-        ranks: list[Any] = list(pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, _WAIT), range(2)))
+        ranks: list[Any] = list(
+            pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, _WAIT), range(2))
+        )
 
     def exchange(nbytes: int) -> None:
         """Send as many bytes from either rank to the other one."""
