@@ -65,14 +65,6 @@ class Estimate:
         return sum((self.bytes or {}).values())
 
 
-@dataclass(frozen=True)
-class RankCosts:
-    """The costs of one rank's iterations, and the memory that it needs."""
-
-    costs: list[IterationCost]
-    memory: Memory
-
-
 def estimate_engine(
     name: str, request: Request, link: Link, cores: float, iterations: int, process: int = 0
 ) -> Estimate:
@@ -92,10 +84,10 @@ def estimate_engine(
         schedule = make_schedule(request)
         numbers = _choose_iterations(schedule, iterations)
         batches = [schedule.batch(0, iteration) for iteration in (numbers[0], *numbers)]
-        ranks = rehearse(request, World(request, link), batches, process)
+        ranks = _rehearse(request, link, batches, process)
     except (RequestError, ConfigError) as error:
         return Estimate(name, exact, str(error))
-    costs = [list(of_ranks) for of_ranks in zip(*(rank.costs[1:] for rank in ranks), strict=True)]
+    costs = list(zip(*(rank_costs[1:] for rank_costs, _ in ranks), strict=True))
     is_pipelined = config.pipeline.depth > 0
     seconds = [iteration_seconds(of, link, cores, is_pipelined=is_pipelined) for of in costs]
     busy = [np.mean([_busy(rank) for rank in of_ranks]) for of_ranks in costs]
@@ -124,22 +116,17 @@ def estimate_engine(
         bytes=dict(zip(CAUSES, map(round, epoch(sent).tolist()), strict=True)),
         iteration_bytes=dict(zip(CAUSES, map(round, mean(sent).tolist()), strict=True)),
         processor_seconds=float(epoch(busy)),
-        memory=max((rank.memory for rank in ranks), key=lambda memory: memory.total),
+        memory=max((memory for _, memory in ranks), key=lambda memory: memory.total),
     )
 
 
-def rehearse(
-    request: Request, world: World, batches: Sequence[GlobalBatch], process: int = 0
-) -> list[RankCosts]:
-    """Train some global batches, and return what each rank spends on them.
+def _rehearse(
+    request: Request, link: Link, batches: Sequence[GlobalBatch], process: int
+) -> list[tuple[list[IterationCost], Memory]]:
+    """Train some global batches; return each rank's cost of every batch, and its memory."""
 
-    Raises
-    ------
-    RequestError, ConfigError, ExactnessError: the engine cannot train this request.
-    """
-
-    def work(cluster: ThreadCluster, rows: PartitionedRows) -> RankCosts:
-        """Try the engine on one rank, and measure the rank's memory."""
+    def work(cluster: ThreadCluster, rows: PartitionedRows) -> tuple[list[IterationCost], Memory]:
+        """Try the engine on one rank."""
         meter, clock = MemoryMeter(), cluster.rank_clock
 
         def make(request: Request) -> Engine:
@@ -156,9 +143,9 @@ def rehearse(
             settle=cluster.settle,
             watch=meter.watch,
         )
-        return RankCosts(costs, meter.memory(request.config, costs, process))
+        return costs, meter.memory(request.config, costs, process)
 
-    return world.run(work)
+    return World(request, link).run(work)
 
 
 def _choose_iterations(schedule: RootSchedule, most: int) -> list[int]:

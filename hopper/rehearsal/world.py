@@ -101,15 +101,14 @@ class TimedRows(RemoteRows):
         self, draws: Mapping[int, Sequence[RemoteDraw]], traffic: Traffic
     ) -> Callable[[], None]:
         """Ask servers to draw neighbours; see :meth:`RemoteRows.begin_sampling`."""
-        draw_traffic = Traffic()
+        draw_traffic = traffic.apart()
         wait = super().begin_sampling(draws, draw_traffic)
 
         def finish() -> None:
             """Wait for the draws, and count what they sent and took."""
             wait()
             sent = draw_traffic.take()
-            for cause, nbytes in sent.items():
-                traffic.count(cause, nbytes)
+            traffic.add(sent)
             self._clock.fetch(len(draws), sum(sent.values()))
 
         return finish
