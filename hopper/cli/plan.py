@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hopper.engines import Request
     from hopper.rehearsal.cluster_plan import ClusterPlan
     from hopper.rehearsal.estimate import Estimate
-    from hopper.rehearsal.growth import Growth
 
 _MIB = 2**20
 
@@ -69,10 +68,6 @@ def add_parser(commands: Any, text: str = "") -> None:
     parser.add_argument(
         "--method", default="metis", help="how to divide --graph: metis (default), stream or random"
     )
-    parser.add_argument(
-        "--also", default="", metavar="P,P,...",
-        help="with --graph: also rehearse these numbers of servers, to learn how epochs grow",
-    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.set_defaults(run=_run, takes_overrides=True)
 
@@ -105,28 +100,18 @@ def _plan(
     bits = parse_rate(options.link_rate.lower())
     config = on_cluster(config, ranks)
     if options.graph is None:
-        if options.also:
-            raise RequestError("--also: expected --graph with the graph directory to divide")
-        request, others = _open(config, Path(config.data.partitioned), folder), []
+        request = _open(config, Path(config.data.partitioned), folder)
     else:
         if options.servers is None:
             raise RequestError("--graph: expected --servers with the number of parts")
-        counts = [options.servers, *_numbers(options.also)]
         with console.status(f"dividing {options.graph}"):
-            request, *others = _divide(options, config, counts, folder)
+            request = _divide(options, config, folder)
     servers = request.graph.book.servers if options.servers is None else options.servers
     cores = float(ranks) if options.cores is None else options.cores
     cluster = AskedCluster(servers, ranks, bits, options.latency / 1e6, cores)
     engines = [engine for engine in options.engines.split(",") if engine]
     with console.status("planning") as status:
-        return plan_cluster(request, cluster, engines, options.iterations, status.update, others)
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [whole(number) for number in text.split(",") if number]
-    except argparse.ArgumentTypeError as error:
-        raise RequestError(f"--also: {error}") from error
+        return plan_cluster(request, cluster, engines, options.iterations, status.update)
 
 
 def _open(config: Config, parts: Path, folder: Path) -> Request:
@@ -141,26 +126,20 @@ def _open(config: Config, parts: Path, folder: Path) -> Request:
     return Request(plan_config, open_graph(plan_config))
 
 
-def _divide(
-    options: argparse.Namespace, config: Config, counts: Sequence[int], folder: Path
-) -> Iterator[Request]:
-    """Divide a graph directory into a temporary folder, once for each number of servers."""
+def _divide(options: argparse.Namespace, config: Config, folder: Path) -> Request:
+    """Divide a graph directory into a temporary folder."""
     from hopper.graph.directory import GraphDirectory
     from hopper.partition import partition_graph
 
-    graph = GraphDirectory.open(options.graph)
-    for count in dict.fromkeys(counts):
-        parts = folder / f"parts-{count}"
-        partition_graph(graph, parts, count, options.method)
-        yield _open(config, parts, folder)
+    parts = folder / "parts"
+    partition_graph(GraphDirectory.open(options.graph), parts, options.servers, options.method)
+    return _open(config, parts, folder)
 
 
 def _print(plan: ClusterPlan, console: Console) -> None:
     trained = [estimate for estimate in plan.estimates if not estimate.refused]
-    for table in (_times(trained), _bytes(trained), _stages(trained), _memory(trained)):
+    for table in (_times(trained), _bytes(trained), _memory(trained)):
         print_table(console, table)
-    if plan.growth:
-        print_table(console, _growth(plan.growth))
     if not all(estimate.exact for estimate in trained):
         console.print("* approximate: its gradient is not that of one process", highlight=False)
     for estimate in plan.estimates:
@@ -196,16 +175,6 @@ def _bytes(trained: Sequence[Estimate]) -> Table:
     return table
 
 
-def _stages(trained: Sequence[Estimate]) -> Table:
-    from hopper.run_log import STAGES
-
-    table = _table("milliseconds of an iteration by stage, the mean of ranks", *STAGES)
-    for estimate in trained:
-        stages = estimate.iteration_stage_seconds or {}
-        table.add_row(_name(estimate), *(f"{1e3 * stages[stage]:,.1f}" for stage in STAGES))
-    return table
-
-
 def _memory(trained: Sequence[Estimate]) -> Table:
     from hopper.rehearsal.memory import Memory
 
@@ -219,19 +188,9 @@ def _memory(trained: Sequence[Estimate]) -> Table:
     return table
 
 
-def _growth(growth: Sequence[Growth]) -> Table:
-    title = "seconds of an epoch, by servers; * rehearsed"
-    table = _table(title, *(engine.engine for engine in growth), first="servers")
-    for number, of_first in enumerate(growth[0].points):
-        points = [engine.points[number] for engine in growth]
-        cells = (f"{p.epoch_seconds:.3g}{'*' * p.rehearsed}" for p in points)
-        table.add_row(f"{of_first.servers:,}", *cells)
-    return table
-
-
-def _table(title: str, *columns: str, first: str = "engine") -> Table:
+def _table(title: str, *columns: str) -> Table:
     table = Table(title=title)
-    table.add_column(first, no_wrap=True)
+    table.add_column("engine", no_wrap=True)
     for column in columns:
         # On a narrow terminal, headings may be broken. Numbers are not cut.
         table.add_column(column, justify="right", overflow="fold")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from cache_server.available_memory import available_memory
 from hopper.config import Config
 from hopper.doctor.case import Case
@@ -15,7 +17,6 @@ from hopper.doctor.finding import Finding, fine, warning, wrong
 from hopper.doctor.sizes import Sizes
 from hopper.hetero.cache_plan import parse_cache_size
 from hopper.partition.memory import format_bytes
-from hopper.rehearsal.memory import process_bytes
 
 _SPARE: Final = 1 << 30
 """Bytes that a disk should have free besides those that a run writes."""
@@ -25,7 +26,7 @@ def check_memory(case: Case, sizes: Sizes) -> Iterator[Finding]:
     """Compare free memory with what the ranks of this machine need."""
     config, ranks, free = case.config, case.ranks_here, available_memory()
     parts = {
-        "interpreter": process_bytes(),
+        "interpreter": psutil.Process().memory_info().rss,
         "model": sizes.parameters + sizes.gradients + sizes.state,
         "learnable rows": _records_in_memory(case, sizes) // case.graph_request.ranks,
         "cache": _cache_bytes(config),

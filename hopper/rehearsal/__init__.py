@@ -1,6 +1,5 @@
-"""Rehearsal: all ranks of a cluster in one process, to estimate epochs without the cluster.
+"""Rehearsal: all ranks of a cluster as threads of one process.
 
-Ranks are threads that run the engine's own code, one at a time. Each has a clock that counts its
-processor time. Messages are counted as on a network, and their time over a link of a given rate is
-added to the clocks.
+They run the engine's own code, and tensors move in memory. For ``hopper plan`` ranks run one at a
+time, with clocks that count processor seconds and the time of messages over links of a given rate.
 """

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import psutil
+
 from hopper.config import Config, change_config
 from hopper.engines import Request
-from hopper.engines.assemble import make_schedule
-from hopper.errors import ConfigError, RequestError
-from hopper.rehearsal.estimate import (
-    Estimate,
-    Machine,
-    engines_to_plan,
-    estimate_engine,
-    rehearse,
-)
-from hopper.rehearsal.growth import Growth, grow
-from hopper.rehearsal.link import Link, MessageCost
-from hopper.rehearsal.measure import measure_between_ranks, measure_parallel, measure_rows
-from hopper.rehearsal.memory import process_bytes
-from hopper.rehearsal.world import World
-from hopper.train.tuning import with_engine
+from hopper.engines.registry import engines_for
+from hopper.errors import RequestError
+from hopper.rehearsal.clock import Link
+from hopper.rehearsal.estimate import Estimate, estimate_engine
+from hopper.rehearsal.measure import measure_between_ranks, measure_rows
 
-PLAN_SCHEMA_VERSION: Final = 1
+PLAN_SCHEMA_VERSION: Final = 2
 _MOST_RANKS: Final = 2048
 """most ranks that are rehearsed, since each is a thread with a model of its own"""
 
@@ -51,12 +41,7 @@ class AskedCluster:
     cores: float
 
     def check(self, request: Request) -> None:
-        """Refuse impossible values, and a number of servers that the graph was not divided for.
-
-        Raises
-        ------
-        RequestError: names the option, what was expected and what came.
-        """
+        """Refuse impossible values, and a number of servers that the graph was not divided for."""
         if request.ranks > _MOST_RANKS:
             raise RequestError(
                 f"--ranks-per-server: expected at most {_MOST_RANKS:,} ranks in all, which take "
@@ -75,32 +60,16 @@ class AskedCluster:
                 f"with a graph directory that is divided anew, given {self.servers}"
             )
 
-    @property
-    def cores_of_a_rank(self) -> float:
-        """The cores of a rank on average."""
-        return self.cores / self.ranks_per_server
-
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """The result of planning a cluster.
-
-    Attributes
-    ----------
-    cluster: the cluster that was planned for.
-    partition: facts about the graph's division.
-    measured: measurements on this machine, by name.
-    assumptions: sentences.
-    estimates: one per engine, the fastest first, refused ones last.
-    growth: one per engine that trains on several servers.
-    """
+    """The result of planning a cluster; estimates are the fastest first, refused ones last."""
 
     cluster: AskedCluster
     partition: dict[str, Any]
     measured: dict[str, Any]
     assumptions: list[str]
     estimates: list[Estimate]
-    growth: list[Growth]
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON; numbers that are not known become null."""
@@ -114,17 +83,11 @@ class ClusterPlan:
                 {key: None if value != value else value for key, value in asdict(estimate).items()}
                 for estimate in self.estimates
             ],
-            "growth": [asdict(growth) for growth in self.growth],
         }
 
 
 def on_cluster(config: Config, ranks_per_server: int) -> Config:
-    """Return a configuration with another number of ranks per server, and no server addresses.
-
-    Raises
-    ------
-    RequestError: ``ranks_per_server`` is below 1.
-    """
+    """Return a configuration with another number of ranks per server, and no server addresses."""
     if ranks_per_server < 1:
         raise RequestError(f"--ranks-per-server: expected at least 1, given {ranks_per_server}")
     return change_config(config, cluster={"ranks_per_server": ranks_per_server, "servers": []})
@@ -136,7 +99,6 @@ def plan_cluster(
     engines: Sequence[str] = (),
     iterations: int = 3,
     say: Callable[[str], None] = lambda _line: None,
-    others: Sequence[Request] = (),
 ) -> ClusterPlan:
     """Rehearse engines on a cluster, and estimate their epochs.
 
@@ -146,7 +108,6 @@ def plan_cluster(
     engines: names of the engines to rehearse; none = all that train such a graph.
     iterations: most iterations to rehearse of each engine.
     say: called with a line of text before each step.
-    others: requests on other numbers of servers, from which growth is estimated.
 
     Raises
     ------
@@ -155,8 +116,8 @@ def plan_cluster(
     cluster.check(request)
     if iterations < 1:
         raise RequestError(f"--iterations: expected at least 1, given {iterations}")
-    names = engines_to_plan(request, engines)
-    process = process_bytes()
+    names = _find_engines(request, engines)
+    process = psutil.Process().memory_info().rss
     say("measuring what messages take of a processor")
     link = Link(
         cluster.bits_per_second,
@@ -165,149 +126,45 @@ def plan_cluster(
         measure_between_ranks(),
         measure_rows(request),
     )
-    machine = _measure_machine(request, cluster, names, say)
-    rehearsed: dict[int, dict[str, Estimate]] = {}
-    for sized in (request, *others):
-        world = World(sized, link, machine.pace)
-        rehearsed[sized.graph.book.servers] = _rehearse_all(
-            sized, world, machine, names, iterations, process, say
-        )
-    estimates = sorted(
-        rehearsed[cluster.servers].values(),
-        key=lambda estimate: (bool(estimate.refused), estimate.epoch_seconds),
-    )
-    by_engine = [_grow(estimate.engine, request, link, rehearsed) for estimate in estimates]
-    growth = [engine_growth for engine_growth in by_engine if engine_growth is not None]
-    assumptions = _list_assumptions(request, cluster, machine, iterations)
-    if growth:
-        assumptions.append(_describe_growth(request, cluster, rehearsed))
+    estimates = []
+    for name in names:
+        say(f"rehearsing {name} on {request.ranks} ranks of {cluster.servers} servers")
+        estimates.append(estimate_engine(name, request, link, cluster.cores, iterations, process))
+    estimates.sort(key=lambda estimate: (bool(estimate.refused), estimate.epoch_seconds))
+    division = request.graph.description
     return ClusterPlan(
         cluster,
-        _describe_partition(request),
-        _describe_measured(link, machine),
-        assumptions,
+        {"method": division.get("method"), "edge_cut": division.get("edge_cut")},
+        {"message": asdict(link.between_ranks), "request_for_rows": asdict(link.rows)},
+        _list_assumptions(request, cluster, iterations),
         estimates,
-        growth,
     )
 
 
-def _rehearse_all(
-    request: Request,
-    world: World,
-    machine: Machine,
-    names: Sequence[str],
-    iterations: int,
-    process: int,
-    say: Callable[[str], None],
-) -> dict[str, Estimate]:
-    """Return the estimates of all engines on a request's servers, by name."""
-    estimates = {}
+def _find_engines(request: Request, names: Sequence[str]) -> list[str]:
+    """Return ``names``, or the engines for this layout and the plug-in of the configuration."""
+    engines = [engine.name for engine in engines_for(None)]
     for name in names:
-        say(f"rehearsing {name} on {request.ranks} ranks of {request.graph.book.servers} servers")
-        estimates[name] = estimate_engine(name, request, world, machine, iterations, process)
-    return estimates
+        if name not in engines and ":" not in name:
+            raise RequestError(
+                f"--engines: expected some of {', '.join(engines)}, or package.module:Class, "
+                f"given {name!r:.80}"
+            )
+    suitable = [engine.name for engine in engines_for(request.graph.layout)]
+    configured = request.config.train.engine
+    return list(names) or suitable + [configured] * (":" in configured)
 
 
-def _describe_measured(link: Link, machine: Machine) -> dict[str, Any]:
-    return {
-        "message_between_ranks": asdict(link.between_ranks),
-        "request_for_rows": asdict(link.rows),
-        "machine": asdict(machine),
-        "cores_here": _cores_here(),
-    }
-
-
-def _describe_partition(request: Request) -> dict[str, Any]:
-    description = request.graph.description
-    return {
-        "servers": request.graph.book.servers,
-        "method": description.get("method"),
-        "edge_cut": description.get("edge_cut"),
-        "locality": description.get("locality"),
-    }
-
-
-def _grow(
-    engine: str, request: Request, link: Link, rehearsed: Mapping[int, Mapping[str, Estimate]]
-) -> Growth | None:
-    """Estimate an engine's growth; None if it was rehearsed on one server only."""
-    estimates_by_servers = {
-        servers: estimates[engine]
-        for servers, estimates in rehearsed.items()
-        if servers > 1 and not estimates[engine].refused
-    }
-    if not estimates_by_servers:
-        return None
-    schedule = make_schedule(request.under(with_engine(request.config, engine)))
-    roots = schedule.count(0, schedule.iterations)
-    batch = roots if request.trains_full_batches else request.config.train.batch_size
-    return grow(estimates_by_servers, roots, batch, link)
-
-
-def _describe_growth(
-    request: Request, cluster: AskedCluster, rehearsed: Mapping[int, Mapping[str, Estimate]]
-) -> str:
-    counts = ", ".join(map(str, sorted(rehearsed)))
-    method = request.graph.description.get("method")
-    line = (
-        f"growth: rehearsed on {counts} servers, divided by {method}; for other numbers the share "
-        "of a root's rows that other servers have grows as under random placement, 1 - 1/P, from "
-        "what was found"
-    )
-    if len(rehearsed) < 2:
-        line += (
-            f"; what grows with ranks beyond {cluster.servers} servers, such as time steps, is "
-            "seen only where several numbers are rehearsed (--also)"
-        )
-    return line
-
-
-def _cores_here() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _measure_machine(
-    request: Request, cluster: AskedCluster, names: Sequence[str], say: Callable[[str], None]
-) -> Machine:
-    cores = cluster.cores_of_a_rank
-    threads = max(1, int(cores))
-    if request.config.train.threads:
-        threads = min(threads, request.config.train.threads)
-    threads_here = min(threads, _cores_here())
-    if threads_here < 2:
-        return Machine(cores, 0.0, threads)
-    say(f"measuring what {threads_here} cores make of a rank's work")
-    free = Link(None, 0.0, cluster.ranks_per_server, MessageCost(0.0, 0.0), MessageCost(0.0, 0.0))
-    for name in names:
-        engine_request = request.under(with_engine(request.config, name))
-        with suppress(RequestError, ConfigError):
-            batch = make_schedule(engine_request).batch(0, 0)
-
-            def work(threads: int, request: Request = engine_request, batch: Any = batch) -> None:
-                rehearse(request, World(request, free, 1.0, threads), [batch])
-
-            return Machine(cores, measure_parallel(work, threads_here), threads)
-    return Machine(cores, 0.0, threads)
-
-
-def _list_assumptions(
-    request: Request, cluster: AskedCluster, machine: Machine, iterations: int
-) -> list[str]:
+def _list_assumptions(request: Request, cluster: AskedCluster, iterations: int) -> list[str]:
     config = request.config
-    pipelined = (
-        "planning and reading run beside training, in threads that share their server's cores; or "
-        "all bytes of a server decide, where its link has no time for more"
-        if config.pipeline.depth
-        else "planning, reading and training follow one another (pipeline.depth = 0)"
-    )
+    together = "the longest" if config.pipeline.depth else "the sum (pipeline.depth = 0)"
     assumptions = [
         f"bytes: counted in up to {iterations} iterations of epoch 0 by the engines' own code on "
         f"{request.ranks} ranks; other iterations of an epoch are their mean",
-        f"overlap: {pipelined}",
-        "processors: each of the cluster's cores is as fast as one of this machine's alone; their "
-        "caches and memory bandwidth that ranks share are left out",
-        f"cores of a rank: {machine.cores:g}, of which kernels use {machine.threads}; "
-        f"{machine.parallel:.0%} of the work is divided among them",
+        f"an iteration: {together} of planning, reading and training of the slowest rank; or all "
+        f"bytes of a server over its link, or its work over its {cluster.cores:g} cores, if longer",
+        "processors: a phase of a rank computes on one core, as fast as one of this machine's "
+        "alone; caches and memory bandwidth that ranks share are left out",
         "links: all servers have the same, nothing else uses them; messages of a collective leave "
         f"together, each step takes {cluster.latency * 1e6:g} microseconds besides its bytes",
         "disks: rows of a rank's own server are in memory",

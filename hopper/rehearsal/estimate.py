@@ -1,57 +1,30 @@
-"""Estimates an engine's epoch on a cluster: bytes by cause, seconds by stage, memory."""
+"""Estimates an engine's epoch on a cluster: bytes by cause, seconds by phase, memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import Final
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from hopper.cluster import Cluster
-from hopper.config import Config
 from hopper.engines import Engine, Request, find_engine
 from hopper.engines.assemble import make_schedule
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
-from hopper.engines.registry import engines_for
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
-from hopper.rehearsal.link import Link
+from hopper.rehearsal.clock import Link
 from hopper.rehearsal.memory import Memory, MemoryMeter
-from hopper.rehearsal.overlap import Cores, overlapped_seconds
-from hopper.rehearsal.world import RehearsedCluster, World
-from hopper.run_log import STAGES, RunLog, Stage
+from hopper.rehearsal.world import ThreadCluster, World
+from hopper.run_log import RunLog
 from hopper.traffic import CAUSES, Cause
 from hopper.train.iteration_cost import PHASES, IterationCost, try_engine
 from hopper.train.tuning import with_engine
 from hopper.train.warm_cache import CacheMaker
-
-_REFUSALS: Final = (RequestError, ConfigError)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The processors of a rank, the same on every server.
-
-    Attributes
-    ----------
-    cores: cores of a rank on average; may be less than 1.
-    parallel: share of a rank's work that its cores divide among them.
-    threads: kernels' threads of a rank.
-    """
-
-    cores: float
-    parallel: float
-    threads: int
-
-    @property
-    def pace(self) -> float:
-        """Seconds in which a rank with free cores does the work of one processor second."""
-        return 1 - self.parallel + self.parallel / self.threads
 
 
 @dataclass(frozen=True)
@@ -64,11 +37,11 @@ class Estimate:
     refused: why the engine cannot train this request; "" = it can, and all other fields are known.
     iterations: number of iterations in an epoch.
     rehearsed: how many of them were rehearsed.
-    iteration_seconds: the slowest rank's time of an iteration with a full global batch.
+    iteration_seconds: time of an iteration with a full global batch.
     epoch_seconds: time of an epoch.
     phase_seconds: the slowest rank's time of planning, reading and training, each alone.
-    bytes, stage_seconds: of an epoch, as a run's results have them.
-    iteration_bytes, iteration_stage_seconds: of an iteration with a full global batch.
+    bytes: of an epoch, as a run's results have them.
+    iteration_bytes: of an iteration with a full global batch.
     processor_seconds: a rank's processor time in an epoch, messages included; the mean of ranks.
     memory: of the rank that needs most.
     """
@@ -83,8 +56,6 @@ class Estimate:
     phase_seconds: dict[str, float] | None = None
     bytes: dict[Cause, int] | None = None
     iteration_bytes: dict[Cause, int] | None = None
-    stage_seconds: dict[Stage, float] | None = None
-    iteration_stage_seconds: dict[Stage, float] | None = None
     processor_seconds: float = math.nan
     memory: Memory | None = None
 
@@ -94,102 +65,87 @@ class Estimate:
         return sum((self.bytes or {}).values())
 
 
-def engines_to_plan(request: Request, names: Sequence[str] = ()) -> list[str]:
-    """Return the names of the engines to rehearse.
-
-    These are ``names`` if there are any. Otherwise they are all that train graphs of this layout,
-    and the plug-in that the configuration names, if it names one.
-
-    Raises
-    ------
-    RequestError: an engine does not exist; names the option.
-    """
-    suitable = [engine.name for engine in engines_for(request.graph.layout)]
-    engines = [engine.name for engine in engines_for(None)]
-    for name in names:
-        if name not in engines and ":" not in name:
-            raise RequestError(
-                f"--engines: expected some of {', '.join(engines)}, or package.module:Class, "
-                f"given {name!r:.80}"
-            )
-    configured = request.config.train.engine
-    return list(names) or suitable + [configured] * (":" in configured)
-
-
 def estimate_engine(
-    name: str, request: Request, world: World, machine: Machine, iterations: int, process: int = 0
+    name: str, request: Request, link: Link, cores: float, iterations: int, process: int = 0
 ) -> Estimate:
     """Rehearse some iterations of an engine and estimate its epoch from them.
 
     Parameters
     ----------
+    cores: cores of every server.
     iterations: most iterations to rehearse. The first is rehearsed once more before, as a warm-up.
     process: bytes that a rank's process holds before it trains.
     """
-    engine_request = request.under(with_engine(request.config, name))
-    config = engine_request.config
+    request = request.under(with_engine(request.config, name))
+    config = request.config
     exact = find_engine(config).kind.is_exact(config)
     try:
-        check_request(engine_request)
-        schedule = make_schedule(engine_request)
+        check_request(request)
+        schedule = make_schedule(request)
         numbers = _choose_iterations(schedule, iterations)
         batches = [schedule.batch(0, iteration) for iteration in (numbers[0], *numbers)]
-        ranks = rehearse(engine_request, world, batches)
-    except _REFUSALS as error:
+        ranks = _rehearse(request, link, batches, process)
+    except (RequestError, ConfigError) as error:
         return Estimate(name, exact, str(error))
-    by_iteration = {
-        iteration: [rank.costs[index] for rank in ranks]
-        for index, iteration in enumerate(numbers, 1)
-    }
-    estimate = _sum_up(name, exact, config, machine, world.link, schedule, by_iteration)
-    memory = [rank.meter.memory(config, rank.costs, process) for rank in ranks]
-    return replace(estimate, memory=max(memory, key=lambda of_rank: of_rank.total))
+    costs = list(zip(*(rank_costs[1:] for rank_costs, _ in ranks), strict=True))
+    is_pipelined = config.pipeline.depth > 0
+    seconds = [iteration_seconds(of, link, cores, is_pipelined=is_pipelined) for of in costs]
+    busy = [np.mean([_busy(rank) for rank in of_ranks]) for of_ranks in costs]
+    sent = [[sum(rank.sent[cause] for rank in of) for cause in CAUSES] for of in costs]
+    phases = np.mean([_slowest(of_ranks) for of_ranks in costs], 0).tolist()
+    sizes = [schedule.count(number, number + 1) for number in numbers]
+    is_full = np.array(sizes) == schedule.count(0, 1)
+
+    def mean(values: ArrayLike) -> np.ndarray:
+        """Return the mean of full iterations."""
+        return np.asarray(values, float)[is_full].mean(0)
+
+    def epoch(values: ArrayLike) -> np.ndarray:
+        """Return the sum of an epoch, whose other iterations are as the mean of full ones."""
+        smaller = np.asarray(values, float)[~is_full]
+        return mean(values) * (schedule.iterations - len(smaller)) + smaller.sum(0)
+
+    return Estimate(
+        engine=name,
+        exact=exact,
+        iterations=schedule.iterations,
+        rehearsed=len(numbers),
+        iteration_seconds=float(mean(seconds)),
+        epoch_seconds=float(epoch(seconds)),
+        phase_seconds=dict(zip(PHASES, phases, strict=True)),
+        bytes=dict(zip(CAUSES, map(round, epoch(sent).tolist()), strict=True)),
+        iteration_bytes=dict(zip(CAUSES, map(round, mean(sent).tolist()), strict=True)),
+        processor_seconds=float(epoch(busy)),
+        memory=max((memory for _, memory in ranks), key=lambda memory: memory.total),
+    )
 
 
-@dataclass(frozen=True)
-class RankCosts:
-    """The costs of one rank's iterations, and the meter of its memory."""
+def _rehearse(
+    request: Request, link: Link, batches: Sequence[GlobalBatch], process: int
+) -> list[tuple[list[IterationCost], Memory]]:
+    """Train some global batches; return each rank's cost of every batch, and its memory."""
 
-    costs: list[IterationCost]
-    meter: MemoryMeter
+    def work(cluster: ThreadCluster, rows: PartitionedRows) -> tuple[list[IterationCost], Memory]:
+        """Try the engine on one rank."""
+        meter, clock = MemoryMeter(), cluster.rank_clock
 
+        def make(request: Request) -> Engine:
+            """Make the engine, and fill its cache."""
+            learnable = make_learnable(request, cluster)
+            engine = make_engine(request, cluster, rows, RunLog(clock=cluster.clock), learnable)
+            meter.count_engine(engine)
+            CacheMaker(engine, lambda _line: None).warm()
+            return engine
 
-def rehearse(request: Request, world: World, batches: Sequence[GlobalBatch]) -> list[RankCosts]:
-    """Train some global batches, and return what each rank spends on them.
-
-    Raises
-    ------
-    RequestError, ConfigError, ExactnessError: the engine cannot train this request.
-    """
-
-    def work(cluster: RehearsedCluster, rows: PartitionedRows) -> RankCosts:
-        """Try the engine on one rank, and measure the rank's memory."""
-        meter = MemoryMeter()
         costs = try_engine(
-            *(request, cluster, batches, _engine_factory(cluster, rows, meter)),
-            busy=cluster.busy,
-            settle=cluster.settle if request.config.pipeline.depth else lambda: None,
+            *(request, cluster, batches, make),
+            busy=time.process_time if clock is None else clock.busy,
+            settle=cluster.settle,
             watch=meter.watch,
         )
-        return RankCosts(costs, meter)
+        return costs, meter.memory(request.config, costs, process)
 
-    return world.run(work)
-
-
-def _engine_factory(
-    cluster: Cluster, rows: PartitionedRows, meter: MemoryMeter
-) -> Callable[[Request], Engine]:
-    """Return a function that makes an engine with the rank's clock and a filled cache."""
-
-    def make(request: Request) -> Engine:
-        """Make the engine, and fill its cache."""
-        log = RunLog(clock=cluster.clock)
-        engine = make_engine(request, cluster, rows, log, make_learnable(request, cluster))
-        meter.count_engine(engine)
-        CacheMaker(engine, lambda _line: None).warm()
-        return engine
-
-    return make
+    return World(request, link).run(work)
 
 
 def _choose_iterations(schedule: RootSchedule, most: int) -> list[int]:
@@ -203,102 +159,26 @@ def _choose_iterations(schedule: RootSchedule, most: int) -> list[int]:
     return sorted({*numbers, *([count - 1] if full < most else [])})
 
 
-def _sum_up(
-    name: str,
-    exact: bool,
-    config: Config,
-    machine: Machine,
-    link: Link,
-    schedule: RootSchedule,
-    costs: dict[int, list[IterationCost]],
-) -> Estimate:
-    """Estimate an epoch from rehearsed iterations; the others cost as much as those of their size.
-
-    Parameters
-    ----------
-    costs: by iteration, the costs of all ranks.
-    """
-    seconds = {
-        iteration: iteration_seconds(config, machine, link, ranks)
-        for iteration, ranks in costs.items()
-    }
-    stages = {
-        stage: {
-            iteration: fmean(rank.stages[stage] for rank in ranks)
-            for iteration, ranks in costs.items()
-        }
-        for stage in STAGES
-    }
-    sent = {
-        cause: {
-            iteration: float(sum(rank.sent[cause] for rank in ranks))
-            for iteration, ranks in costs.items()
-        }
-        for cause in CAUSES
-    }
-    phases = {
-        phase: fmean(max(rank.phases[phase].seconds for rank in ranks) for ranks in costs.values())
-        for phase in PHASES
-    }
-    busy = {
-        iteration: fmean(sum(phase.busy for phase in rank.phases.values()) for rank in ranks)
-        / machine.pace
-        for iteration, ranks in costs.items()
-    }
-    full, epoch = _scaler(schedule, costs)
-    return Estimate(
-        engine=name,
-        exact=exact,
-        iterations=schedule.iterations,
-        rehearsed=len(costs),
-        iteration_seconds=full(seconds),
-        epoch_seconds=epoch(seconds),
-        phase_seconds=phases,
-        processor_seconds=epoch(busy),
-        bytes={cause: round(epoch(values)) for cause, values in sent.items()},
-        iteration_bytes={cause: round(full(values)) for cause, values in sent.items()},
-        stage_seconds={stage: epoch(values) for stage, values in stages.items()},
-        iteration_stage_seconds={stage: full(values) for stage, values in stages.items()},
-    )
-
-
-Means = Callable[[dict[int, float]], float]
-
-
-def _scaler(schedule: RootSchedule, iterations: Iterable[int]) -> tuple[Means, Means]:
-    """Return functions from rehearsed iterations' values to those of a full one and of an epoch."""
-    count, batch_size = schedule.iterations, schedule.count(0, 1)
-    full_iterations = [
-        iteration
-        for iteration in iterations
-        if schedule.count(iteration, iteration + 1) == batch_size
-    ]
-
-    def full(values: dict[int, float]) -> float:
-        return fmean(values[iteration] for iteration in full_iterations)
-
-    def epoch(values: dict[int, float]) -> float:
-        smaller = [values[iteration] for iteration in values if iteration not in full_iterations]
-        return full(values) * (count - len(smaller)) + sum(smaller)
-
-    return full, epoch
-
-
 def iteration_seconds(
-    config: Config, machine: Machine, link: Link, ranks: Sequence[IterationCost]
+    ranks: Sequence[IterationCost], link: Link, cores: float, *, is_pipelined: bool
 ) -> float:
     """Return the time of one iteration, from the costs of all ranks.
 
-    This is the time of the ranks' phases, which share their servers' cores. With the pipeline,
-    phases of neighbouring iterations overlap. If a server's link needs longer for all of its bytes,
-    it is that time.
+    This is the longest phase of the slowest rank with the pipeline, and the sum of phases without.
+    It is more if a server's cores or its link need longer for all that its ranks do.
     """
-    size = link.ranks_per_server
-    overlapped = overlapped_seconds(
-        [rank.phases for rank in ranks],
-        Cores(machine.cores * size, 1 / machine.pace, size),
-        is_pipelined=bool(config.pipeline.depth),
-    )
-    servers = (ranks[first : first + size] for first in range(0, len(ranks), size))
-    most = max(sum(sum(rank.sent.values()) for rank in server) for server in servers)
-    return max(overlapped, link.seconds(most))
+    size, phases = link.ranks_per_server, _slowest(ranks)
+    servers = [ranks[first : first + size] for first in range(0, len(ranks), size)]
+    busy = max(sum(map(_busy, server)) for server in servers)
+    sent = max(sum(sum(rank.sent.values()) for rank in server) for server in servers)
+    alone = max(phases) if is_pipelined else sum(phases)
+    return max(alone, busy / cores, link.seconds(sent))
+
+
+def _slowest(ranks: Sequence[IterationCost]) -> list[float]:
+    """Return the slowest rank's seconds of each phase."""
+    return [max(rank.phases[phase].seconds for rank in ranks) for phase in PHASES]
+
+
+def _busy(cost: IterationCost) -> float:
+    return sum(spent.busy for spent in cost.phases.values())

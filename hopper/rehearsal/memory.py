@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -44,23 +43,18 @@ class Memory:
 
 
 class MemoryMeter:
-    """Measures the memory of one engine on one rank in a rehearsal.
-
-    Attributes
-    ----------
-    model, learnable: bytes as of :class:`Memory`.
-    """
+    """Measures the memory of one engine on one rank in a rehearsal."""
 
     def __init__(self) -> None:
-        self.model = self.learnable = 0
+        self._model = self._learnable = 0
         self._saved: dict[int, int] = {}
 
     def count_engine(self, engine: Engine[Any, Any]) -> None:
         """Count the memory that an engine holds during the whole run."""
         for model in engine.models:
             state = model.optimizer.state().values()
-            self.model += model.packed.buffer.nbytes + sum(tensor.nbytes for tensor in state)
-        self.learnable = sum(share.records.stored.nbytes for share in engine.state.learnable)
+            self._model += model.packed.buffer.nbytes + sum(tensor.nbytes for tensor in state)
+        self._learnable = sum(share.records.stored.nbytes for share in engine.state.learnable)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -75,13 +69,7 @@ class MemoryMeter:
         return tensor.detach()
 
     def memory(self, config: Config, costs: Sequence[IterationCost], process: int) -> Memory:
-        """Return the memory of a rank that trains with a configuration.
-
-        Parameters
-        ----------
-        costs: the rank's rehearsed iterations.
-        process: as of :class:`Memory`.
-        """
+        """Return the memory of a rank that trains with a configuration, from rehearsed costs."""
         pipeline = config.pipeline
         plan = max(cost.plan_bytes for cost in costs)
         rows = max(cost.sent["feature"] for cost in costs)
@@ -91,9 +79,4 @@ class MemoryMeter:
             # Besides the waiting iterations one is being read, and one is trained.
             read_bytes = min(pipeline.reads * rows, pipeline.nbytes + rows) + 2 * rows
         saved = sum(self._saved.values()) + max(self._saved.values(), default=0)
-        return Memory(process, self.model, self.learnable, waiting, read_bytes, saved)
-
-
-def process_bytes() -> int:
-    """Return the resident memory of this process in bytes."""
-    return int(psutil.Process().memory_info().rss)
+        return Memory(process, self._model, self._learnable, waiting, read_bytes, saved)

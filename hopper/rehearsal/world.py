@@ -1,12 +1,14 @@
-"""The ranks of a rehearsed cluster, and the rows that they read."""
+"""All ranks of a request's cluster as threads of this process, and the rows that they read."""
 
 from __future__ import annotations
 
 import copy
+import gc
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import torch
@@ -18,26 +20,39 @@ from cache_server.service.servicer import FeatureServicer
 from cache_server.store.row_source import SourceRequest
 from hopper.cluster import Cluster
 from hopper.engines import Request
+from hopper.errors import DeadlineExceeded
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.source import RowKind
 from hopper.partition.file_names import server_folder
-from hopper.rehearsal.link import Link
-from hopper.rehearsal.messages import Hall, Messages
-from hopper.rehearsal.turns import Turns
+from hopper.rehearsal.backend import InMemoryBackend, RankBackend
+from hopper.rehearsal.clock import Link, RankClock, SerialScheduler
 from hopper.traffic import Traffic
 
-_NO_LIMIT = 24 * 3600.0
-"""seconds: longer than any wait in a rehearsal"""
+T = TypeVar("T")
 
 
-class RehearsedCluster(Cluster):
-    """A rank of a rehearsal; counts what it sends as :class:`Cluster` does."""
+class ThreadCluster(Cluster):
+    """A rank that is a thread; counts what it sends as :class:`Cluster` does.
 
-    def __init__(self, hall: Hall, rank: int, world: int, ranks_per_server: int) -> None:
-        super().__init__(rank, world, ranks_per_server, torch.device("cpu"), _NO_LIMIT)
-        self.messages = Messages(hall, rank)
-        self._turns = hall.turns
-        self.clock = hall.turns.clocks[rank].read
+    Attributes
+    ----------
+    rank_clock: the rank's clock of a rehearsal; None = real clocks.
+    """
+
+    def __init__(
+        self,
+        backend: InMemoryBackend,
+        rank: int,
+        ranks_per_server: int,
+        timeout: float,
+        rank_clock: RankClock | None,
+    ) -> None:
+        world = len(backend.groups[0].ranks)
+        super().__init__(rank, world, ranks_per_server, torch.device("cpu"), timeout)
+        self.messages = RankBackend(backend, rank, rank_clock)
+        self.rank_clock = rank_clock
+        if rank_clock is not None:
+            self.clock = rank_clock.read
         if 1 < ranks_per_server < world:
             self._make_levels()
 
@@ -45,40 +60,28 @@ class RehearsedCluster(Cluster):
     def explain_failures(
         self, operation: str, limit: float | None = None, advice: str = ""
     ) -> Iterator[None]:
-        """Do nothing: all ranks are in this process, and their errors already say what failed."""
-        yield
-
-    def busy(self) -> float:
-        """Return this rank's processor seconds."""
-        return self._turns.clocks[self.rank].busy()
+        """Name the operation whose deadline has passed. Other errors say what failed."""
+        try:
+            yield
+        except TimeoutError as error:
+            limit = self.timeout if limit is None else limit
+            raise DeadlineExceeded(f"rank {self.rank}", operation, limit, advice) from error
 
     def settle(self) -> None:
         """Wait for all ranks, without counting any message."""
-        if self.world > 1:
-            uncounted = copy.copy(self)
-            uncounted.traffic = Traffic()
-            uncounted.arrive("settling")
+        uncounted = copy.copy(self)
+        uncounted.traffic = Traffic()
+        uncounted.arrive("settling")
 
 
-class RehearsedRows(RemoteRows):
-    """Rows of other servers, fetched from servicers in this process.
+class TimedRows(RemoteRows):
+    """Rows of other servers; what a network takes for them is added to the rank's clock."""
 
-    The time that a network would take is added to the rank's clock.
-    """
-
-    def __init__(
-        self, request: Request, servicers: Sequence[FeatureServicer], hall: Hall, rank: int
-    ) -> None:
-        names = [f"server {server} of the rehearsal" for server in range(len(servicers))]
-        make_client = partial(InProcessClient, servicers)
-        wire = request.config.cluster.feature_wire
-        super().__init__(request.graph, names, _NO_LIMIT, make_client, wire=wire)
-        self._clock, self._link = hall.turns.clocks[rank], hall.link
-        self._nbytes = self._requests = 0
-        """of the running operation"""
+    def __init__(self, clock: RankClock, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._clock, self._nbytes = clock, 0
 
     def _count(self, server: int, sent: int, received: int) -> None:
-        self._requests += 1
         self._nbytes += sent + received
         super()._count(server, sent, received)
 
@@ -90,49 +93,85 @@ class RehearsedRows(RemoteRows):
         out: NDArray[Any],
         places: Mapping[int, slice | NDArray[Any]],
     ) -> None:
+        self._nbytes = 0
         super()._fetch(kind, node_type, ids_by_server, out, places)
-        self._add_time()
+        self._clock.fetch(len(ids_by_server), self._nbytes)
 
     def begin_sampling(
         self, draws: Mapping[int, Sequence[RemoteDraw]], traffic: Traffic
     ) -> Callable[[], None]:
         """Ask servers to draw neighbours; see :meth:`RemoteRows.begin_sampling`."""
-        draw_traffic = Traffic()
+        draw_traffic = traffic.apart()
         wait = super().begin_sampling(draws, draw_traffic)
 
         def finish() -> None:
             """Wait for the draws, and count what they sent and took."""
             wait()
             sent = draw_traffic.take()
-            self._requests, self._nbytes = len(draws), sum(sent.values())
-            for cause, nbytes in sent.items():
-                traffic.count(cause, nbytes)
-            self._add_time()
+            traffic.add(sent)
+            self._clock.fetch(len(draws), sum(sent.values()))
 
         return finish
 
-    def _add_time(self) -> None:
-        """Add the time of the finished operation to the rank's clock."""
-        requests, nbytes = self._requests, self._nbytes
-        self._requests = self._nbytes = 0
-        if requests:
-            self._clock.work(self._link.rows.of(requests, nbytes))
-            self._clock.wait_until(self._clock.read() + self._link.fetch(nbytes))
 
-
-class World:
-    """All ranks of a request's cluster, in this process.
+def run_ranks(
+    world: int,
+    ranks_per_server: int,
+    work: Callable[[ThreadCluster], T],
+    link: Link | None = None,
+    timeout: float = 600.0,
+) -> list[T]:
+    """Run ``work`` as every rank, each a thread, and return all results.
 
     Parameters
     ----------
-    link: the time that messages take.
-    pace: seconds that a rank needs for a processor second of this machine.
-    threads: threads of kernels. With one, their processor time does not depend on other work.
+    link: if given, ranks take turns, their clocks count processor seconds, and the time that
+        messages take over the link. None = ranks run at once, on real clocks.
+    timeout: deadline of every wait, seconds. It is not kept where ranks take turns: they wait for
+        as long as others compute, and an error tells if all wait.
+
+    Raises
+    ------
+    The first error of any rank.
+    """
+    backend, scheduler = InMemoryBackend(world), SerialScheduler(world)
+    results: dict[int, T] = {}
+
+    def run_rank(rank: int) -> None:
+        """Do a rank's work, and end the other ranks' waits if it fails."""
+        clock = None if link is None else RankClock(rank, link, scheduler)
+        try:
+            with nullcontext() if clock is None else clock.turns():
+                numba.set_num_threads(1)
+                cluster = ThreadCluster(backend, rank, ranks_per_server, timeout, clock)
+                results[rank] = work(cluster)
+        except BaseException as error:
+            backend.abort(error)
+
+    threads = [
+        threading.Thread(target=run_rank, args=(rank,), name=f"rank-{rank}", daemon=True)
+        for rank in range(world)
+    ]
+    with _steady_times():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if backend.failure is not None:
+        raise backend.failure
+    return [results[rank] for rank in range(world)]
+
+
+class World:
+    """All ranks of a request's cluster, which read other servers' rows without a network.
+
+    Parameters
+    ----------
+    link, timeout: as of :func:`run_ranks`.
     """
 
-    def __init__(self, request: Request, link: Link, pace: float, threads: int = 1) -> None:
-        self._request, self.link, self._pace = request, link, pace
-        self._threads = threads
+    def __init__(self, request: Request, link: Link | None = None, timeout: float = 600.0) -> None:
+        self._request, self._link, self._timeout = request, link, timeout
         graph = request.graph
         self._servicers: list[FeatureServicer] = []
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
@@ -144,37 +183,42 @@ class World:
             folders = [server_folder(graph.path, server) for server in range(graph.book.servers)]
             self._servicers = open_servicers(folders, sources)
 
-    def run(self, work: Callable[[RehearsedCluster, PartitionedRows], Any]) -> list[Any]:
-        """Run ``work`` as every rank in turns, and return all results; raise the first error."""
-        request, world = self._request, self._request.ranks
-        turns = Turns(world, self._pace)
-        hall = Hall(turns, self.link, world)
-        per_server = request.config.cluster.ranks_per_server
+    def run(self, work: Callable[[ThreadCluster, PartitionedRows], T]) -> list[T]:
+        """Run ``work`` as every rank, and return all results; raise the first error of any rank."""
+        request = self._request
 
-        def run_rank(rank: int) -> Any:
-            """Do a rank's work with its cluster and its rows."""
-            numba.set_num_threads(self._threads)
-            cluster = RehearsedCluster(hall, rank, world, per_server)
-            remote = None
-            if self._servicers:
-                remote = RehearsedRows(request, self._servicers, hall, rank)
+        def run_rank(cluster: ThreadCluster) -> T:
+            """Do a rank's work with its rows."""
+            remote = self._open_rows(cluster.rank_clock) if self._servicers else None
+            rows = PartitionedRows(request.graph, cluster.server, remote, cluster.traffic)
             try:
-                rows = PartitionedRows(request.graph, cluster.server, remote, cluster.traffic)
                 return work(cluster, rows)
             finally:
                 if remote is not None:
                     remote.close()
 
-        with kernel_threads(self._threads):
-            return turns.run(run_rank)
+        per_server = request.config.cluster.ranks_per_server
+        return run_ranks(request.ranks, per_server, run_rank, self._link, self._timeout)
+
+    def _open_rows(self, clock: RankClock | None) -> RemoteRows:
+        make_rows = RemoteRows if clock is None else partial(TimedRows, clock)
+        return make_rows(
+            *(self._request.graph, [f"server {index}" for index in range(len(self._servicers))]),
+            *(self._timeout, partial(InProcessClient, self._servicers)),
+            wire=self._request.config.cluster.feature_wire,
+        )
 
 
 @contextmanager
-def kernel_threads(count: int) -> Iterator[None]:
-    """Let torch's kernels use ``count`` threads during the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _steady_times() -> Iterator[None]:
+    """Let torch's kernels use one thread, and collect no garbage, so that times vary less."""
+    threads, collects = torch.get_num_threads(), gc.isenabled()
+    torch.set_num_threads(1)
+    # A collection goes through the objects of all ranks, and would count for the one that runs.
+    gc.disable()
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        if collects:
+            gc.enable()

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,27 @@ AWAIT_SECONDS = 60
 
 def main(out: Path) -> None:
     cluster = Cluster.join(2, torch.device("cpu"), timeout=2, start_timeout=120)
-    rank, results = cluster.rank, {}
+    rank, results = cluster.rank, call_collectives(cluster)
+
+    # Rank 3 does not come before the others have named it.
+    if rank == 3:
+        await_ranks(out, range(3))
+    else:
+        try:
+            cluster.arrive("meeting late")
+        except DeadlineExceeded as error:
+            results["late"] = str(error)
+        except Exception as error:
+            results["late"] = f"{type(error).__name__}: {error}"
+    out.write_text(json.dumps(results))
+    # Without torchrun's agent rank 0 holds the store, which the others ask who is missing.
+    if rank == 0:
+        await_ranks(out, (1, 2))
+
+
+def call_collectives(cluster: Cluster) -> dict[str, Any]:
+    """Call every collective once, as one rank of four; returns what came and what was counted."""
+    rank, results = cluster.rank, dict[str, Any]()
     results["server"] = cluster.server
     cluster.traffic.take()
 
@@ -61,21 +82,7 @@ def main(out: Path) -> None:
     results["array bytes"] = cluster.traffic.take()
     assert exchange_arrays(cluster, [], "topology", "telling nothing") == []
     results["bytes of nothing"] = cluster.traffic.take()
-
-    # Rank 3 does not come before the others have named it.
-    if rank == 3:
-        await_ranks(out, range(3))
-    else:
-        try:
-            cluster.arrive("meeting late")
-        except DeadlineExceeded as error:
-            results["late"] = str(error)
-        except Exception as error:
-            results["late"] = f"{type(error).__name__}: {error}"
-    out.write_text(json.dumps(results))
-    # Without torchrun's agent rank 0 holds the store, which the others ask who is missing.
-    if rank == 0:
-        await_ranks(out, (1, 2))
+    return results
 
 
 def await_ranks(out: Path, ranks: Iterable[int]) -> None:

@@ -14,15 +14,24 @@ from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.device_choice import choose_device
 from hopper.errors import ConfigError
+from hopper.rehearsal.clock import Link
+from hopper.rehearsal.world import run_ranks as run_threads
+from tests.cluster.collectives_rank import call_collectives
 
 RANK_SCRIPT = Path(__file__).with_name("collectives_rank.py")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["gloo", "threads at once", "threads in turns"])
 def ranks(
-    run_ranks: Callable[..., list[Any]], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    run_ranks: Callable[..., list[Any]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> list[dict[str, Any]]:
-    return run_ranks(RANK_SCRIPT, 4, tmp_path_factory.mktemp("ranks"))
+    """What each of four ranks on two servers got, over every backend."""
+    if request.param == "gloo":
+        return run_ranks(RANK_SCRIPT, 4, tmp_path_factory.mktemp("ranks"))
+    link = Link() if request.param == "threads in turns" else None
+    return run_threads(4, 2, call_collectives, link, 60)
 
 
 def test_collectives_give_every_rank_the_right_numbers(ranks: list[dict[str, Any]]) -> None:
@@ -72,6 +81,7 @@ def test_a_lone_rank_receives_its_own_arrays_and_sends_nothing() -> None:
     assert not any(cluster.traffic.take().values())
 
 
+@pytest.mark.parametrize("ranks", ["gloo"], indirect=True)
 def test_a_rank_that_is_late_is_named(ranks: list[dict[str, Any]]) -> None:
     for rank in range(3):
         assert ranks[rank]["late"] == (

@@ -4,139 +4,104 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.features import open_graph
-from hopper.graph import GraphDirectory
 from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
-from hopper.rehearsal.estimate import Machine, estimate_engine
-from hopper.rehearsal.link import Link, MessageCost
-from hopper.rehearsal.world import World
+from hopper.rehearsal.clock import Link, MessageCost
+from hopper.rehearsal.estimate import estimate_engine
 from tests.conftest import make_community_graph
-from tests.engines.conftest import RANK_SCRIPT
+from tests.engines.conftest import RANK_SCRIPT, merged
 from tests.engines.typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_graph
 
-SERVERS = 2
-EVERYWHERE = ("cooperative", "zero_hop", "hop")
 LINK = Link(10**9, 1e-4, 1, MessageCost(1e-5, 0.0), MessageCost(1e-5, 0.0))
-MACHINE = Machine(1, 0.0, 1)
+BASE: dict[str, Any] = {
+    "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "sampler": {"fanouts": [4, 3]},
+    "train": {"batch_size": 32, "epochs": 1, "evaluate_every": 0},
+    "hop": {"merge": "off"},
+}
+TYPED = {"model": MODELS["rgcn"], "learnable": LEARNABLE, "train": {"batch_size": 8}}
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    """A graph whose batches are so large that a few of them represent all."""
-    return make_community_graph(tmp_path_factory.mktemp("graph") / "graph", nodes=1200, train=370)
+def divide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Divide a graph over two servers. Few batches of the untyped one represent all."""
+    folder = tmp_path_factory.mktemp("graphs")
+    graph = make_community_graph(folder / "graph", nodes=1200, train=370)
+    typed = make_graph(folder / "typed", WITH_FEATURES)
 
+    @cache
+    def divide(division: str) -> Path:
+        parts = folder / division
+        if division == "by relation":
+            divide_graph(typed, parts, 2, "meta", layers=2)
+        elif division == "by node":
+            partition_graph(typed, parts, 2, "random")
+        else:
+            partition_graph(graph, parts, 2, "random", topology=division)  # type: ignore[arg-type]
+        return parts
 
-def make_values(partitioned: Path, engine: str, ranks: int, **data: Any) -> dict[str, Any]:
-    full = engine == "neutronstar"
-    return {
-        "data": {"partitioned": str(partitioned)},
-        "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
-        "sampler": {"kind": "full"} if full else {"fanouts": [4, 3]},
-        "train": {"engine": engine, "batch_size": 32, "epochs": 1, "evaluate_every": 0, **data},
-        "hop": {"merge": "off"},
-        "cluster": {"ranks_per_server": ranks},
-    }
+    return divide
 
 
 def estimate_bytes(values: dict[str, Any], most: int) -> dict[str, int]:
     config = make_config(values)
     request = Request(config, open_graph(config))
-    world = World(request, LINK, MACHINE.pace)
-    estimate = estimate_engine(config.train.engine, request, world, MACHINE, most)
+    estimate = estimate_engine(config.train.engine, request, LINK, 1.0, most)
     assert not estimate.refused
     assert estimate.bytes is not None
     return dict(estimate.bytes)
 
 
 @pytest.mark.parametrize(
-    ("topology", "ranks", "engines"),
+    ("division", "ranks", "engines"),
     [
-        ("replicated", 1, (*EVERYWHERE, "naive", "locality", "neutronstar")),
+        ("replicated", 1, ("cooperative", "zero_hop", "hop")),
         # Of the others, the first case has the whole topology, the last one two ranks a server.
         ("replicated", 2, ("hop", "model_centric")),
-        ("partitioned", 2, EVERYWHERE),
+        ("partitioned", 2, ("cooperative", "zero_hop", "hop")),
+        ("by node", 1, ("cooperative", "zero_hop")),
+        ("by relation", 1, ("raf",)),
     ],
 )
 def test_estimated_bytes_equal_those_of_real_epochs(
-    topology: Literal["replicated", "partitioned"],
+    division: str,
     ranks: int,
     engines: tuple[str, ...],
-    graph: GraphDirectory,
+    divide: Callable[[str], Path],
     run_ranks: Callable[..., list[Any]],
     serve_partitions: Callable[..., list[str]],
     tmp_path: Path,
 ) -> None:
-    partitioned = tmp_path / "parts"
-    partition_graph(graph, partitioned, SERVERS, "random", topology=topology)
-    cases = []
-    for name in engines:
-        # By itself the engine would decide from measured times.
-        options = {"engine_options": {"dependencies": "fetch"}} if name == "neutronstar" else {}
-        cases.append(make_values(partitioned, name, ranks, run_dir=str(tmp_path / name), **options))
-    servers = serve_partitions(partitioned, SERVERS)
-    for case, measured in zip(cases, run_cases(cases, servers, run_ranks, tmp_path), strict=True):
-        engine = case["train"]["engine"]
-        assert estimate_bytes(case, 100) == measured, engine
-        few_iterations = estimate_bytes(case, 3)
-        for cause, nbytes in measured.items():
-            assert few_iterations[cause] == pytest.approx(nbytes, rel=0.05), f"{engine}, {cause}"
-
-
-def test_estimates_of_typed_graphs_learnable_rows_and_columns(
-    run_ranks: Callable[..., list[Any]],
-    serve_partitions: Callable[..., list[str]],
-    graph: GraphDirectory,
-    tmp_path: Path,
-) -> None:
-    typed = make_graph(tmp_path / "typed", WITH_FEATURES)
-    partition_graph(typed, tmp_path / "by-node", SERVERS, "random")
-    divide_graph(typed, tmp_path / "by-relation", SERVERS, "meta", layers=2)
-    partition_graph(graph, tmp_path / "columns", SERVERS, "random", features="by-dimension")
-    cases = []
-    for folder, engine in (
-        *(("by-node", "zero_hop"), ("by-node", "cooperative")),
-        *(("by-relation", "raf"), ("columns", "p3")),
-    ):
-        case = make_values(tmp_path / folder, engine, 1, run_dir=str(tmp_path / engine))
-        if folder != "columns":
-            case["model"] = MODELS["rgcn"]
-            case["learnable"] = LEARNABLE
-            case["train"]["batch_size"] = 8
-        cases.append(case)
-    servers = [serve_partitions(tmp_path / folder, SERVERS) for folder in ("by-node", "columns")]
-    addresses = {"by-node": servers[0], "columns": servers[1], "by-relation": []}
-    measured = run_cases(cases, addresses, run_ranks, tmp_path)
-    for case, sent_bytes in zip(cases, measured, strict=True):
-        assert estimate_bytes(case, 100) == sent_bytes, case["train"]["engine"]
-
-
-def run_cases(
-    cases: list[dict[str, Any]],
-    servers: list[str] | dict[str, list[str]],
-    run_ranks: Callable[..., list[Any]],
-    folder: Path,
-) -> list[dict[str, int]]:
-    """Train the cases on real ranks; returns the bytes by cause of each.
-
-    Parameters
-    ----------
-    servers: their addresses, or the addresses by the name of a division's folder.
-    """
-    runs = []
-    for case in cases:
-        parts = Path(case["data"]["partitioned"]).name
-        addresses = servers if isinstance(servers, list) else servers[parts]
-        runs.append({"config": {**case, "cluster": {**case["cluster"], "servers": addresses}}})
-    file = folder / "cases.json"
-    file.write_text(json.dumps(runs))
-    world = SERVERS * int(cases[0]["cluster"]["ranks_per_server"])
-    first, *_ = run_ranks(RANK_SCRIPT, world, folder / "ranks", str(file))
-    return [dict(result["bytes"]) for result in first]
+    parts, is_typed = divide(division), division.startswith("by")
+    cluster = {
+        "ranks_per_server": ranks,
+        "servers": [] if division == "by relation" else serve_partitions(parts, 2),
+    }
+    cases = [
+        merged(
+            BASE,
+            TYPED if is_typed else {},
+            {"data": {"partitioned": str(parts)}, "cluster": cluster},
+            {"train": {"engine": engine, "run_dir": str(tmp_path / engine)}},
+        )
+        for engine in engines
+    ]
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps([{"config": case} for case in cases]))
+    first, *_ = run_ranks(RANK_SCRIPT, 2 * ranks, tmp_path / "ranks", str(file))
+    for engine, case, result in zip(engines, cases, first, strict=True):
+        case["cluster"] = {"ranks_per_server": ranks}
+        assert estimate_bytes(case, 100) == result["bytes"], engine
+        if not is_typed:
+            few_iterations = estimate_bytes(case, 3)
+            for cause, nbytes in result["bytes"].items():
+                assert few_iterations[cause] == pytest.approx(nbytes, rel=0.05), (engine, cause)
