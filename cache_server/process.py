@@ -18,17 +18,9 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
     """Let the kernel send a signal when the thread that started this process ends (Linux).
 
-    If the parent has ended already, this process exits at once with an error.
-
-    Parameters
-    ----------
-    parent: process id of the parent. The parent passes it, since this process could be too late to
-        ask for it.
-    number: the signal. Only SIGKILL ends a process that is stopped.
-
-    Raises
-    ------
-    OSError: the kernel refuses.
+    If the parent has ended already, this process exits at once with an error. The parent passes its
+    process id, since this process could be too late to ask for it. Of signals, only SIGKILL ends a
+    process that is stopped.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

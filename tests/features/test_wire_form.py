@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cache_server.errors import BadRequest
-from cache_server.row_form import ROW_FORMS, RowFormName
+from cache_server.feature_codec import CODECS, FeatureForm
 from hopper.errors import ClusterError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.wire_error import measure_wire_error, tell_wire_error
@@ -20,7 +20,7 @@ from hopper.graph.write import GraphWriter
 from hopper.partition import partition_graph
 from hopper.traffic import Traffic
 
-FORMS: tuple[RowFormName, ...] = ("float16", "bfloat16", "int8")
+FORMS: tuple[FeatureForm, ...] = ("float16", "bfloat16", "int8")
 
 
 class _Alone:
@@ -31,21 +31,21 @@ class _Alone:
 
 
 @pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest) -> RowFormName:
+def form(request: pytest.FixtureRequest) -> FeatureForm:
     return request.param
 
 
 @pytest.fixture
-def rounded(tables: Any, form: RowFormName) -> Iterator[RemoteRows]:
+def rounded(tables: Any, form: FeatureForm) -> Iterator[RemoteRows]:
     rows = RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)
     yield rows
     rows.close()
 
 
-def test_float32_rows_are_rounded_once(tables: Any, rounded: RemoteRows, form: RowFormName) -> None:
+def test_float32_rows_are_rounded_once(tables: Any, rounded: RemoteRows, form: FeatureForm) -> None:
     ids = np.array([3, 88, 3, 40, 41, 0])
     stored = tables.rows(tables.graph, "features", "paper")[ids]
-    codec = ROW_FORMS[form]
+    codec = CODECS[form]
     rows = rounded.gather("features", "paper", ids)
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, codec.decode(codec.encode(stored)))
@@ -65,7 +65,7 @@ def test_other_rows_travel_as_they_are_stored(tables: Any, rounded: RemoteRows) 
         np.testing.assert_array_equal(rows, stored)
 
 
-def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: RowFormName) -> None:
+def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: FeatureForm) -> None:
     ids = np.arange(90)
     sent_bytes = []
     for rows in (remote, RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)):
@@ -76,21 +76,21 @@ def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: RowFormName
         rows.gather("features", "paper", ids)
         sent_bytes.append(traffic.take()["feature"])
     rows.close()
-    codec = ROW_FORMS[form]
+    codec = CODECS[form]
     # The name of the form stands in each of three requests, with two bytes before it; the lengths
     # of what it makes longer or shorter may take a byte less each.
-    saved_bytes = 90 * (ROW_FORMS["float32"].row_bytes(7) - codec.row_bytes(7))
+    saved_bytes = 90 * (CODECS["float32"].row_bytes(7) - codec.row_bytes(7))
     assert saved_bytes - 3 * (2 + len(form)) <= sent_bytes[0] - sent_bytes[1] <= saved_bytes + 6
 
 
-def test_errors_are_those_of_the_rows(tables: Any, form: RowFormName) -> None:
+def test_errors_are_those_of_the_rows(tables: Any, form: FeatureForm) -> None:
     rows = PartitionedRows(tables.graph, 1, None)
     errors = measure_wire_error(rows, _Alone(), form)  # type: ignore[arg-type]
     assert set(errors) == {"paper", "venue", "ghost"}
     local_rows = tables.rows(tables.graph, "features", "paper")[tables.local_ids("paper")].astype(
         np.float64
     )
-    codec = ROW_FORMS[form]
+    codec = CODECS[form]
     errors_of_rows = np.abs(codec.decode(codec.encode(local_rows.astype(np.float32))) - local_rows)
     assert errors["paper"].absolute == errors_of_rows.max()
     assert errors["paper"].relative == (errors_of_rows.max(1) / np.abs(local_rows).max(1)).max()
