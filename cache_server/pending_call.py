@@ -18,13 +18,10 @@ from cache_server.wire import DTYPES, check_name, encode_ids, read_chunk
 
 
 class PendingCall(ABC):
-    """The ids that one server is asked for, and how many of them it has answered.
+    """The ids that one server is asked for, of which ``done`` have been answered.
 
-    Answers arrive in the order of the ids, so one number tells which are missing. A retry asks for
-    these only, and a large call becomes a sequence of requests.
-
-    Of the ``size`` ids, ``done`` have been answered, and ``end`` will have been once the running
-    request is complete.
+    Answers arrive in the order of the ids, so a retry asks for what is missing, and a large call
+    becomes a sequence of requests, of which the running one ends before id ``end``.
     """
 
     def __init__(self, server: int, size: int) -> None:
@@ -43,13 +40,8 @@ class PendingCall(ABC):
 
     @abstractmethod
     def take(self, message: bytes, seed: int) -> None:
-        """Take the next chunk of the reply, of a checksum with ``seed``, and count it as done.
-
-        Raises
-        ------
-        AlteredChunk: the chunk was altered on its way.
-        ValueError: the chunk does not fit the call, or goes beyond ``end``.
-        """
+        """Take the next chunk of the reply, of a checksum with ``seed``, and count it as done;
+        raise AlteredChunk, or ValueError if it does not fit the call."""
 
 
 class Destination:

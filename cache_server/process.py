@@ -29,14 +29,11 @@ def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> Non
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks for reuse instead of returning them to the kernel.
-
-    Servers allocate a chunk per reply and ranks tens of megabytes per iteration. The kernel zeroes
-    every new page, which costs more than filling it. Does nothing under another C library.
-    """
+    """Let glibc keep freed blocks for reuse instead of returning them to the kernel, which zeroes
+    every new page. Servers allocate a chunk per reply and ranks tens of megabytes per iteration."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
+    except AttributeError:  # another C library
         return
     mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _KEPT_TOTAL_BYTES)

@@ -131,7 +131,7 @@ class Security:
                 self._check_files()
                 return read()
             except (OSError, SecurityError) as error:
-                events.warn("certificates", f"the earlier ones stay in use: {error}")
+                events.warn("certificates", f"the earlier certificates stay in use: {error}")
                 return None
 
         return grpc.dynamic_ssl_server_credentials(read(), renew, bool(self.tls_ca))

@@ -117,13 +117,8 @@ def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> 
 def read_neighbours(
     message: bytes, seed: int, *, in_time: bool = False
 ) -> tuple[NDArray[np.uint32], ...]:
-    """Read a ``NeighborChunk``; raise AlteredChunk, or ValueError if its size is wrong.
-
-    Returns
-    -------
-    [n] counts, [n] or (without times) [0] in-degrees, [edges] source ids and [edges] positions, all
-    uint32, without copying.
-    """
+    """Read the [n] counts, [n] or (without times) [0] in-degrees, [edges] source ids and [edges]
+    positions of a ``NeighborChunk``; raise AlteredChunk, or ValueError if its size is wrong."""
     data = read_chunk(message, seed)
     words = np.frombuffer(data.data, "<u4", count=data.size // 4)
     nodes = int(words[0]) if words.size else 0

@@ -26,20 +26,16 @@ from cache_server.security import PLAIN, Security
 class FeatureClient:
     """Asks any number of feature servers at once. Safe to use from several threads.
 
-    It connects when it is first used, and once more in a process that was forked since.
+    It connects when it is first used, and once more in a process that was forked since. An address
+    "host:port,host:port" names several servers of the same rows; if one fails, the next is asked.
 
     Parameters
     ----------
-    addresses: "host:port" of every server, in order of server index. "host:port,host:port" names
-        several servers of the same rows; if one fails, the next one is asked.
     deadline: seconds that one call of a method may take, all retries included.
-    on_transfer: called as (server, bytes sent, bytes received) once for every ``FetchRows``
-        request, failed ones included. Sizes are those of serialised messages. It is never called
-        from two threads at once.
-    ids_per_request: larger fetches are split into requests of at most this many ids.
+    on_transfer: called as (server, bytes sent, bytes received), sizes of serialised messages, once
+        for every ``FetchRows`` request, failed ones included; never from two threads at once.
     division: the fingerprint that every server must have; "" = any. Requests for rows and
         neighbours carry it, since another server may have taken over an address.
-    security: certificates and token of the connections.
 
     Raises
     ------
@@ -122,17 +118,8 @@ class FeatureClient:
     ) -> NDArray[np.int64]:
         """Read a range of an array of ids that :meth:`describe_graph` lists: [count] int64.
 
-        Parameters
-        ----------
-        kind, type: "splits" and the name of a split, for its original ids; "original_ids" or
-            "global_ids" and a node type, for its map by global or by original id; "edge_ids" and a
-            relation as ``src/rel/dst``, for those of the edges that the server stores, in the order
-            of their CSC.
-
-        Raises
-        ------
-        InvalidRequest: the server has no such array, or it is shorter.
-        CallError: as of :meth:`fetch_rows`.
+        Kinds and types are those of ``ReadIdsRequest`` in features.proto. Errors are those of
+        :meth:`fetch_rows`.
         """
         out = np.empty(max(0, count), np.int64)
         positions = np.arange(first, first + out.size)
@@ -155,24 +142,19 @@ class FeatureClient:
 
         Parameters
         ----------
-        kind, type: name of the table.
         ids: per server, [n] int64 global ids in any order. Repeats and n = 0 are allowed.
         out: [rows, dim], C-contiguous and writable, of the table's dtype; also [rows] if dim is 1.
             For a CPU tensor pass ``tensor.numpy()``, which shares its memory. Its content is
             undefined after an error.
         places: per server, the rows of ``out`` to fill, in the order of ``ids``: a slice, or [n]
             int64. Places of different servers must not overlap.
-        limit: seconds that are left of a larger operation; None = the client's deadline. The
-            smaller of the two counts.
-        form: float16, bfloat16 or int8: the form that servers round float32 rows to before they
-            send them. ``out`` gets the rounded values as float32. "" = rows are sent as stored.
+        limit: seconds that are left of a larger operation, if less than the client's deadline.
+        form: float16, bfloat16 or int8: what servers round float32 rows to on their way; "" = not.
 
         Raises
         ------
         BadRequest: the arguments do not fit each other. Nothing was sent.
-        InvalidRequest: a server refused an unknown table, an id outside its range, a wrong dtype or
-            dim, numbers that the form cannot hold, or a request meant for another server or
-            division.
+        InvalidRequest: a server refused the request, or is another one than the client expects.
         ServerUnavailable, DeadlineExceeded, BadReply, ServerFault: a server failed. This is the
             first failure; requests to the other servers were cancelled.
         """

@@ -82,13 +82,8 @@ class FlowControl:
     One address may have three quarters of the threads and of the memory, and two replies at least,
     since a rank samples and fetches at once. So with four threads or more there is always one left
     for clients at other addresses. A single reply may exceed its share of memory, since it could
-    never be sent otherwise.
-
-    Parameters
-    ----------
-    memory: bytes that all replies may hold.
-    send_seconds: how long a reply may wait for its client at a time.
-    largest_request: bytes to reserve for a request whose size is not known yet.
+    never be sent otherwise. A reply may wait ``send_seconds`` at a time for its client. As long as
+    the size of its request is not known, ``largest_request`` is reserved.
     """
 
     def __init__(

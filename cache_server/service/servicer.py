@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from cache_server.shard_topology import ShardTopology
 
 _QUICK_THREADS: Final = 2
+_MOST_DRAWS: Final = 1 << 12
+"""since draws of no node would take memory that nobody counts"""
 _LONGEST_TEXT: Final = 1000
 """characters of an error: it travels in a header, and clients refuse headers of more than 8 KiB"""
 
@@ -255,6 +257,9 @@ class FeatureServicer(grpc.GenericRpcHandler):
     def _look_up_draws(self, raw: bytes) -> list[tuple[ShardTopology, SamplingRequest]]:
         """Decode and check a ``SampleNeighborsRequest``; raise BadRequest naming what is wrong."""
         request = _decode(features_pb2.SampleNeighborsRequest, raw)
+        if len(request.draws) > _MOST_DRAWS:
+            found = len(request.draws)
+            raise BadRequest(f"draws: expected at most {_MOST_DRAWS} in a request, found {found}")
         nodes_left = pairs_left = self.ids_per_request
         draws = []
         for message in request.draws:
