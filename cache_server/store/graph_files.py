@@ -6,6 +6,7 @@ docs/reference/partition-directory.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ import numpy as np
 
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.store.npy import map_npy
+from cache_server.store.sharded_array import map_original_ids, shard_file
 from cache_server.store.table import IdTable, Table, TableDescription
 
 GRAPH_FILE: Final = "graph.json"
@@ -62,8 +64,12 @@ class GraphFiles:
                 f"{', '.join(sorted(files)) or 'none'}"
             )
         try:
-            ids = map_npy(files[name], (np.int32, np.int64), None)
-        except ManifestError as error:
+            if kind == "original_ids":
+                offsets = json.loads(self.read_text(PARTITION_FILE))["offsets"]
+                ids = map_original_ids(self._partitioned, name, offsets[name])
+            else:
+                ids = map_npy(files[name], (np.int32, np.int64), None)
+        except (ManifestError, ValueError, KeyError) as error:
             raise BadRequest(str(error)) from error
         table = self._tables[kind, name] = IdTable(kind, name, ids, self._server)
         return table
@@ -71,7 +77,10 @@ class GraphFiles:
     def _files(self, kind: str) -> dict[str, Path]:
         """Return the files of a kind of arrays, by the array's name."""
         if kind != "edge_ids":
-            files = self._partitioned.glob(str(ids_file(Path(), kind, "*")))
+            files = [*self._partitioned.glob(str(ids_file(Path(), kind, "*")))]
+            if kind == "original_ids":
+                # Where topology is divided, there is a file for each server.
+                files += self._partitioned.glob(str(shard_file(ids_file(Path(), kind, "*"), 0)))
             return {file.stem if kind == "splits" else file.parent.name: file for file in files}
         return {
             "/".join(file.parent.relative_to(folder).parts): file

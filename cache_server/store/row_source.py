@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.errors import ManifestError, SourceError
-from cache_server.store.npy import map_npy
+from cache_server.store.sharded_array import map_original_ids
 
 RowDtype = Literal["float32", "float16"]
 _ROWS_CHECKED: Final = 3
@@ -170,8 +170,7 @@ def read_nodes(
     """Find a server's nodes in a partitioned directory (docs/reference/partition-directory.md)."""
     try:
         offsets = json.loads((partitioned / "partition.json").read_bytes())["offsets"][node_type]
-        file = partitioned / "maps" / node_type / "original_ids.npy"
-        ids = map_npy(file, np.int64, (offsets[-1],))
+        ids = map_original_ids(partitioned, node_type, offsets)
         return int(offsets[server]), int(offsets[server + 1]), ids
     except (OSError, ValueError, KeyError, IndexError, TypeError, ManifestError) as error:
         raise SourceError(

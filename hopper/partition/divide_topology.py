@@ -6,20 +6,24 @@ The halo are the nodes within some hops of a server's own nodes along in-edges o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.store.sharded_array import shard_file
 from hopper.errors import RequestError
 from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, create_array, release_pages
+from hopper.graph.array_file import create_array, open_array, release_pages, save_array
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.publish import require_space
 from hopper.graph.schema import Relation
 from hopper.partition.build_context import BuildContext
 from hopper.partition.executor import Executor
-from hopper.partition.file_names import server_folder
+from hopper.partition.file_names import listed_file, map_file, server_folder
 from hopper.partition.write_topology import BY_EDGE
 from hopper.phases import Phases, Progress, Silent
 
@@ -54,8 +58,12 @@ class _Stored(NamedTuple):
 
     bits: dict[str, NDArray[np.uint8]]
     """a bit for each global id of a type (numpy.packbits)"""
-    nodes: int
+    nodes: dict[str, int]
     edges: dict[Relation, int]
+
+    def ids(self, node_type: str) -> NDArray[np.int64]:
+        """Return [n] int64: the global ids of a type's nodes."""
+        return np.flatnonzero(np.unpackbits(self.bits[node_type]))
 
 
 def _find_stored(context: BuildContext, progress: Progress, server: int, hops: int) -> _Stored:
@@ -79,7 +87,7 @@ def _find_stored(context: BuildContext, progress: Progress, server: int, hops: i
         near = reached
     return _Stored(
         {name: np.packbits(is_near) for name, is_near in near.items()},
-        sum(int(is_near.sum()) for is_near in near.values()),
+        {name: int(is_near.sum()) for name, is_near in near.items()},
         {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations},
     )
 
@@ -87,32 +95,41 @@ def _find_stored(context: BuildContext, progress: Progress, server: int, hops: i
 def divide_topology(
     context: BuildContext, choice: TopologyChoice, phases: Phases, executor: Executor
 ) -> tuple[dict[str, Any], list[dict[str, int]]]:
-    """Write each server's in-edges, and remove the whole topology; return fields of partition.json,
-    and for each server those of its entry in "per_server".
+    """Write each server's in-edges, degrees and original ids, and remove the whole arrays; return
+    fields of partition.json, and for each server those of its entry in "per_server".
 
-    Degrees stay where all servers read them, and so does ``indptr`` of relations with edge
-    features. The directory must have a folder for each server.
+    ``indptr`` of relations with edge features stays, too. The directory must have a folder for each
+    server.
     """
     relations, servers = context.graph.schema.relations, range(context.servers)
-    replicated, sizes = _folder_bytes(context), {r: _list_bytes(context, r) for r in relations}
+    replicated = _sum_bytes((context.work / "topology").rglob("*.npy"))
     own = [_find_stored(context, Silent(), server, 0) for server in servers]
     edges_read = choice.halo * len(servers) * sum(kind.count for kind in relations.values())
     with phases.phase("find the halos (edges)", edges_read) as counter:
         stored = executor.run(
             _find_stored, context, counter, [(server, choice.halo) for server in servers]
         )
+    edge_bytes = {relation: _edge_bytes(context, relation) for relation in relations}
     used = most = 0
-    for relation, (fixed, per_edge) in sizes.items():
-        used += sum(fixed + per_edge * part.edges[relation] for part in stored)
+    for relation in relations:
+        used += sum(
+            8 * s.nodes[relation.dst] + edge_bytes[relation] * s.edges[relation] for s in stored
+        )
         most = max(most, used)
         # Then the relation is removed from the whole topology.
-        used -= fixed + per_edge * context.edges(relation)
+        used -= edge_bytes[relation] * context.edges(relation)
     require_space(context.work.parent, most)
     total = sum(sum(part.edges.values()) for part in stored)
     with phases.phase("divide the topology (edges)", total) as counter:
         for relation, kind in relations.items():
             jobs = [
-                (server, relation, part.bits[relation.dst], part.edges[relation])
+                (
+                    server,
+                    relation,
+                    part.bits[relation.dst],
+                    part.nodes[relation.dst],
+                    part.edges[relation],
+                )
                 for server, part in enumerate(stored)
             ]
             executor.run(_write_lists, context, counter, jobs)
@@ -120,38 +137,65 @@ def divide_topology(
             rows: list[layout.StoredArray] = ["indptr"] if kind.feature_dim is None else []
             for name in [*_arrays_by_edge(context, relation), *rows]:
                 layout.topology_file(context.work, relation, name).unlink()
-    shared = _folder_bytes(context) + sum(fixed for fixed, _ in sizes.values())
-
-    def bytes_of(part: _Stored) -> int:
-        return shared + sum(sizes[relation][1] * count for relation, count in part.edges.items())
-
+    if choice.halo:
+        for server, part in enumerate(stored):
+            for name in part.bits:
+                save_array(listed_file(server_folder(context.work, server), name), part.ids(name))
+    _divide_by_node(context)
     fields = {
         "topology": choice.name,
         "halo": choice.halo,
         "replicated_topology_bytes": replicated,
     }
-    return fields, [
-        {
-            "halo_nodes": near.nodes - alone.nodes,
-            "halo_edges": sum(near.edges.values()) - sum(alone.edges.values()),
-            "topology_bytes": bytes_of(near),
-            "topology_bytes_without_halo": bytes_of(alone),
-        }
-        for near, alone in zip(stored, own, strict=True)
-    ]
+    entries = []
+    for server, near, alone in zip(servers, stored, own, strict=True):
+        nbytes = _server_bytes(context, server)
+        more = {relation: near.edges[relation] - alone.edges[relation] for relation in relations}
+        of_halo = sum(edge_bytes[relation] * count for relation, count in more.items())
+        of_halo += 8 * sum(near.nodes[r.dst] - alone.nodes[r.dst] for r in relations)
+        of_halo += _sum_bytes((server_folder(context.work, server) / "topology").glob("*.npy"))
+        entries.append(
+            {
+                "halo_nodes": sum(near.nodes.values()) - sum(alone.nodes.values()),
+                "halo_edges": sum(more.values()),
+                "topology_bytes": nbytes,
+                "topology_bytes_without_halo": nbytes - of_halo,
+            }
+        )
+    return fields, entries
 
 
-def _folder_bytes(context: BuildContext) -> int:
-    """Return the bytes of the topology that all servers read."""
-    return sum(file.stat().st_size for file in (context.work / "topology").rglob("*.npy"))
+def _server_bytes(context: BuildContext, server: int) -> int:
+    """Return the bytes of the topology that a server reads: its folder's, its nodes' degrees, and
+    what all read."""
+    folder, own = context.work / "topology", server_folder(context.work, server)
+    shared = (path for path in folder.rglob("*.npy") if "-" not in path.stem)
+    shards = folder.rglob(f"*-{server}.npy")
+    return sum(map(_sum_bytes, (shared, shards, (own / "topology").rglob("*.npy"))))
 
 
-def _list_bytes(context: BuildContext, relation: Relation) -> tuple[int, int]:
-    """Return the bytes of a relation's lists without edges, and for each edge."""
-    dtypes = [context.whole(relation, name).dtype for name in _arrays_by_edge(context, relation)]
-    rows = int(context.offsets[relation.dst][-1]) + 1
-    fixed = array_bytes(np.int64, (rows,)) + sum(array_bytes(dtype, (0,)) for dtype in dtypes)
-    return fixed, sum(dtype.itemsize for dtype in dtypes)
+def _sum_bytes(files: Iterator[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _edge_bytes(context: BuildContext, relation: Relation) -> int:
+    """Return the bytes of a relation's arrays for each edge."""
+    names = _arrays_by_edge(context, relation)
+    return sum(context.whole(relation, name).dtype.itemsize for name in names)
+
+
+def _divide_by_node(context: BuildContext) -> None:
+    """Write the degrees and original ids of each server's nodes to files of their own."""
+    files = [(map_file(context.work, name, "original_ids"), name) for name in context.offsets]
+    for relation in context.graph.schema.relations:
+        files.append((layout.topology_file(context.work, relation, "in_degrees"), relation.dst))
+        files.append((layout.topology_file(context.work, relation, "out_degrees"), relation.src))
+    for file, node_type in files:
+        bounds = context.offsets[node_type].tolist()
+        whole = open_array(file, file.stem, np.int64, (bounds[-1],))
+        for server, (first, stop) in enumerate(pairwise(bounds)):
+            save_array(shard_file(file, server), whole[first:stop])
+        file.unlink()
 
 
 def _write_lists(
@@ -160,33 +204,33 @@ def _write_lists(
     server: int,
     relation: Relation,
     is_stored: NDArray[np.uint8],
+    nodes: int,
     edges: int,
 ) -> None:
     """Write a server's edges of a relation; progress advances by edges.
 
-    ``indptr`` has a row for every node, also for nodes whose lists the server does not store. So
-    rows are global ids, as in the whole topology.
-
     Parameters
     ----------
     is_stored: a bit for each destination (numpy.packbits), whether the server stores its list.
-    edges: number of edges that the server stores.
+    nodes, edges: numbers of lists and edges that the server stores.
     """
     indptr, folder = context.whole(relation, "indptr"), server_folder(context.work, server)
-    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, indptr.shape)
+    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, (nodes + 1,))
     copies = []
     for name in _arrays_by_edge(context, relation):
         whole = context.whole(relation, name)
         file = layout.topology_file(folder, relation, name)
         copies.append((whole, create_array(file, whole.dtype, (edges,))))
+    row = 0
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
         bits = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :]
         is_listed = bits[: last - first].astype(np.bool_)
         counts = np.diff(indptr[first : last + 1])
-        np.cumsum(counts * is_listed, out=bounds[first + 1 : last + 1])
-        bounds[first + 1 : last + 1] += bounds[first]
-        target = slice(int(bounds[first]), int(bounds[last]))
-        source = slice(int(indptr[first]), int(indptr[last]))
+        lists = slice(row + 1, row + 1 + int(is_listed.sum()))
+        np.cumsum(counts[is_listed], out=bounds[lists])
+        bounds[lists] += bounds[row]
+        target = slice(int(bounds[row]), int(bounds[lists.stop - 1]))
+        source, row = slice(int(indptr[first]), int(indptr[last])), lists.stop - 1
         if target.start < target.stop:
             is_part = target.stop - target.start < source.stop - source.start
             chosen = np.repeat(is_listed, counts) if is_part else slice(None)

@@ -13,13 +13,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.kernel import read_only
+from cache_server.kernel import kernel, read_only
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.schema import Relation
-from hopper.partition.time_order import order_by_time
 from hopper.phases import Progress
 
 Ids: TypeAlias = NDArray[np.int64]
@@ -139,5 +138,25 @@ def _write_times(
         ]
         # An edge may be seen only from its source's time on.
         seen = np.asarray(candidates[0] if len(candidates) == 1 else np.maximum(*candidates))
-        order_by_time(read_only(seen), indptr, first, last, *out)
+        _order_by_time(read_only(seen), indptr, first, last, *out)
         release_pages(*out)
+
+
+@kernel
+def _order_by_time(seen: Ids, indptr: Ids, first: int, last: int, times: Ids, by_time: Ids) -> None:
+    """Sort the neighbour lists of some destinations by time, ties by position.
+
+    Parameters
+    ----------
+    seen: [edges of the destinations in [``first``, ``last``)] int64, times of the edges.
+    times: [edges] int64, receives the sorted times.
+    by_time: [edges] int64, receives the position of the edge that each time belongs to.
+    """
+    begin = indptr[first]
+    for node in range(first, last):
+        start, stop = indptr[node], indptr[node + 1]
+        list_times = seen[start - begin : stop - begin]
+        order = np.argsort(list_times, kind="mergesort")
+        for rank in range(stop - start):
+            times[start + rank] = list_times[order[rank]]
+            by_time[start + rank] = order[rank]

@@ -22,7 +22,6 @@ from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, wri
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
@@ -62,18 +61,13 @@ def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) 
 @pytest.fixture(scope="module")
 def lists(parts: PartitionedGraph) -> NeighborLists:
     """The neighbour lists of all servers, put together."""
-    topology, ids = parts.topology(EDGE), parts.original_ids("node")
-    return make_lists(topology, ids)
+    ids = parts.original_ids("node")
+    return parts.topology(EDGE).lists(ids, ids)
 
 
 def make_spec(method: Method, fanout: int, *, seed: int = 0) -> SamplingSpec:
     """A spec whose draws last for three iterations."""
     return SamplingSpec(method, fanout, draw_key(1, seed, 0, 7, 0, 5, 3))
-
-
-def make_lists(topology: Topology, ids: np.ndarray) -> NeighborLists:
-    by_edge = topology.cumulative_weights, topology.times, topology.by_time
-    return NeighborLists(topology.indptr, topology.indices, ids, ids, *by_edge)
 
 
 def test_servers_draw_what_a_rank_with_all_edges_draws(
@@ -123,11 +117,11 @@ def test_halos_have_whole_lists(
     wider = partition_graph(graph, tmp_path / "wider", SERVERS, "random", topology="halo:1")
     ids = wider.original_ids("node")
     for server in range(SERVERS):
-        topology = wider.topology(EDGE, server)
-        stored = np.flatnonzero(topology.has_lists(np.arange(NODES)))
+        halo_lists = wider.topology(EDGE, server).lists(ids, ids)
+        stored = halo_lists.stored.all_ids()
         first, stop = wider.book.range("node", server)
         assert stored.size > stop - first
-        halo_lists, until = make_lists(topology, ids), np.full(stored.size, 20)
+        until = np.full(stored.size, 20)
         for method in METHODS:
             question = stored, make_spec(method, 3), NOTHING, until
             for from_halo, from_all in zip(

@@ -20,8 +20,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.array_sampler import ArraySampler, _high_word
-from hopper.micrograph.sample import NeighborSampler, SamplerOptions
-from hopper.micrograph.stored_names import StoredNames
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions, StoredNames
 from hopper.partition import partition_graph
 
 COUNTS = {"author": 200, "nobody": 0, "paper": 400}

@@ -286,7 +286,7 @@ def test_draws_in_time_are_uniform_over_what_is_there() -> None:
     order = np.argsort(times, kind="stable")
     arrays = lists.arrays
     timed = NeighborLists(
-        *(arrays.indptr, arrays.indices, arrays.src_ids, arrays.dst_ids),
+        *(arrays.indptr, arrays.indices, lists.src_ids, arrays.dst_ids),
         times=np.tile(times[order], nodes),
         by_time=np.tile(order, nodes),
     )
@@ -301,7 +301,8 @@ def test_draws_in_time_are_uniform_over_what_is_there() -> None:
 def test_mapped_and_new_arrays_are_drawn_from_by_the_same_machine_code() -> None:
     """Otherwise every combination of writable and read-only arrays would be compiled."""
     edges = make_edges(2)
-    lists = edges.lists(np.arange(NODES)).arrays
+    ids, arrays = np.arange(NODES), edges.lists(np.arange(NODES)).arrays
+    lists = (*arrays[:2], ids, *arrays[2:])
     spec = SamplingSpec("uniform", 3, draw_key(NEIGHBORS, 3, 1, 2, 0, RELATION_KEY))
     NeighborLists(*lists).draw(np.arange(NODES), spec)
     compiled = len(draw_edges.signatures)  # type: ignore[attr-defined]
