@@ -4,11 +4,12 @@ usage: python -m benchmarks.server_share --out DIR [--presets arxiv-like,mag-lik
            [--servers 16]
 
 Every preset is made in three sizes and divided at random, which cuts most edges. A feature server
-of server 0 starts, and processes map what a rank beside it does as it samples and computes a batch.
-The kernel says which files a process has mapped. Sides: ``server``, and ``rank`` by model. Lines of
-a cell have the MB of mapped files that are the server's own, the MB of the other ones, all of them
-over a sixteenth (or as many servers as there are) of the graph, and the MB in memory of its own.
-``bytes a node`` are fitted on the three sizes: of mapped files that are not the server's own.
+of server 0 starts, and processes map what a rank beside it does as it samples and computes a batch
+of one layer. The kernel says which files a process has mapped. Sides: ``server``, and ``rank`` by
+model. Lines of a cell have, of the largest size, the MB of mapped files that are the server's own,
+the MB of the others, all of them over the server's share of the graph, and the MB in memory that
+are no file's. ``bytes a node`` of mapped files that are not the server's own are fitted on all
+three sizes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.rounds import Results, make_parser, positive
 from hopper.config import make_config
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.engines.request import Request
+from hopper.graph import GraphDirectory
 from hopper.graph.synthesise import make
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -70,8 +72,8 @@ def run_rank(parts: Path, model: dict[str, Any]) -> None:
     roots = roots[(roots >= own[0]) & (roots < own[1])]
     subgraph = sampler.sample(roots, 0, 0)
     rows = {
-        name: torch.zeros(ids.size, request.reads.inputs[name].width)
-        for name, ids in subgraph.nodes.items()
+        name: torch.zeros(subgraph.nodes[name].size, read.width)
+        for name, read in request.reads.inputs.items()
     }
     for name in request.schema.node_types:
         features = request.graph.features(name, 0)
@@ -139,7 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nodes, others, facts = [], dict[str, list[float]](), list[tuple[str, str, float]]()
         for size in SIZES:
             with tempfile.TemporaryDirectory(dir=options.out) as name:
-                graph = make(preset, Path(name, "graph"), scale=options.scale * size)
+                made = make(preset, Path(name, "graph"), scale=options.scale * size)
+                graph = GraphDirectory.open(made, check="shapes")
                 parts, schema = Path(name, "parts").resolve(), graph.schema
                 partition_graph(graph, parts, options.servers, "random", topology="partitioned")
                 nbytes = sum(path.stat().st_size for path in graph.path.rglob("*.npy"))

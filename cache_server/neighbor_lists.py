@@ -123,21 +123,12 @@ class NeighborLists:
         excluded: ExcludedEdges = NOTHING,
         until: Ids | None = None,
     ) -> Drawn:
-        """Draw the in-neighbors of some nodes whose lists are stored.
-
-        Parameters
-        ----------
-        nodes: [n] int64 global ids.
-        excluded: edges that may not be drawn; for draws in time as :meth:`in_time` returns them.
-            LABOR-0 excludes none.
-        until: [n] int64 times, for draws in time.
-        """
+        """Draw in-neighbors of nodes, [n] int64 global ids, whose lists are stored; for draws in
+        time at [n] times ``until``, with ``excluded`` edges as :meth:`in_time` returns them."""
         lists, rows = self.arrays, self._rows(nodes)
         if spec.method == "labor" and not spec.takes_all:
             bounds, listed = list_neighbors(lists.indptr, lists.indices, rows)
-            flags = flag_labor(
-                bounds, read_only(np.take(self.src_ids, listed)), spec.fanout, spec.key
-            )
+            flags = flag_labor(bounds, read_only(self.src_ids[listed]), spec.fanout, spec.key)
             return take_flagged(bounds, listed, flags)
         way = _WAYS.get(spec.method, UNIFORM)
         if (spec.takes_all and way != LATEST) or (way == LATEST and not lists.times.size):
@@ -161,13 +152,8 @@ class NeighborLists:
         return self.arrays.indptr[rows + 1] - self.arrays.indptr[rows]
 
     def exclude(self, src: Ids, dst: Ids) -> ExcludedEdges:
-        """Find all stored edges between pairs of nodes, parallel edges included.
-
-        Parameters
-        ----------
-        src, dst: [n] int64 global ids of the pairs. Repeats, and pairs without an edge, are
-            allowed.
-        """
+        """Find all stored edges between pairs of nodes, given as [n] int64 global ids; pairs may
+        repeat, and may have no edge, or several."""
         originals = self.src_ids[src]
         order = np.lexsort((originals, dst))
         src, dst, originals = src[order], dst[order], originals[order]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numba
 import numpy as np
@@ -27,7 +27,7 @@ from cache_server.store.sharded_array import map_original_ids
 Ids = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
 _OPTIONAL: Final = {"cumulative_weights": np.int32, "times": np.int64, "by_time": np.int64}
-"""optional arrays by edge and their dtypes, in the order of :class:`NeighborLists`"""
+"""optional arrays by edge and their dtypes"""
 
 
 class ShardTopology:
@@ -156,17 +156,18 @@ def open_topology(
             lists = stop - first
         indptr = map_npy(folder / "indptr.npy", np.int64, (lists + 1,))
         edges = int(indptr[-1])
-        optional = [(folder / f"{name}.npy", dtype) for name, dtype in _OPTIONAL.items()]
+        optional: dict[str, Any] = {
+            name: map_npy(file, dtype, (edges,))
+            for name, dtype in _OPTIONAL.items()
+            if (file := folder / f"{name}.npy").exists()
+        }
         neighbor_lists = NeighborLists(
             indptr[row : row + stop - first + 1],
             map_npy(folder / "indices.npy", (np.int32, np.int64), (edges,)),
             originals[src],
             originals[dst],
-            *(
-                map_npy(file, dtype, (edges,)) if file.exists() else None
-                for file, dtype in optional
-            ),
-            StoredIds(first, stop),
+            **optional,
+            stored=StoredIds(first, stop),
         )
         relation = "/".join(folder.relative_to(root).parts)
         opened[relation] = ShardTopology(relation, neighbor_lists, server)

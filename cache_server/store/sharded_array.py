@@ -17,10 +17,9 @@ MapFile = Callable[[Path, int], NDArray[Any]]
 
 
 class ShardedArray:
-    """[nodes] int64 by global id, in a file for each server.
+    """[nodes] int64 by global id, in a file for each server, mapped when it is first read.
 
-    It is indexed by ids, by a slice or by a single id. A file is mapped when an entry of it is read
-    for the first time. ``np.asarray`` joins all of them in memory.
+    It is indexed by ids or a slice, as an array is. ``np.asarray`` joins all files in memory.
 
     Parameters
     ----------
@@ -34,43 +33,30 @@ class ShardedArray:
         self._offsets = np.asarray(offsets, np.int64)
         counts = np.diff(self._offsets).tolist()
         self.size = int(self._offsets[-1])
-        self.shard = lru_cache(None)(lambda i: map_file(shard_file(file, i), counts[i]))
-        """called with a server: the entries of its nodes"""
+        self._shard = lru_cache(None)(lambda i: map_file(shard_file(file, i), counts[i]))
 
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, ids: Any) -> Any:
-        if isinstance(ids, slice):
-            return self._slice(*ids.indices(self.size))
-        ids = np.asarray(ids)
-        homes = np.searchsorted(self._offsets, ids.reshape(-1), "right") - 1
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(self.size)
+            home = int(np.searchsorted(self._offsets, start, "right")) - 1
+            if start < stop <= self._offsets[min(home + 1, self._offsets.size - 1)]:
+                first = self._offsets[home]
+                return self._shard(home)[start - first : stop - first : step]
+            key = np.arange(start, stop, step)
+        ids = np.asarray(key).reshape(-1)
+        homes = np.searchsorted(self._offsets, ids, "right") - 1
         order = np.argsort(homes, kind="stable")
-        by_home = ids.reshape(-1)[order]
         bounds = np.searchsorted(homes[order], np.arange(self._offsets.size))
         if bounds[0] or bounds[-1] < ids.size:
             raise IndexError(f"expected ids in [0, {self.size})")
-        found = np.empty(ids.size, np.int64)
+        entries = np.empty(ids.size, np.int64)
         for server in np.flatnonzero(np.diff(bounds)).tolist():
-            part = slice(bounds[server], bounds[server + 1])
-            found[order[part]] = self.shard(server)[by_home[part] - self._offsets[server]]
-        return found.reshape(ids.shape)[()]
-
-    def take(
-        self, ids: NDArray[np.int64], axis: None = None, out: None = None, mode: str = "raise"
-    ) -> NDArray[np.int64]:
-        """Return the entries of some ids, as ``np.take`` asks for them."""
-        entries: NDArray[np.int64] = self[ids]
-        return entries
-
-    def _slice(self, start: int, stop: int, step: int) -> NDArray[np.int64]:
-        bounds = self._offsets
-        home = int(np.searchsorted(bounds, start, "right")) - 1
-        if start < stop <= bounds[min(home + 1, bounds.size - 1)]:
-            own: NDArray[np.int64] = self.shard(home)
-            return own[start - bounds[home] : stop - bounds[home] : step]
-        entries: NDArray[np.int64] = self[np.arange(start, stop, step)]
-        return entries
+            part = order[bounds[server] : bounds[server + 1]]
+            entries[part] = self._shard(server)[ids[part] - self._offsets[server]]
+        return entries.reshape(np.shape(key))[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[np.arange(self.size)], dtype)
@@ -82,10 +68,7 @@ def shard_file(file: Path, server: int) -> Path:
 
 
 def map_by_node(file: Path, offsets: Sequence[int], map_file: MapFile) -> Any:
-    """Map an array by global id: one file where there is one, else a :class:`ShardedArray`.
-
-    It is typed as any array, since whoever reads it indexes it.
-    """
+    """Map an array by global id, typed as any array: one file, or else a :class:`ShardedArray`."""
     if file.exists() or not shard_file(file, 0).exists():
         return map_file(file, int(offsets[-1]))
     return ShardedArray(file, offsets, map_file)

@@ -76,9 +76,8 @@ class Topology:
 
     def lists(self, src_ids: NDArray[np.int64], dst_ids: NDArray[np.int64]) -> NeighborLists:
         """Return the lists to draw from, given [sources] and [destinations] int64 original ids."""
-        by_edge = self.cumulative_weights, self.times, self.by_time
-        ends = src_ids, dst_ids
-        return NeighborLists(self.indptr, self.indices, *ends, *by_edge, self.stored)
+        by_edge = self.cumulative_weights, self.times, self.by_time, self.stored
+        return NeighborLists(self.indptr, self.indices, src_ids, dst_ids, *by_edge)
 
     def edge_indices(
         self,

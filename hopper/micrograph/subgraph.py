@@ -291,7 +291,7 @@ class _NodeFacts:
         """Return [nodes] int64: original ids of a type's nodes."""
         if node_type not in self._arrays:
             subgraph = self.subgraph
-            ids = np.take(subgraph.original_ids[node_type], subgraph.nodes[node_type])
+            ids = subgraph.original_ids[node_type][subgraph.nodes[node_type]]
             self._arrays[node_type] = ids
         return self._arrays[node_type]
 
@@ -315,7 +315,7 @@ class _NodeFacts:
                 'reads none, or another sampler.kind than "temporal"'
             )
         if not into:
-            return np.take(topology.out_degrees, subgraph.nodes[relation.src])
+            return topology.out_degrees[subgraph.nodes[relation.src]]
         # Nodes that the last hop discovers are never destinations.
         count = subgraph.sizes[-2][relation.dst]
         nodes = subgraph.nodes[relation.dst][:count]
@@ -326,7 +326,7 @@ class _NodeFacts:
             with threads_for(count):
                 arrays = topology.indptr, topology.times, topology.rows(nodes), until
                 return count_until(*map(read_only, arrays))
-        return np.take(topology.in_degrees, nodes)
+        return topology.in_degrees[nodes]
 
 
 class SampledNodes(Nodes):

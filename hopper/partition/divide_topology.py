@@ -25,7 +25,7 @@ from hopper.partition.build_context import BuildContext
 from hopper.partition.executor import Executor
 from hopper.partition.file_names import listed_file, map_file, server_folder
 from hopper.partition.write_topology import BY_EDGE
-from hopper.phases import Phases, Progress, Silent
+from hopper.phases import Phases, Progress
 
 _MOST_HOPS: Final = 1 << 16
 
@@ -60,10 +60,8 @@ class _Stored(NamedTuple):
     """a bit for each global id of a type (numpy.packbits)"""
     nodes: dict[str, int]
     edges: dict[Relation, int]
-
-    def ids(self, node_type: str) -> NDArray[np.int64]:
-        """Return [n] int64: the global ids of a type's nodes."""
-        return np.flatnonzero(np.unpackbits(self.bits[node_type]))
+    halo_nodes: dict[str, int]
+    halo_edges: dict[Relation, int]
 
 
 def _find_stored(context: BuildContext, progress: Progress, server: int, hops: int) -> _Stored:
@@ -85,10 +83,19 @@ def _find_stored(context: BuildContext, progress: Progress, server: int, hops: i
                     release_pages(indices)
                 progress.advance(int(bounds[-1] - bounds[0]))
         near = reached
+    nodes = {name: int(is_near.sum()) for name, is_near in near.items()}
+    edges = {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations}
+    bounds = {name: of_type[server : server + 2] for name, of_type in context.offsets.items()}
     return _Stored(
         {name: np.packbits(is_near) for name, is_near in near.items()},
-        {name: int(is_near.sum()) for name, is_near in near.items()},
-        {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations},
+        nodes,
+        edges,
+        {name: count - int(np.diff(bounds[name])[0]) for name, count in nodes.items()},
+        {
+            relation: count
+            - int(np.diff(context.whole(relation, "indptr")[bounds[relation.dst]])[0])
+            for relation, count in edges.items()
+        },
     )
 
 
@@ -103,33 +110,27 @@ def divide_topology(
     """
     relations, servers = context.graph.schema.relations, range(context.servers)
     replicated = _sum_bytes((context.work / "topology").rglob("*.npy"))
-    own = [_find_stored(context, Silent(), server, 0) for server in servers]
     edges_read = choice.halo * len(servers) * sum(kind.count for kind in relations.values())
     with phases.phase("find the halos (edges)", edges_read) as counter:
         stored = executor.run(
             _find_stored, context, counter, [(server, choice.halo) for server in servers]
         )
-    edge_bytes = {relation: _edge_bytes(context, relation) for relation in relations}
+    edge_bytes = {
+        r: sum(context.whole(r, name).dtype.itemsize for name in _arrays_by_edge(context, r))
+        for r in relations
+    }
     used = most = 0
-    for relation in relations:
-        used += sum(
-            8 * s.nodes[relation.dst] + edge_bytes[relation] * s.edges[relation] for s in stored
-        )
+    for relation, nbytes in edge_bytes.items():
+        used += sum(8 * s.nodes[relation.dst] + nbytes * s.edges[relation] for s in stored)
         most = max(most, used)
         # Then the relation is removed from the whole topology.
-        used -= edge_bytes[relation] * context.edges(relation)
+        used -= nbytes * context.edges(relation)
     require_space(context.work.parent, most)
     total = sum(sum(part.edges.values()) for part in stored)
     with phases.phase("divide the topology (edges)", total) as counter:
         for relation, kind in relations.items():
             jobs = [
-                (
-                    server,
-                    relation,
-                    part.bits[relation.dst],
-                    part.nodes[relation.dst],
-                    part.edges[relation],
-                )
+                (server, relation, part.bits[relation.dst], part.edges[relation])
                 for server, part in enumerate(stored)
             ]
             executor.run(_write_lists, context, counter, jobs)
@@ -137,51 +138,34 @@ def divide_topology(
             rows: list[layout.StoredArray] = ["indptr"] if kind.feature_dim is None else []
             for name in [*_arrays_by_edge(context, relation), *rows]:
                 layout.topology_file(context.work, relation, name).unlink()
-    if choice.halo:
-        for server, part in enumerate(stored):
-            for name in part.bits:
-                save_array(listed_file(server_folder(context.work, server), name), part.ids(name))
     _divide_by_node(context)
-    fields = {
-        "topology": choice.name,
-        "halo": choice.halo,
-        "replicated_topology_bytes": replicated,
-    }
+    fields = {"topology": choice.name, "halo": choice.halo, "replicated_topology_bytes": replicated}
     entries = []
-    for server, near, alone in zip(servers, stored, own, strict=True):
-        nbytes = _server_bytes(context, server)
-        more = {relation: near.edges[relation] - alone.edges[relation] for relation in relations}
-        of_halo = sum(edge_bytes[relation] * count for relation, count in more.items())
-        of_halo += 8 * sum(near.nodes[r.dst] - alone.nodes[r.dst] for r in relations)
-        of_halo += _sum_bytes((server_folder(context.work, server) / "topology").glob("*.npy"))
+    for server, part in enumerate(stored):
+        folder, whole = server_folder(context.work, server), context.work / "topology"
+        for node_type, bits in part.bits.items() if choice.halo else ():
+            save_array(listed_file(folder, node_type), np.flatnonzero(np.unpackbits(bits)))
+        halo_bytes = _sum_bytes((folder / "topology").glob("*.npy"))
+        halo_bytes += sum(
+            8 * part.halo_nodes[relation.dst] + nbytes * part.halo_edges[relation]
+            for relation, nbytes in edge_bytes.items()
+        )
+        # Of shared files, the degrees of its nodes, and what is in one file.
+        nbytes = _sum_bytes((folder / "topology").rglob("*.npy"))
+        nbytes += _sum_bytes(whole.rglob(f"*-{server}.npy")) + _sum_bytes(whole.rglob("indptr.npy"))
         entries.append(
             {
-                "halo_nodes": sum(near.nodes.values()) - sum(alone.nodes.values()),
-                "halo_edges": sum(more.values()),
+                "halo_nodes": sum(part.halo_nodes.values()),
+                "halo_edges": sum(part.halo_edges.values()),
                 "topology_bytes": nbytes,
-                "topology_bytes_without_halo": nbytes - of_halo,
+                "topology_bytes_without_halo": nbytes - halo_bytes,
             }
         )
     return fields, entries
 
 
-def _server_bytes(context: BuildContext, server: int) -> int:
-    """Return the bytes of the topology that a server reads: its folder's, its nodes' degrees, and
-    what all read."""
-    folder, own = context.work / "topology", server_folder(context.work, server)
-    shared = (path for path in folder.rglob("*.npy") if "-" not in path.stem)
-    shards = folder.rglob(f"*-{server}.npy")
-    return sum(map(_sum_bytes, (shared, shards, (own / "topology").rglob("*.npy"))))
-
-
 def _sum_bytes(files: Iterator[Path]) -> int:
     return sum(file.stat().st_size for file in files)
-
-
-def _edge_bytes(context: BuildContext, relation: Relation) -> int:
-    """Return the bytes of a relation's arrays for each edge."""
-    names = _arrays_by_edge(context, relation)
-    return sum(context.whole(relation, name).dtype.itemsize for name in names)
 
 
 def _divide_by_node(context: BuildContext) -> None:
@@ -204,7 +188,6 @@ def _write_lists(
     server: int,
     relation: Relation,
     is_stored: NDArray[np.uint8],
-    nodes: int,
     edges: int,
 ) -> None:
     """Write a server's edges of a relation; progress advances by edges.
@@ -212,10 +195,11 @@ def _write_lists(
     Parameters
     ----------
     is_stored: a bit for each destination (numpy.packbits), whether the server stores its list.
-    nodes, edges: numbers of lists and edges that the server stores.
+    edges: number of edges that the server stores.
     """
     indptr, folder = context.whole(relation, "indptr"), server_folder(context.work, server)
-    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, (nodes + 1,))
+    lists = int(np.unpackbits(is_stored).sum())
+    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, (lists + 1,))
     copies = []
     for name in _arrays_by_edge(context, relation):
         whole = context.whole(relation, name)
@@ -226,11 +210,11 @@ def _write_lists(
         bits = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :]
         is_listed = bits[: last - first].astype(np.bool_)
         counts = np.diff(indptr[first : last + 1])
-        lists = slice(row + 1, row + 1 + int(is_listed.sum()))
-        np.cumsum(counts[is_listed], out=bounds[lists])
-        bounds[lists] += bounds[row]
-        target = slice(int(bounds[row]), int(bounds[lists.stop - 1]))
-        source, row = slice(int(indptr[first]), int(indptr[last])), lists.stop - 1
+        rows = slice(row + 1, row + 1 + int(is_listed.sum()))
+        np.cumsum(counts[is_listed], out=bounds[rows])
+        bounds[rows] += bounds[row]
+        target = slice(int(bounds[row]), int(bounds[rows.stop - 1]))
+        source, row = slice(int(indptr[first]), int(indptr[last])), rows.stop - 1
         if target.start < target.stop:
             is_part = target.stop - target.start < source.stop - source.start
             chosen = np.repeat(is_listed, counts) if is_part else slice(None)
