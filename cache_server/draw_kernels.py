@@ -60,15 +60,10 @@ def draw_edges(
     key: DrawKey,
     excluded: ExcludedEdges,
 ) -> Drawn:
-    """Draw in-edges of some nodes.
+    """Draw in-edges of the nodes with some rows, [n] int64, in one of the ways above.
 
-    Parameters
-    ----------
-    rows: [n] int64 rows of the nodes' lists.
-    until: [n] int64 times, for draws in time; empty for others.
-    way: one of the constants above.
-    fanout: neighbors a node; -1 = all.
-    excluded: with rows for nodes, and with places in order of time for draws in time.
+    For draws in time, there are [n] times ``until`` which they have to be there, and places of
+    excluded edges are in order of time. Excluded edges have rows for nodes. Fanout -1 = all.
     """
     indptr, indices, dst_ids, sums, times, by_time = lists
     now, later, dependence, elapsed = key
@@ -156,11 +151,8 @@ def _draw_evenly(key: np.uint64, way: int, left: np.int64, out: Ids) -> None:
 
 @kernel
 def find_range(node: np.int64, nodes: Ids, bounds: Ids) -> tuple[np.int64, np.int64]:
-    """Return the first and last bound of a node's excluded places.
-
-    The binary search is written out, since profiled ``np.searchsorted`` takes several times as long
-    here.
-    """
+    """Return the first and last bound of a node's excluded places."""
+    # Profiled, np.searchsorted takes several times as long here.
     low, high = np.int64(0), np.int64(nodes.size)
     while low < high:
         middle = (low + high) >> 1
@@ -188,16 +180,10 @@ def draw_by_weight(
     start: np.int64,
     stop: np.int64,
 ) -> None:
-    """Draw positions of a list in proportion to what is left of its weight.
+    """Write to ``out[start:stop]`` positions of a list in proportion to what is left of its weight.
 
-    Arrays come with bounds, since profiled, slices of them take a tenth of the time.
-
-    Parameters
-    ----------
-    sums: running sums of weights; those of the list are [first, first + degree).
-    places: positions that may not be drawn, ascending; those of the list are [begin, end).
-    scratch: a buffer for short lists.
-    out: written from ``start`` up to and without ``stop``.
+    Its running sums are ``sums[first:first + degree]``, and the positions that may not be drawn
+    ``places[begin:end]``, ascending. Profiled, slices would take a tenth of the time.
     """
     at, total = start, np.int64(sums[first + degree - 1])
     for k in range(begin, end):
@@ -258,10 +244,8 @@ def units_at(sums: Sums, first: np.int64, place: np.int64) -> np.int64:
 
 @kernel(inline="always")
 def _find(sums: Sums, first: np.int64, degree: np.int64, x: np.int64) -> np.int64:
-    """Return the first position of a list up to which weights add up to more than ``x``.
-
-    It halves powers of two, without a branch, since the processor could not predict it.
-    """
+    """Return the first position of a list up to which weights add up to more than ``x``."""
+    # It halves powers of two, without a branch, since the processor could not predict it.
     one, shift = np.uint64(1), np.uint64(0)
     while np.uint64(degree) >> shift > one:
         shift += one
@@ -299,12 +283,7 @@ def count_until(indptr: Ids, times: Ids, rows: Ids, until: Ids) -> Ids:
 
 @kernel(parallel=True)
 def list_neighbors(indptr: Ids, indices: Ids, rows: Ids) -> tuple[Ids, Ids]:
-    """Concatenate some neighbor lists.
-
-    Returns
-    -------
-    [n + 1] int64 bounds of the lists, and [listed] int64 ids of their sources.
-    """
+    """Concatenate lists: return their [n + 1] bounds, and the [listed] int64 ids in them."""
     bounds, firsts = np.zeros(rows.size + 1, np.int64), np.empty(rows.size, np.int64)
     for i in numba.prange(rows.size):
         firsts[i] = indptr[rows[i]]
@@ -320,13 +299,7 @@ def list_neighbors(indptr: Ids, indices: Ids, rows: Ids) -> tuple[Ids, Ids]:
 
 @kernel(parallel=True)
 def flag_labor(bounds: Ids, src_ids: Ids, fanout: int, key: DrawKey) -> NDArray[np.bool_]:
-    """Return [listed] bool: whether LABOR-0 draws each edge of the neighbor lists.
-
-    Parameters
-    ----------
-    src_ids: [listed] int64 original ids of the edges' sources.
-    fanout: expected number of neighbors, positive.
-    """
+    """Return [listed] bool: whether LABOR-0 draws each edge, given its source's original id."""
     now, later, dependence, elapsed = key
     flags = np.empty(src_ids.size, np.bool_)
     for i in numba.prange(bounds.size - 1):

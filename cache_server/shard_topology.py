@@ -31,25 +31,13 @@ _OPTIONAL: Final = {"cumulative_weights": np.int32, "times": np.int64, "by_time"
 
 
 class ShardTopology:
-    """The in-edges of a server's nodes in one relation.
-
-    Parameters
-    ----------
-    relation: as ``src/rel/dst``.
-    lists: those of the server's nodes.
-    server: index of the server, for errors.
-    """
+    """The lists of a server's nodes in one relation, which is named as ``src/rel/dst``."""
 
     def __init__(self, relation: str, lists: NeighborLists, server: int) -> None:
         self._lists, self._name = lists, f"in-edges of {relation} of server {server}"
 
     def check(self, request: SamplingRequest) -> None:
-        """Refuse a draw that cannot be made here.
-
-        Raises
-        ------
-        BadRequest: names the field, what was expected and what came.
-        """
+        """Refuse a draw that cannot be made here, by a BadRequest that names the field."""
         nodes, spec, until, src, dst = request
         own = self._lists.stored.first, self._lists.stored.stop
         self._check_ids("nodes", nodes, *own, "the range of")
@@ -81,19 +69,9 @@ class ShardTopology:
             )
 
     def draw(self, request: SamplingRequest, edges: int) -> Iterator[tuple[Drawn, Ids]]:
-        """Make a draw that has passed :meth:`check`, some nodes at a time.
-
-        It uses the calling thread alone, since other requests are answered at the same time.
-
-        Parameters
-        ----------
-        edges: about how many edges to read for each piece. A piece has one node at least.
-
-        Yields
-        ------
-        For each piece, in the order of the nodes: the neighbors, and, for draws in time, how many
-        in-edges of each node are there.
-        """
+        """Yield, for pieces of the nodes of a checked request, for which about ``edges`` edges are
+        read: the neighbors, and, for draws in time, how many in-edges of each node are there."""
+        # Other requests are answered at the same time.
         numba.set_num_threads(1)
         lists, spec, excluded = self._lists, request.spec, NOTHING
         if request.src.size:
@@ -106,7 +84,7 @@ class ShardTopology:
             yield drawn, _NONE if until is None else lists.count_until(nodes, until)
 
     def _pieces(self, nodes: Ids, spec: SamplingSpec, edges: int) -> Iterator[slice]:
-        """Cut nodes into pieces, for each of which about ``edges`` edges are read."""
+        """Cut nodes into pieces of about ``edges`` edges, and one node at least."""
         counts = self._lists.count(nodes)
         if not spec.takes_all and spec.method in WITH_REPLACEMENT:
             counts = np.full(nodes.size, spec.fanout)
@@ -123,18 +101,10 @@ class ShardTopology:
 def open_topology(
     partitioned: Path, server: int, offsets: dict[str, list[int]]
 ) -> dict[str, ShardTopology]:
-    """Map the in-edges of a server's nodes, by relation.
+    """Map the in-edges of a server's nodes, by relation; ManifestError if files do not fit.
 
-    Original ids of other servers' nodes are mapped when LABOR-0, or a pair whose edges are left
-    out, reads them.
-
-    Parameters
-    ----------
-    offsets: by node type, the first global id of every server, then the number of nodes.
-
-    Raises
-    ------
-    ManifestError: a file is missing, or does not fit the others.
+    ``offsets`` are, by node type, the first global id of every server, then the number of nodes.
+    Other servers' original ids are mapped when LABOR-0, or edges that are left out, read them.
     """
     opened = {}
     root = partitioned / f"server-{server}" / "topology"

@@ -31,12 +31,10 @@ _MOST_HOPS: Final = 1 << 16
 
 
 class TopologyChoice(NamedTuple):
-    """The way in which topology is divided."""
+    """Whether every server has all edges, or those into its nodes and a halo of some hops."""
 
     name: Literal["replicated", "partitioned"]
-    """whether every server has all edges, or the in-edges of its own nodes and its halo"""
     halo: int = 0
-    """number of hops of the halo"""
 
     @classmethod
     def parse(cls, text: str) -> TopologyChoice:
@@ -190,13 +188,8 @@ def _write_lists(
     is_stored: NDArray[np.uint8],
     edges: int,
 ) -> None:
-    """Write a server's edges of a relation; progress advances by edges.
-
-    Parameters
-    ----------
-    is_stored: a bit for each destination (numpy.packbits), whether the server stores its list.
-    edges: number of edges that the server stores.
-    """
+    """Write a server's lists of a relation, those of destinations with a bit in ``is_stored``
+    (numpy.packbits), of so many edges in all; progress advances by edges."""
     indptr, folder = context.whole(relation, "indptr"), server_folder(context.work, server)
     lists = int(np.unpackbits(is_stored).sum())
     bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, (lists + 1,))
