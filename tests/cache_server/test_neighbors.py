@@ -86,20 +86,13 @@ def test_servers_leave_out_what_a_rank_with_all_edges_leaves_out(
 ) -> None:
     """There are pairs with edges (many into one node), pairs without, and pairs named twice.
     A request holds 16 nodes and 16 pairs at most."""
-    generator = np.random.default_rng(12)
+    generator, indices = np.random.default_rng(12), lists.arrays.indices
     dst = np.repeat(np.arange(NODES), np.diff(lists.arrays.indptr))
-    hub_sources = lists.arrays.indices[dst == hub(parts)][:7]
-    edges = generator.choice(EDGES, 60)
+    into_hub = np.flatnonzero(dst == hub(parts))[:7]
+    edges = np.concatenate([into_hub, into_hub[:2], generator.choice(EDGES, 60)])
+    others = generator.integers(0, NODES, (2, 9))
     excluded = lists.exclude(
-        np.concatenate(
-            [
-                hub_sources,
-                hub_sources[:2],
-                lists.arrays.indices[edges],
-                generator.integers(0, NODES, 9),
-            ]
-        ),
-        np.concatenate([np.full(9, hub(parts)), dst[edges], generator.integers(0, NODES, 9)]),
+        np.concatenate([indices[edges], others[0]]), np.concatenate([dst[edges], others[1]])
     )
     assert excluded.places.size > 60
     for method, fanout in itertools.product(METHODS, (-1, 3, 40)):
@@ -273,20 +266,15 @@ def test_replies_that_do_not_fit_are_refused() -> None:
         read_neighbours(message, 9)
 
 
-def test_servers_of_replicated_topology_have_no_in_edges(
+def test_servers_that_cannot_draw_are_named(
     tmp_path: Path, serve_partitions: Callable[..., list[str]], community_graph: GraphDirectory
 ) -> None:
     partition_graph(community_graph, tmp_path / "parts", 1, "random")
-    how = make_spec("uniform", 2)
+    draw = RemoteDraw(str(EDGE), make_spec("uniform", 2), np.array([0]), 300)
     with FeatureClient(serve_partitions(tmp_path / "parts", 1), deadline=20) as client:
         client.wait_until_serving(60)
-        draw = RemoteDraw(str(EDGE), how, np.array([0]), 300)
         with pytest.raises(InvalidRequest, match="it has those of nothing"):
             client.begin_sampling({0: [draw]})()
-
-
-def test_a_server_that_is_not_there_is_named() -> None:
-    draw = RemoteDraw(str(EDGE), make_spec("uniform", 2), np.array([0]), 9)
     with (
         FeatureClient(["127.0.0.1:1"], deadline=0.3) as client,
         pytest.raises(ServerUnavailable, match=r"server 0 .*: SampleNeighbors: unavailable"),

@@ -20,6 +20,8 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.hetero.divide import divide_graph
+from hopper.micrograph import sample
+from hopper.micrograph.frontiers import DenseTable, HashTable
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.by_node import DividedTopology
@@ -265,7 +267,9 @@ def test_partitioned_topology_is_the_replicated_one_in_parts(
     assert description["replicated_topology_bytes"] == sum(replicated_files)
 
 
-def test_servers_and_ranks_map_their_share(shared_library: GraphDirectory, tmp_path: Path) -> None:
+def test_servers_and_ranks_map_their_share(
+    shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What they map of others' nodes is what docs/inside/layouts.md says, when it is read."""
     parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="partitioned")
     schema = shared_library.schema
@@ -298,6 +302,10 @@ def test_servers_and_ranks_map_their_share(shared_library: GraphDirectory, tmp_p
     for nodes in blocks.nodes.values():
         assert nodes.original.shape == (nodes.count,)
     read = others(mapped_files()) - with_features
+    # Tables of large types have entries for what was sampled alone.
+    assert isinstance(sampler.row_table(sampler.target), DenseTable)
+    monkeypatch.setattr(sample, "MOST_DENSE", 0)
+    assert isinstance(sampler.row_table(sampler.target), HashTable)
     assert read
     assert all(re.match(r"maps/.*/original_ids-[12].npy$", file) for file in read)
 
