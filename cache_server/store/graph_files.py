@@ -15,6 +15,7 @@ import numpy as np
 
 from cache_server.errors import BadRequest, ManifestError
 from cache_server.store.npy import map_npy
+from cache_server.store.sharded_array import map_original_ids
 from cache_server.store.table import IdTable, Table
 
 GRAPH_FILE: Final = "graph.json"
@@ -73,9 +74,13 @@ class GraphFiles:
                 f"type: server {self._server} has no {kind} of {name!r}; it has {names:.500}"
             )
         try:
-            ids = map_npy(file, (np.int32, np.int64), None)
-        except ManifestError as error:
-            raise BadRequest(str(error)) from error
+            if kind == "original_ids" and file.stem != kind:
+                offsets = read_partition(self._partitioned)["offsets"]
+                ids = map_original_ids(self._partitioned, name, offsets[name])
+            else:
+                ids = map_npy(file, (np.int32, np.int64), None)
+        except (ManifestError, KeyError) as error:
+            raise BadRequest(f"{kind} of {name!r}: {error}") from error
         table = self._tables[kind, name] = IdTable(kind, name, ids, self._server)
         return table
 
@@ -84,8 +89,11 @@ class GraphFiles:
         """The files of all arrays by kind and name."""
         root = self._partitioned
         files = {("splits", file.stem): file for file in root.glob("splits/*.npy")}
-        for kind in ("original_ids", "global_ids"):
-            files |= {(kind, file.parent.name): file for file in root.glob(f"maps/*/{kind}.npy")}
+        # Where topology is divided, there is a file of original ids for each server.
+        for file_name in ("original_ids-0", "original_ids", "global_ids"):
+            kind = file_name.partition("-")[0]
+            maps = root.glob(f"maps/*/{file_name}.npy")
+            files |= {(kind, file.parent.name): file for file in maps}
         for folder in (root / "topology", root / f"server-{self._server}" / "topology"):
             files |= {
                 ("edge_ids", "/".join(file.parent.relative_to(folder).parts)): file

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from cache_server.errors import BadRequest, ManifestError, SourceError
 from cache_server.feature_codec import find_codec
 from cache_server.store.mapped_rows import read_rows_alone
-from cache_server.store.npy import map_npy
 from cache_server.store.row_source import CheckedSource, SourceRequest
+from cache_server.store.sharded_array import map_original_ids
 from cache_server.wire import little_endian
 
 FEATURES: Final = "features"
@@ -142,8 +142,7 @@ class SourceTable(Table):
         """Make a source for a server's nodes of a partitioned directory, and try it."""
         try:
             first, stop = offsets[node_type][server : server + 2]
-            file = partitioned / "maps" / node_type / "original_ids.npy"
-            ids = map_npy(file, np.int64, (offsets[node_type][-1],))
+            ids = map_original_ids(partitioned, node_type, offsets[node_type])
         except (ValueError, KeyError, IndexError, TypeError, ManifestError) as error:
             raise SourceError(
                 f"features of {node_type}: {partitioned} does not tell of such nodes "

@@ -32,6 +32,7 @@ from hopper.features import (
     download_graph,
 )
 from hopper.hetero.row_cache import RowCache
+from hopper.partition import partition_graph
 from hopper.traffic import CAUSES, Traffic
 from tests.tcp_proxy import TcpProxy
 
@@ -236,13 +237,18 @@ def test_rows_are_read_after_a_fork(tables: Any) -> None:
     assert done.stdout == 2 * expected.tobytes()
 
 
-def test_a_downloaded_graph_has_splits_and_maps(tables: Any, tmp_path: Path) -> None:
-    graph = download_graph(tables.addresses, tmp_path)
-    assert np.array_equal(graph.split("train"), tables.graph.split("train"))
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_a_downloaded_graph_has_splits_and_maps(
+    tables: Any, tmp_path: Path, serve_partitions: Any, topology: Any
+) -> None:
+    """Where topology is divided, so are the maps."""
+    parts = partition_graph(tables.directory, tmp_path / "parts", 3, "random", 4, topology=topology)
+    graph = download_graph(serve_partitions(parts.path, 3), tmp_path / "graph")
+    assert np.array_equal(graph.split("train"), parts.split("train"))
     for node_type in graph.schema.node_types:
         for read in ("original_ids", "global_ids"):
             ids = getattr(graph, read)(node_type)
-            assert np.array_equal(ids, getattr(tables.graph, read)(node_type))
+            assert np.array_equal(np.asarray(ids), np.asarray(getattr(parts, read)(node_type)))
 
 
 LIES = [
