@@ -64,11 +64,11 @@ class GraphFiles:
                 f"{', '.join(sorted(files)) or 'none'}"
             )
         try:
-            if kind == "original_ids":
+            if files[name] == ids_file(self._partitioned, kind, name) or kind == "edge_ids":
+                ids = map_npy(files[name], (np.int32, np.int64), None)
+            else:
                 offsets = json.loads(self.read_text(PARTITION_FILE))["offsets"]
                 ids = map_original_ids(self._partitioned, name, offsets[name])
-            else:
-                ids = map_npy(files[name], (np.int32, np.int64), None)
         except (ManifestError, ValueError, KeyError) as error:
             raise BadRequest(str(error)) from error
         table = self._tables[kind, name] = IdTable(kind, name, ids, self._server)
