@@ -26,28 +26,14 @@ class RowTable(Protocol):
     """
 
     def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
-        """Give rows to versions that have none, in order of first appearance.
-
-        Parameters
-        ----------
-        versions: [n] int64 versions.
-        known: number of rows in use.
-
-        Returns
-        -------
-        [n] int64 rows, and [new] int64 new versions, of which the i-th has row ``known + i``.
-        """
+        """Give rows to versions that have none, in order of first appearance, from ``known`` on;
+        return [n] int64 rows of all, and [new] int64 new versions."""
 
     def rows(self, known: Ids) -> Ids:
         """Return [n] int64: the rows of versions that have been discovered."""
 
     def clear(self, known: Ids) -> None:
-        """Forget all rows.
-
-        Parameters
-        ----------
-        known: [m] int64, all versions that have a row.
-        """
+        """Forget all rows, given [m] int64, all versions that have one."""
 
 
 class DenseTable:
@@ -103,21 +89,13 @@ class HashTable:
 
 
 class Frontiers:
-    """The versions that are known at a hop, by node type, each with a row.
-
-    Parameters
-    ----------
-    tables: by node type, an empty table of rows.
-
-    Attributes
-    ----------
-    reached: the number of versions so far, by node type.
-    """
+    """The versions that are known at a hop, by node type, each with a row in an empty table."""
 
     def __init__(self, tables: Mapping[str, RowTable]) -> None:
         self._tables = tables
         self._parts = {node_type: [np.empty(0, np.int64)] for node_type in tables}
         self.reached = dict.fromkeys(tables, 0)
+        """by node type, the number of versions so far"""
 
     def add(self, node_type: str, versions: Ids) -> Ids:
         """Add the new ones of some versions, and return [n] int64: the rows of all of them."""
@@ -148,13 +126,8 @@ class FrontierPool:
     def begin(
         self, node_types: Iterable[str], make_table: Callable[[str], RowTable]
     ) -> Iterator[Frontiers]:
-        """Make empty frontiers. They cannot grow after the context has ended.
-
-        Parameters
-        ----------
-        node_types: the same at every call.
-        make_table: makes an empty table of a node type, if no spare one is left.
-        """
+        """Make empty frontiers of the same types at every call, with spare tables or new ones. They
+        cannot grow after the context has ended."""
         with self._lock:
             tables = self._spare_tables.pop() if self._spare_tables else None
         if tables is None:

@@ -73,24 +73,20 @@ class DrawnEdges:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Labelled edges; or links, each with k negatives that it should score higher than.
-
-    Attributes
-    ----------
-    versions: by node type, in the order that all ranks use, [n] int64, ascending: the distinct
-        ends, which are the roots.
-    heads, tails: [links, 1 + k] int64, indices of the ends in the concatenated ``versions``. Column
-        0 is the link itself. Labelled edges have this column only.
-    relations: [links] int64, index of each link's relation among the target relations.
-    labels: of links [links, 1 + k] float32: 1 for the link, 0 for a negative, -1 for a pair that
-        does not count. Of labelled edges [edges, 1 or classes], as stored.
-    """
+    """Labelled edges; or links, each with k negatives that it should score higher than."""
 
     versions: Mapping[str, NDArray[np.int64]]
+    """by node type, in the order that all ranks use, [n], ascending: the distinct ends, which are
+    the roots"""
     heads: NDArray[np.int64]
     tails: NDArray[np.int64]
+    """[links, 1 + k] each: indices of the ends in the concatenated ``versions``. Column 0 is the
+    link itself; labelled edges have no other"""
     relations: NDArray[np.int64]
+    """[links] index of each link's relation among the target relations"""
     labels: NDArray[Any]
+    """of links [links, 1 + k] float32: 1 for the link, 0 for a negative, -1 for a pair that does
+    not count; of labelled edges [edges, 1 or classes], as stored"""
 
 
 def pick_rows(rows: Tensor, places: NDArray[np.int64]) -> Tensor:

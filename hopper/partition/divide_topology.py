@@ -83,17 +83,14 @@ def _find_stored(context: BuildContext, progress: Progress, server: int, hops: i
         near = reached
     nodes = {name: int(is_near.sum()) for name, is_near in near.items()}
     edges = {r: int(context.whole(r, "in_degrees").sum(where=near[r.dst])) for r in relations}
-    bounds = {name: of_type[server : server + 2] for name, of_type in context.offsets.items()}
+    own = {name: of_type[server : server + 2] for name, of_type in context.offsets.items()}
+    own_edges = {r: int(np.diff(context.whole(r, "indptr")[own[r.dst]])[0]) for r in relations}
     return _Stored(
         {name: np.packbits(is_near) for name, is_near in near.items()},
         nodes,
         edges,
-        {name: count - int(np.diff(bounds[name])[0]) for name, count in nodes.items()},
-        {
-            relation: count
-            - int(np.diff(context.whole(relation, "indptr")[bounds[relation.dst]])[0])
-            for relation, count in edges.items()
-        },
+        {name: count - int(np.diff(own[name])[0]) for name, count in nodes.items()},
+        {relation: count - own_edges[relation] for relation, count in edges.items()},
     )
 
 

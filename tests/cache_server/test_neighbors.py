@@ -123,6 +123,16 @@ def test_halos_have_whole_lists(
                 np.testing.assert_array_equal(from_halo, from_all)
 
 
+def test_servers_tell_the_original_ids_of_all_nodes(
+    client: FeatureClient, parts: PartitionedGraph
+) -> None:
+    """Though the ids of each server's nodes are in a file of their own."""
+    described = {(array.kind, array.type): array.count for array in client.describe_graph(1).ids}
+    assert described["original_ids", "node"] == NODES
+    told = client.read_ids("original_ids", "node", 3, NODES - 3, server=1)
+    np.testing.assert_array_equal(told, parts.original_ids("node")[3:])
+
+
 def hub(parts: PartitionedGraph) -> int:
     """Return the global id of the hub."""
     return int(parts.global_ids("node")[HUB])
@@ -170,30 +180,17 @@ def check_draws(
 def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: PartitionedGraph) -> None:
     first, stop = parts.book.range("node", 1)
 
-    def expect_refusal(
-        match: str, relation: str = str(EDGE), node: int = first, **how: object
-    ) -> None:
-        spec = make_spec("uniform", 2)._replace(**how)  # type: ignore[arg-type]
-        draw = RemoteDraw(relation, spec, np.array([node]), NODES)
-        with pytest.raises(InvalidRequest, match=match):
-            client.begin_sampling({1: [draw]})()
-
-    expect_refusal(
-        rf"nodes: id {stop} is outside \[{first}, {stop}\), the range of in-edges", node=stop
-    )
-    expect_refusal(
-        "no in-edges of 'node/knows/node'; it has those of node/edge/node", "node/knows/node"
-    )
-    expect_refusal("method: expected one of uniform, labor, .* found 'nearest'", method="nearest")
-    expect_refusal("fanout: expected -1 or 1 to 1048576, found 0", fanout=0)
-    expect_refusal("times: method recent wants one for each node, found none", method="recent")
     channel = grpc.insecure_channel(client.addresses[1])
     call = channel.unary_stream(SAMPLE_NEIGHBORS)
     one_id, two_ids, many_ids = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
     far_id = encode_ids(np.array([stop]))
     for match, fields in {
         "ids: 17 ids exceed the limit of 16 ids": {"nodes": many_ids},
-        "method: expected": {"method": ""},
+        f"nodes: id {stop} is outside [{first}, {stop}), the range of in-edges": {"nodes": far_id},
+        "no in-edges of 'a/b/c'; it has those of node/edge/node": {"relation": "a/b/c"},
+        "method: expected one of uniform, labor": {"method": "nearest"},
+        "fanout: expected -1 or 1 to 1048576, found 0": {"fanout": 0},
+        "times: method recent wants one for each node, found none": {"method": "recent"},
         "draws of version 3, the client expects version 2": {"version": 2},
         "draws of version 3, the client expects an older one": {"version": 0},
         "elapsed: expected less than the dependence of 3, found 3": {"dependence": 3, "elapsed": 3},
@@ -221,9 +218,9 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
             "without_destinations": one_id,
         },
     }.items():
-        defaults: dict[str, Any] = {"version": VERSION, "method": "uniform", "nodes": one_id}
-        defaults["fanout"] = 2
-        draw = features_pb2.NeighborDraw(relation=str(EDGE), **defaults | fields)
+        defaults: dict[str, Any] = {"relation": str(EDGE), "version": VERSION, "nodes": one_id}
+        defaults |= {"method": "uniform", "fanout": 2, "dependence": 1}
+        draw = features_pb2.NeighborDraw(**defaults | fields)
         request = features_pb2.SampleNeighborsRequest(draws=[draw])
         with pytest.raises(grpc.RpcError) as caught:
             list(call(request.SerializeToString(), timeout=10))
