@@ -25,7 +25,10 @@ BLOCK_BYTES: Final = 16 << 20
 
 
 def open_array(
-    file: Path, field: str, dtypes: DTypeLike | tuple[DTypeLike, ...], *shapes: tuple[int, ...]
+    file: Path,
+    field: str,
+    dtypes: DTypeLike | tuple[DTypeLike, ...],
+    *shapes: tuple[int, ...] | None,
 ) -> NDArray[Any]:
     """Map a .npy file read-only, as :func:`cache_server.store.npy.map_array` does.
 

@@ -50,27 +50,24 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
         raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", value)
 
 
-def check_lists(topology: Topology, relation: Relation, root: Path, first: int, stop: int) -> None:
-    """Check the neighbour lists of a server that stores the in-edges of some nodes only.
-
-    Draws rely on it that a node has all of its in-edges here or none, and nodes in
-    [``first``, ``stop``) all.
+def check_lists(topology: Topology, relation: Relation, root: Path) -> None:
+    """Check that a server has all in-edges of the nodes whose lists it stores, as draws rely on.
 
     Raises
     ------
     GraphError: a list has another length. The text names the file, the node, expected and given.
     """
+    assert topology.stored is not None
+    ids = topology.stored.all_ids()
 
-    def is_wrong(start: int, degrees: NDArray[Any]) -> NDArray[np.bool_]:
-        lengths, nodes = _lengths(topology, start, degrees), np.arange(start, start + degrees.size)
-        return (lengths != degrees) & ((lengths > 0) | ((nodes >= first) & (nodes < stop)))
+    def is_wrong(first: int, nodes: NDArray[Any]) -> NDArray[np.bool_]:
+        return _lengths(topology, first, nodes) != topology.in_degrees[nodes]
 
-    row = find_first(topology.in_degrees, is_wrong)
+    row = find_first(ids, is_wrong)
     if row >= 0:
-        degree, is_local = int(topology.in_degrees[row]), first <= row < stop
-        expected = f"{degree} edges" if is_local else f"{degree} edges, or none"
-        length = int(topology.indptr[row + 1] - topology.indptr[row])
-        raise _refuse(root, relation, "indptr", f"of node {row}", expected, length)
+        length, degree = np.diff(topology.indptr[row : row + 2])[0], topology.in_degrees[ids[row]]
+        where = f"of node {ids[row]}"
+        raise _refuse(root, relation, "indptr", where, f"{degree} edges", int(length))
 
 
 def check_topology(topology: Topology, relation: Relation, root: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from hopper.errors import GraphError
 from hopper.graph import check_values, layout
 from hopper.graph.array_file import open_array
@@ -295,7 +296,8 @@ def open_topology(
     edges: int | None,
     sources: int,
     destinations: int,
-    degrees: Path | None = None,
+    stored: StoredIds | None = None,
+    degrees: tuple[Any, Any] | None = None,
     *,
     weighted: bool = False,
     timed: bool = False,
@@ -305,7 +307,8 @@ def open_topology(
     Parameters
     ----------
     edges: number of edges that there must be; None = as many as ``indptr`` says.
-    degrees: the directory of the nodes' degrees; None = ``root``.
+    stored: the destinations whose lists are here; None = all.
+    degrees: in- and out-degrees of all nodes; None = those in ``root``.
     weighted: whether sums of weights are there, too.
     timed: whether times are there, too.
 
@@ -314,12 +317,16 @@ def open_topology(
     GraphError: an array is missing or has the wrong dtype or shape.
     """
 
-    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[Any]:
-        file = layout.topology_file(folder, relation, name)
+    def array(name: layout.TopologyArray, length: int) -> NDArray[Any]:
+        file = layout.topology_file(root, relation, name)
         dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else np.int64
         return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
-    indptr = array("indptr", destinations + 1)
+    indptr = array("indptr", (destinations if stored is None else stored.count) + 1)
+    in_degrees, out_degrees = degrees or (
+        array("in_degrees", destinations),
+        array("out_degrees", sources),
+    )
     count = int(indptr[-1]) if edges is None else edges
 
     def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[Any] | None:
@@ -338,9 +345,10 @@ def open_topology(
         indptr=indptr,
         indices=array("indices", count),
         edge_ids=array("edge_ids", count),
-        in_degrees=array("in_degrees", destinations, degrees or root),
-        out_degrees=array("out_degrees", sources, degrees or root),
+        in_degrees=in_degrees,
+        out_degrees=out_degrees,
         cumulative_weights=by_edge("cumulative_weights", weighted),
         times=by_edge("times", timed),
         by_time=by_edge("by_time", timed),
+        stored=stored,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cache_server.row_form import ROW_FORMS, RowForm, RowFormName
+from cache_server.feature_codec import CODECS, FeatureCodec, FeatureForm
 
 
 class RoundingError(NamedTuple):
@@ -64,7 +64,7 @@ class _Rows(Protocol):
     def feature_dim(self) -> int | None: ...
 
     @property
-    def feature_dtype(self) -> RowFormName | None: ...
+    def feature_dtype(self) -> FeatureForm | None: ...
 
 
 class StoredFeatures(NamedTuple):
@@ -72,7 +72,7 @@ class StoredFeatures(NamedTuple):
 
     columns: int
     dtype: np.dtype[Any]
-    form: RowForm
+    form: FeatureCodec
 
     @property
     def row_bytes(self) -> int:
@@ -87,5 +87,5 @@ def stored_features(kind: _Rows, dim: int | None = None) -> StoredFeatures | Non
     """
     if kind.feature_dim is None or kind.feature_dtype is None:
         return None
-    form = ROW_FORMS[kind.feature_dtype]
+    form = CODECS[kind.feature_dtype]
     return StoredFeatures(form.columns(kind.feature_dim if dim is None else dim), form.dtype, form)

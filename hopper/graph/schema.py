@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StrictBool
 
-from cache_server.row_form import RowFormName
+from cache_server.feature_codec import FeatureForm
 from hopper.graph.columns import FeatureColumn
 from hopper.graph.row_form import RoundingError
 
@@ -67,7 +67,7 @@ class NodeType:
 
     count: Count
     feature_dim: Width | None = None
-    feature_dtype: RowFormName | None = None
+    feature_dtype: FeatureForm | None = None
     timed: StrictBool = False
     feature_error: RoundingError | None = None
     columns: tuple[FeatureColumn, ...] = ()
@@ -81,7 +81,7 @@ class EdgeType:
 
     count: Count
     feature_dim: Width | None = None
-    feature_dtype: RowFormName | None = None
+    feature_dtype: FeatureForm | None = None
     weighted: StrictBool = False
     timed: StrictBool = False
     feature_error: RoundingError | None = None

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import read_only
+from cache_server.neighbor_lists import NeighborLists, StoredIds
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,14 @@ class Topology:
     """
 
     indptr: NDArray[np.int64]
-    """[destinations + 1] int64"""
+    """[lists + 1] int64; there is a list for each destination, unless ``stored`` tells of which"""
     indices: NDArray[Any]
     """[edges] int32 or int64, source ids"""
     edge_ids: NDArray[Any]
     """[edges] int32 or int64, the edge's position in the list that the graph was made from"""
     in_degrees: NDArray[np.int64]
-    """[destinations] int64, full-graph in-degree under this relation"""
+    """[destinations] int64, full-graph in-degree under this relation. Where topology is divided,
+    degrees are a :class:`~cache_server.store.sharded_array.ShardedArray`, which is indexed alike"""
     out_degrees: NDArray[np.int64]
     """[sources] int64, full-graph out-degree under this relation"""
     positions: NDArray[Any] | None = None
@@ -51,6 +53,8 @@ class Topology:
     starts: NDArray[np.int64] | None = None
     """[destinations + 1] int64, indptr of the edges of all servers, where only one server's are
     here; None: all are here, or edges have no features"""
+    stored: StoredIds | None = None
+    """the destinations whose lists are here; None: all"""
 
     def read_only(self) -> Topology:
         """Return the same topology with read-only views of its arrays."""
@@ -61,10 +65,19 @@ class Topology:
         }
         return replace(self, **views)
 
-    def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [n] bool: whether all in-edges of each destination, [n] ids, are here."""
-        lengths = self.indptr[destinations + 1] - self.indptr[destinations]
-        return lengths == self.in_degrees[destinations]
+    def rows(self, destinations: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return [n] int64: the places in ``indptr`` of destinations whose lists are here."""
+        return destinations if self.stored is None else self.stored.rows(destinations)
+
+    def list_destinations(self) -> NDArray[np.int64]:
+        """Return [edges] int64: the destination of each edge."""
+        ids = np.arange(self.indptr.size - 1) if self.stored is None else self.stored.all_ids()
+        return np.repeat(ids, np.diff(self.indptr))
+
+    def lists(self, src_ids: NDArray[np.int64], dst_ids: NDArray[np.int64]) -> NeighborLists:
+        """Return the lists to draw from, given [sources] and [destinations] int64 original ids."""
+        by_edge = self.cumulative_weights, self.times, self.by_time, self.stored
+        return NeighborLists(self.indptr, self.indices, src_ids, dst_ids, *by_edge)
 
     def edge_indices(
         self,
@@ -76,8 +89,10 @@ class Topology:
 
         ``positions`` in the neighbour lists of [n] ``destinations`` lie within bounds ``indptr``.
         """
-        starts = self.indptr if self.starts is None else self.starts
-        firsts = starts[destinations]
+        if self.starts is None:
+            firsts = self.indptr[self.rows(destinations)]
+        else:
+            firsts = self.starts[destinations]
         return np.repeat(firsts, np.diff(indptr)) + positions
 
     def has_edges(

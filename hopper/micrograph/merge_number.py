@@ -74,25 +74,22 @@ class MergeNumber:
 
     Instances are immutable, so a thread that plans ahead sees a consistent state.
 
-    Attributes
-    ----------
-    most: the largest number to try, one less than the number of ranks.
-    number: the current number.
-    lower: the smaller of the two numbers of the next comparison.
-    start: the epoch of that comparison; None = there is none.
-    pause: epochs between the last comparison and the next.
-    epochs: how many whole epochs the comparison has taken so far.
-    differences: for each of its pairs, how much less time the larger number took, divided by the
-        mean of both times.
     """
 
     most: int
+    """the largest number to try, one less than the number of ranks"""
     number: int = 0
+    """the current number"""
     lower: int = 0
+    """the smaller of the two numbers of the next comparison"""
     start: int | None = None
+    """the epoch of that comparison; None = there is none"""
     pause: int = 0
+    """epochs between the last comparison and the next"""
     epochs: int = 0
+    """how many whole epochs the comparison has taken so far"""
     differences: tuple[float, ...] = ()
+    """by pair, how much less time the larger number took, over the mean of both times"""
 
     @classmethod
     def fixed(cls, number: int) -> MergeNumber:

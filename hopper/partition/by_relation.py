@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
@@ -26,7 +27,7 @@ from hopper.partition.file_names import (
     server_folder,
     stored_ids_file,
 )
-from hopper.partition.layout import Layout, StoredIds
+from hopper.partition.layout import Layout
 
 
 class ByRelation(Layout):

@@ -21,6 +21,11 @@ def stored_ids_file(folder: Path, node_type: str) -> Path:
     return folder / "held" / f"{node_type}.npy"
 
 
+def listed_file(folder: Path, node_type: str) -> Path:
+    """Return the file of the ids of nodes whose in-edges a server with a halo stores."""
+    return folder / "topology" / f"{node_type}.npy"
+
+
 def map_file(path: Path, node_type: str, name: MapName) -> Path:
     """Return the file of one of a node type's two maps."""
     return path / "maps" / node_type / f"{name}.npy"

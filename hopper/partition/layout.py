@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from hopper.graph.array_file import open_array
 from hopper.graph.directory import open_topology
 from hopper.graph.schema import GraphSchema, Relation
@@ -19,35 +19,6 @@ from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
 from hopper.partition.description import Description, ServerPartition
 from hopper.partition.file_names import MapName, map_file
-
-
-@dataclass(frozen=True)
-class StoredIds:
-    """The global ids of a table whose rows a server stores, in the order of these rows."""
-
-    first: int
-    stop: int
-    ids: NDArray[np.int64] | None = None
-    """[n] int64, ascending: those in [``first``, ``stop``) whose rows are stored; None = all"""
-
-    @property
-    def count(self) -> int:
-        """The number of stored rows."""
-        return self.stop - self.first if self.ids is None else self.ids.size
-
-    def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the local rows of global ids, arbitrary where none is stored, and whether one
-        is."""
-        if self.ids is None:
-            return wanted - self.first, (wanted >= self.first) & (wanted < self.stop)
-        rows = np.searchsorted(self.ids, wanted)
-        if not self.ids.size:
-            return rows, np.zeros(wanted.size, np.bool_)
-        return rows, np.take(self.ids, rows, mode="clip") == wanted
-
-    def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return [n] bool: whether the row of each global id is stored."""
-        return self.find(wanted)[1]
 
 
 class Columns(NamedTuple):
@@ -137,14 +108,15 @@ class Layout(ABC):
         folder: Path,
         relation: Relation,
         edges: int | None = None,
-        degrees: Path | None = None,
+        stored: StoredIds | None = None,
+        degrees: tuple[Any, Any] | None = None,
     ) -> Topology:
         """Map a relation's CSC as :func:`hopper.graph.directory.open_topology`, with the arrays
         that draws by weight and time read."""
         opened = self._topologies.get((folder, relation))
         if opened is None:
             opened = open_topology(
-                *(folder, relation, edges, *self._counts(relation), degrees),
+                *(folder, relation, edges, *self._counts(relation), stored, degrees),
                 weighted=self._schema.relations[relation].weighted,
                 timed=self._schema.is_timed(relation),
             )

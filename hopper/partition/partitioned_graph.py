@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.neighbor_lists import StoredIds
 from cache_server.store.row_source import CheckedSource
 from hopper.errors import GraphError
 from hopper.graph import layout
@@ -29,7 +30,7 @@ from hopper.partition.by_node import ByDimension, DividedTopology, Replicated
 from hopper.partition.by_relation import ByRelation
 from hopper.partition.description import Description, ServerPartition, read_description
 from hopper.partition.file_names import DESCRIPTION_FILE, ranks_file, server_folder
-from hopper.partition.layout import Layout, StoredIds
+from hopper.partition.layout import Layout
 from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
 
 LAYOUTS: Final[Mapping[str, type[Layout]]] = {
@@ -89,7 +90,7 @@ class PartitionedGraph:
         Parameters
         ----------
         server: the server whose edges to map. Where topology is partitioned, these are the in-edges
-            of its nodes and its halo; other nodes have empty lists. Where relations are divided,
+            of its nodes and its halo, and other nodes have no lists. Where relations are divided,
             these are the edges of its copy. If it stores a part of a root relation, these are the
             in-edges that hops below the roots read. None = all edges. They are joined in memory
             where no server has all of them. Where a root relation is in parts, these are the edges

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.row_form import FEATURE_DTYPES, ROW_FORMS, RowFormName
+from cache_server.feature_codec import CODECS, FEATURE_FORMS, FeatureForm
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
@@ -22,7 +22,7 @@ from hopper.graph.row_form import RoundingError, find_error, stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.phases import Phases, Progress
 
-RowForms = Mapping[str, RowFormName]
+RowForms = Mapping[str, FeatureForm]
 """The form that a feature table is stored in, by its name (a node type, or ``src/rel/dst``)."""
 
 
@@ -35,17 +35,17 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
     if len(of_all) > 1 or len({table for table, _ in named}) < len(named):
         raise RequestError(f"--feature-dtype: expected one a table, given {', '.join(texts)}")
     forms = {table: form for form in of_all for table in kinds} | dict(named)
-    new_forms: dict[str, RowFormName] = {}
+    new_forms: dict[str, FeatureForm] = {}
     for table, form in forms.items():
         if table not in kinds:
             raise RequestError(
                 f"--feature-dtype: expected a table of features ({', '.join(kinds) or 'none'}), "
                 f"given {table!r:.100}"
             )
-        form_name = next((name for name in FEATURE_DTYPES if name == form), None)
+        form_name = next((name for name in FEATURE_FORMS if name == form), None)
         if form_name is None:
             raise RequestError(
-                f"--feature-dtype: expected one of {', '.join(FEATURE_DTYPES)}, given {form!r:.100}"
+                f"--feature-dtype: expected one of {', '.join(FEATURE_FORMS)}, given {form!r:.100}"
             )
         if form_name == kinds[table].feature_dtype:
             continue
@@ -149,7 +149,7 @@ def _convert(
     assert old.feature_dtype is not None
     assert new.feature_dtype is not None
     assert new.feature_dim is not None
-    source, form = ROW_FORMS[old.feature_dtype], ROW_FORMS[new.feature_dtype]
+    source, form = CODECS[old.feature_dtype], CODECS[new.feature_dtype]
     out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
     error = RoundingError(0.0, 0.0)
     # Differences are computed in 64 bits, twice as many as the widest form has.

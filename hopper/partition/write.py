@@ -58,8 +58,8 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
     if not split:
         return nbytes
     twice = max((16 * kind.count for kind in schema.relations.values()), default=0)
-    counts = (schema.node_types[relation.dst].count + 1 for relation in schema.relations)
-    return nbytes + twice + servers * sum(array_bytes(np.int64, (count,)) for count in counts)
+    counts = (schema.node_types[relation.dst].count for relation in schema.relations)
+    return nbytes + twice + sum(servers * array_bytes(np.int64, (1,)) + 8 * n for n in counts)
 
 
 def write_server(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from cache_server.row_form import ROW_FORMS, RowFormName
+from cache_server.feature_codec import CODECS, FeatureForm
 from hopper.errors import GraphError
 from hopper.graph.row_form import RoundingError
 from hopper.graph.schema import GraphSchema, NodeType
@@ -22,9 +22,9 @@ def make_rows(dim: int = 7) -> NDArray[np.float32]:
     return rows.astype(np.float32)
 
 
-@pytest.mark.parametrize("name", ROW_FORMS)
-def test_numpy_and_torch_read_the_same_numbers(name: RowFormName) -> None:
-    form, rows = ROW_FORMS[name], make_rows()
+@pytest.mark.parametrize("name", CODECS)
+def test_numpy_and_torch_read_the_same_numbers(name: FeatureForm) -> None:
+    form, rows = CODECS[name], make_rows()
     stored = form.encode(rows)
     assert stored.dtype == form.dtype
     assert stored.shape == (60, form.columns(7))
@@ -41,14 +41,14 @@ def test_bfloat16_rounds_as_torch_does() -> None:
     bits[::2] = bits[::2] & 0xFFFF_0000 | 0x8000  # in the middle of two
     rows = bits.view(np.float32)
     expected = torch.from_numpy(rows).to(torch.bfloat16).float().numpy()
-    form = ROW_FORMS["bfloat16"]
+    form = CODECS["bfloat16"]
     assert np.array_equal(form.decode(form.encode(rows)), expected)
 
 
 def test_int8_is_off_by_half_a_step_at_most() -> None:
     """A step is a 127th of the row's largest number, which is exact but for float32's rounding."""
     rows = make_rows()
-    form = ROW_FORMS["int8"]
+    form = CODECS["int8"]
     decoded, largest = form.decode(form.encode(rows)), np.abs(rows).max(1, keepdims=True)
     assert (np.abs(decoded - rows) <= largest * (0.5 / 127 + 1e-6)).all()
     assert np.allclose(np.abs(decoded).max(1, keepdims=True), largest, rtol=1e-6, atol=0)
@@ -56,15 +56,15 @@ def test_int8_is_off_by_half_a_step_at_most() -> None:
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_numbers_that_a_form_has_are_stored_exactly(name: RowFormName) -> None:
+def test_numbers_that_a_form_has_are_stored_exactly(name: FeatureForm) -> None:
     rows = np.random.default_rng(2).integers(-64, 64, (30, 5)).astype(np.float32) / 8
-    assert np.array_equal(ROW_FORMS[name].decode(ROW_FORMS[name].encode(rows)), rows)
+    assert np.array_equal(CODECS[name].decode(CODECS[name].encode(rows)), rows)
 
 
-@pytest.mark.parametrize("name", ROW_FORMS)
-def test_products_of_stored_rows(name: RowFormName) -> None:
+@pytest.mark.parametrize("name", CODECS)
+def test_products_of_stored_rows(name: FeatureForm) -> None:
     """Products over blocks, in any order and of two tables, equal those in float64."""
-    form, rows = ROW_FORMS[name], make_rows(5)
+    form, rows = CODECS[name], make_rows(5)
     stored = torch.from_numpy(form.encode(rows))
     picked = torch.tensor([4, 59, 4, 0])
     parts = [

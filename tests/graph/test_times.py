@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,8 @@ def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
         assert topology_of_server.times is not None
         assert topology_of_server.by_time is not None
         edges_seen = 0
-        for node in range(30):
-            in_edges = slice(topology_of_server.indptr[node], topology_of_server.indptr[node + 1])
+        for start, stop in itertools.pairwise(topology_of_server.indptr):
+            in_edges = slice(start, stop)
             expected = np.maximum(
                 edge_times[topology_of_server.edge_ids[in_edges]],
                 node_times[original[topology_of_server.indices[in_edges]]],

@@ -5,6 +5,7 @@ Graphs of nodes that are divided are also described: edge cut, balance, and the 
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,9 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.hetero.divide import divide_graph
+from hopper.micrograph import sample
+from hopper.micrograph.frontiers import DenseTable, HashTable
+from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.by_node import DividedTopology
 from hopper.partition.check_partition import check_partition
@@ -231,12 +235,14 @@ def test_partitioned_topology_is_the_replicated_one_in_parts(
             for name in ("in_degrees", "out_degrees"):
                 np.testing.assert_array_equal(getattr(stored, name), getattr(expected, name))
             degrees = np.diff(expected.indptr)
-            np.testing.assert_array_equal(np.diff(stored.indptr), np.where(is_near, degrees, 0))
+            np.testing.assert_array_equal(np.diff(stored.indptr), degrees[is_near])
             edges = np.repeat(is_near, degrees)
             np.testing.assert_array_equal(stored.indices, expected.indices[edges])
             np.testing.assert_array_equal(stored.edge_ids, expected.edge_ids[edges])
+            assert stored.stored is not None
             ids = np.arange(degrees.size)
-            np.testing.assert_array_equal(stored.has_lists(ids), is_near | (degrees == 0))
+            np.testing.assert_array_equal(stored.stored.contains(ids), is_near)
+            np.testing.assert_array_equal(stored.list_destinations(), ids.repeat(degrees)[edges])
             rows = parts.edge_features(relation, server)
             if rows is not None:
                 np.testing.assert_array_equal(rows, replicated.edge_features(relation, server))
@@ -249,17 +255,59 @@ def test_partitioned_topology_is_the_replicated_one_in_parts(
             share["halo_edges"]
             == sum(topology.indices.size for topology in topologies) - share["edges"]
         )
-        assert share["topology_bytes"] == sum(
-            file.stat().st_size
-            for folder in (parts.path, parts.path / f"server-{server}")
-            for file in (folder / "topology").rglob("*.npy")
-        )
+        files = [*(parts.path / f"server-{server}" / "topology").rglob("*.npy")]
+        files += (parts.path / "topology").rglob(f"*-{server}.npy")
+        files += (parts.path / "topology").rglob("indptr.npy")
+        assert share["topology_bytes"] == sum(file.stat().st_size for file in files)
         assert share["topology_bytes"] >= share["topology_bytes_without_halo"]
         assert (share["topology_bytes"] == share["topology_bytes_without_halo"]) == (halo == 0)
     replicated_files = [
         file.stat().st_size for file in (replicated.path / "topology").rglob("*.npy")
     ]
     assert description["replicated_topology_bytes"] == sum(replicated_files)
+
+
+def test_servers_and_ranks_map_their_share(
+    shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they map of others' nodes is what docs/inside/layouts.md says, when it is read."""
+    parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="partitioned")
+    schema = shared_library.schema
+
+    def mapped_files() -> set[str]:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        paths = {line.split(maxsplit=5)[-1] for line in lines if str(parts.path) in line}
+        return {str(Path(path).relative_to(parts.path)) for path in paths}
+
+    def others(files: set[str]) -> set[str]:
+        return {file for file in files if not re.match("server-0/|.*-0.npy$", file)}
+
+    server = Shard.open(parts.path / "server-0")
+    assert any(file.startswith("server-0/topology/") for file in mapped_files())
+    assert not others(mapped_files())
+    del server
+    sampler = NeighborSampler(
+        {relation: parts.topology(relation, 0) for relation in schema.relations},
+        {name: parts.original_ids(name) for name in schema.node_types},
+        schema.target_type(),
+        [-1],
+        0,
+    )
+    subgraph = sampler.sample(np.arange(*parts.book.range(sampler.target, 0)), 0, 0)
+    (blocks,) = subgraph.typed_blocks()
+    with_features = {
+        f"topology/{r}/indptr.npy" for r, kind in schema.relations.items() if kind.feature_dim
+    }
+    assert others(mapped_files()) == with_features
+    for nodes in blocks.nodes.values():
+        assert nodes.original.shape == (nodes.count,)
+    read = others(mapped_files()) - with_features
+    # Tables of large types have entries for what was sampled alone.
+    assert isinstance(sampler.row_table(sampler.target), DenseTable)
+    monkeypatch.setattr(sample, "MOST_DENSE", 0)
+    assert isinstance(sampler.row_table(sampler.target), HashTable)
+    assert read
+    assert all(re.match(r"maps/.*/original_ids-[12].npy$", file) for file in read)
 
 
 def nodes_within(graph: PartitionedGraph, hops: int, server: int) -> dict[str, np.ndarray]:
@@ -295,9 +343,9 @@ def test_a_machine_with_one_server_s_folder_can_read_its_halo(
     )
     file = layout.topology_file(parts.path / "server-1", relation, "indptr")
     indptr = np.load(file)
-    first, stop = on_one_server.book.range(relation.dst, 1)
-    longest = int(np.diff(indptr)[first:stop].argmax()) + first
-    indptr[longest + 1 :] -= 1
+    row = int(np.diff(indptr).argmax())
+    indptr[row + 1 :] -= 1
+    longest = np.load(parts.path / "server-1" / "topology" / f"{relation.dst}.npy")[row]
     np.save(file, indptr)
     edges = file.with_name("indices.npy"), file.with_name("edge_ids.npy")
     for array_file in (

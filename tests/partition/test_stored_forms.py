@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_server.row_form import ROW_FORMS
+from cache_server.feature_codec import CODECS
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
@@ -43,7 +43,7 @@ def test_rows_are_stored_in_the_requested_form(
     parts = divide_graph(small, tmp_path / "parts", 2, method, feature_dtypes=dtypes)
     for node_type, name in (("paper", "int8"), ("author", "bfloat16")):
         assert parts.schema.node_types[node_type].feature_dtype == name
-        expected = ROW_FORMS[name].encode(np.asarray(small.features(node_type)))
+        expected = CODECS[name].encode(np.asarray(small.features(node_type)))
         for server in range(2):
             stored = parts.stored(node_type, server)
             original_ids = parts.original_ids(node_type)[stored.first : stored.stop]
@@ -64,7 +64,7 @@ def test_the_rounding_error_is_measured_and_printed(
     assert main(arguments) == 0
     schema = PartitionedGraph.open(out).schema
     rows = np.asarray(small.features("paper"), np.float64)
-    form = ROW_FORMS["int8"]
+    form = CODECS["int8"]
     errors = np.abs(form.decode(form.encode(rows.astype(np.float32))) - rows).max(1)
     error = schema.node_types["paper"].feature_error
     assert error is not None
