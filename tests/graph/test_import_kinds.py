@@ -15,7 +15,7 @@ import torch
 
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
-from hopper.graph.importers import ImportOptions, RandomSplit, check_tables, import_graph
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.graph.importers import write_tables as write
 from hopper.graph.importers.networkx import tables_from_networkx
 from hopper.graph.importers.ogb import tables_from_ogb
@@ -107,7 +107,6 @@ def import_networkx(folder: Path, options: ImportOptions) -> list[str]:
         data = {"weight": float(WEIGHTS[edge]), "time": int(TIMES[edge])}
         graph.add_edge(src, dst, amount=float(AMOUNT[edge, 0]), **data)
     tables = tables_from_networkx(graph, "graph", "graph")
-    check_tables(tables)
     return write(tables, folder / "out", options)
 
 
@@ -115,7 +114,6 @@ def import_ogb(folder: Path, options: ImportOptions) -> list[str]:
     graph = {"edge_index": ENDS, "edge_feat": AMOUNT, "node_feat": X, "num_nodes": N}
     splits = {{"val": "valid"}.get(name, name): ids for name, ids in SPLITS.items()}
     tables = tables_from_ogb("small", graph, LABELS[:, None], splits)
-    check_tables(tables)
     return write(tables, folder / "out", options)
 
 

@@ -199,7 +199,7 @@ ARRAYS: dict[str, tuple[str, Any, str]] = {
         "edges.npy: edges of author/is_by_/paper: expected integers of shape [2, edges], sources",
     ),
     "too many features": ("feat__paper.npy", np.ones((7, 5)), "of paper: expected 6 rows, given 7"),
-    "features in one row": ("feat__paper.npy", np.ones(30), "expected shape [n, d]"),
+    "features in one row": ("feat__paper.npy", np.ones(30), "of paper: expected 6 rows, given 30"),
 }
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.array_file import iter_pieces, name_in_errors
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.publish import folder_beside
-from hopper.phases import Phases, Progress, Silent
+from hopper.phases import Phases
 
 _BATCH: Final = 1 << 19
 """Rows that pass between the database and this process at once."""
@@ -36,20 +35,6 @@ _LEAST: Final = 128 << 20
 """Fewest bytes that the database works with, and that each of its threads should have."""
 _IN_MEMORY: Final = 1 << 20
 """Bytes that an array may have before it gets a file."""
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """Is told of an import of tables while it runs.
-
-    Attributes
-    ----------
-    progress: shows the progress.
-    tell: is called with the memory and disk that it may take, a line of text.
-    """
-
-    progress: Progress = field(default_factory=Silent)
-    tell: Callable[[str], None] = lambda text: None
 
 
 class DatabaseError(GraphError):
@@ -177,19 +162,19 @@ class Database:
             raise DatabaseError(f"{what}: {first_line(error)}") from error
 
 
-def default_limit() -> int:
-    """Return half of the available memory, in bytes."""
-    return available_memory() // 2
-
-
 @contextmanager
 def open_database(
     out: Path, limit: int | None = None, phases: Phases | None = None
 ) -> Iterator[Database]:
-    """Open a database beside ``out``, and remove it at the end."""
+    """Open a database beside ``out``, and remove it at the end.
+
+    Parameters
+    ----------
+    limit: bytes that the process may take; None = half of the available memory.
+    """
     reserved = int(psutil.Process().memory_info().rss) + _BLOCKS
     least = int(_LEAST / _OVER) + reserved
-    bound = max(default_limit(), least) if limit is None else limit
+    bound = max(available_memory() // 2, least) if limit is None else limit
     if bound < least:
         raise RequestError(
             f"--memory-limit: expected at least {least / 2**20:.0f}M, given {bound / 2**20:.0f}M"
