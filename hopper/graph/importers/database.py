@@ -135,11 +135,18 @@ class Database:
     def reserve(self, nbytes: int, what: str) -> Iterator[None]:
         """Take memory from the database within a ``with`` block."""
         self.require(nbytes + int(_LEAST / _OVER), what)
+        self.release()
         self._bound_memory(self.memory - nbytes)
         try:
             yield
         finally:
             self._bound_memory(self.memory)
+
+    def release(self) -> None:
+        """Give back the memory of what was read of tables, which are on disk."""
+        # A lower limit for a moment evicts it. It would stay as long as the limit has room for it.
+        self._bound_memory(min(int(_LEAST / _OVER), self.memory))
+        self._bound_memory(self.memory)
 
     def _bound_memory(self, nbytes: int) -> None:
         self.fetch(f"SET memory_limit = '{int(nbytes * _OVER) >> 10}KiB'")

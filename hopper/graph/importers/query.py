@@ -118,6 +118,7 @@ class QueryReader:
         self.problems, self.notes = tables.problems, tables.notes
         self.table, self.ids_are_rows = database.new_name("t"), False
         kind = "VIEW" if query.numbered else "TABLE"
+        database.release()
         with query.explain_errors(database):
             database.fetch(f"CREATE {kind} {self.table} AS {query.sql}")
             self.count = int(self.first("count(*)"))
