@@ -132,6 +132,11 @@ def test_bad_times_are_refused(tmp_path: Path) -> None:
             labels=np.zeros(3, np.int64),
             times=np.array([1, 2]),
         )
+    with pytest.raises(GraphError, match=r"labels of node: expected 3, one for each node, given 2"):
+        GraphDirectory.from_arrays(
+            *(tmp_path / "graph", np.array([[0], [1]]), np.ones((3, 1)), [0, 1]),
+            options=ImportOptions(largest_component=True),
+        )
     with pytest.raises(RequestError, match=r"--split: expected random:TRAIN:VAL.* or fractions in"):
         RandomSplit.parse("time:20:30")
     assert RandomSplit.parse("time:0.5:0.25") == RandomSplit(0.5, 0.25, by_time=True)
