@@ -164,41 +164,36 @@ def test_a_pipe_is_not_waited_for(source: Path, refuse: Callable[[], str]) -> No
         (source / name).write_bytes(content)
 
 
-ARRAYS: dict[str, tuple[str, Any, str]] = {
-    "split out of range": ("train.npy", np.array([0, 10**12]), "split train: expected ids"),
-    "split below zero": ("train.npy", np.array([-1, 0]), "split train: expected ids"),
-    "split of floats": ("train.npy", np.array([0.0, 1.0]), "split train: expected integers"),
-    "split twice": ("train.npy", np.array([1, 1]), "split train"),
-    "split of no dimension": ("train.npy", np.array(3), "split train: expected integers of shape"),
-    "edge out of range": (
-        "edges.npy",
-        np.array([[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6]]),
-        "edges of author/is_by_/paper: dst of edge 6: expected an id of paper in [0, 6), given 6",
-    ),
-    "edge below zero": ("edges.npy", np.full((2, 7), -1), "src of edge 0: expected an id"),
-    "label beyond classes": ("label.npy", np.array([0, 1, 9, 0, 1, 2]), "labels of paper"),
-    "labels of dates": ("label.npy", np.zeros(6, "M8[s]"), "expected integer or float labels"),
-    "features of NaN": ("feat__paper.npy", np.full((6, 5), np.nan), "row 0, column 0: expected a"),
-    "infinite features": ("feat__paper.npy", np.full((6, 5), np.inf), "given inf (one of 30)"),
-    "features beyond float32": ("feat__paper.npy", np.full((6, 5), 1e300), "given inf"),
-    "complex features": ("feat__paper.npy", np.ones((6, 5), complex), "given complex128"),
-    "dates as features": ("feat__paper.npy", np.zeros((6, 5), "M8[D]"), "given datetime64[D]"),
-    "text as features": ("feat__paper.npy", np.full((6, 5), "a"), "expected numbers, given <U1"),
-    "edges of floats": (
-        "edges.npy",
-        np.zeros((2, 7)),
-        "edges.npy: edges of author/is_by_/paper: expected integers of shape [2, edges], sources",
-    ),
-    "too many features": ("feat__paper.npy", np.ones((7, 5)), "of paper: expected 6 rows, given 7"),
-    "features in one row": ("feat__paper.npy", np.ones(30), "of paper: expected 6 rows, given 30"),
-}
+FEATURES, ONES = "feat__paper.npy", np.ones((6, 5))
+BEYOND = np.array([[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6]])
+OF_EDGES = "edges of author/is_by_/paper"
+ARRAYS: list[tuple[str, Any, str]] = [
+    ("train.npy", np.array([0, 10**12]), "split train: expected ids"),
+    ("train.npy", np.array([-1, 0]), "split train: expected ids"),
+    ("train.npy", np.array([0.0, 1.0]), "split train: expected integers"),
+    ("train.npy", np.array([1, 1]), "split train"),
+    ("train.npy", np.array(3), "split train: expected integers of shape"),
+    ("edges.npy", BEYOND, f"{OF_EDGES}: dst of edge 6: expected an id of paper in [0, 6), given 6"),
+    ("edges.npy", np.full((2, 7), -1), "src of edge 0: expected an id"),
+    ("edges.npy", np.zeros((2, 7)), f"{OF_EDGES}: expected integers of shape [2, edges], sources"),
+    ("label.npy", np.array([0, 1, 9, 0, 1, 2]), "labels of paper"),
+    ("label.npy", np.zeros(6, "M8[s]"), "expected integer or float labels"),
+    ("label.npy", np.zeros(5, np.int64), "labels of paper: expected 6, one for each node, given 5"),
+    (FEATURES, ONES * np.nan, "row 0, column 0: expected a finite number, given nan (one of 30)"),
+    (FEATURES, ONES * 1e300, "given inf"),
+    (FEATURES, ONES.astype(complex), "given complex128"),
+    (FEATURES, np.zeros((6, 5), "M8[D]"), "given datetime64[D]"),
+    (FEATURES, np.full((6, 5), "a"), "expected numbers, given <U1"),
+    (FEATURES, np.ones((7, 5)), "of paper: expected 6 rows, given 7"),
+    (FEATURES, np.ones(30), "of paper: expected 6 rows, given 30"),
+    (FEATURES, np.ones((6, 5, 1)), "expected shape [n, d]"),
+]
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize(("file", "array", "text"), ARRAYS)
 def test_arrays_that_do_not_fit_are_refused(
-    source: Path, refuse: Callable[[], str], name: str
+    source: Path, refuse: Callable[[], str], file: str, array: Any, text: str
 ) -> None:
-    file, array, text = ARRAYS[name]
     np.save(source / file, array)
     assert text in refuse()
 
@@ -286,40 +281,27 @@ def test_options(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (tmp_path / "refused").exists()
 
 
-REAL = (
-    "acm_heco",
-    "aifb",
-    "amazon_computers",
-    "cora",
-    "imdb_magnn",
-    "ms_academic_cs",
-    "mutag",
-    "tolokers",
-)
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_graphs(real_data: Path, tmp_path: Path, name: str) -> None:
-    source = real_data / name
-    import_graph("npy", str(source), tmp_path / "out")
-    graph = GraphDirectory.open(tmp_path / "out", check="full")
-    meta = json.loads((source / "meta.json").read_text(encoding="utf-8"))
-    assert {type_: kind.count for type_, kind in graph.schema.node_types.items()} == {
-        type_: kind["count"] for type_, kind in meta["node_types"].items()
-    }
-    assert len(graph.schema.relations) == len(meta["edge_types"])
-    for entry in meta["edge_types"]:
-        relation = Relation(entry["src"], entry["rel"], entry["dst"])
-        src, dst = np.load(source / entry["file"])
-        assert graph.schema.relations[relation].count == entry["count"]
-        topology = graph.topology(relation)
-        assert np.array_equal(topology.indices, src[topology.edge_ids])
-        rows = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
-        assert np.array_equal(rows, dst[topology.edge_ids])
-    for split, entry in meta["splits"].items():
-        assert np.array_equal(graph.split(split), np.sort(np.load(source / entry["file"])))
-    target = meta["target_type"]
-    assert np.array_equal(graph.labels(target), np.load(source / meta["labels"][target]))
+def test_real_graphs(real_data: Path, tmp_path: Path) -> None:
+    for source in (meta.parent for meta in sorted(real_data.glob("*/meta.json"))):
+        import_graph("npy", str(source), tmp_path / source.name)
+        graph = GraphDirectory.open(tmp_path / source.name, check="full")
+        meta = json.loads((source / "meta.json").read_text(encoding="utf-8"))
+        assert {type_: kind.count for type_, kind in graph.schema.node_types.items()} == {
+            type_: kind["count"] for type_, kind in meta["node_types"].items()
+        }
+        assert len(graph.schema.relations) == len(meta["edge_types"])
+        for entry in meta["edge_types"]:
+            relation = Relation(entry["src"], entry["rel"], entry["dst"])
+            src, dst = np.load(source / entry["file"])
+            assert graph.schema.relations[relation].count == entry["count"]
+            topology = graph.topology(relation)
+            assert np.array_equal(topology.indices, src[topology.edge_ids])
+            rows = np.repeat(np.arange(topology.in_degrees.size), topology.in_degrees)
+            assert np.array_equal(rows, dst[topology.edge_ids])
+        for split, entry in meta["splits"].items():
+            assert np.array_equal(graph.split(split), np.sort(np.load(source / entry["file"])))
+        target = meta["target_type"]
+        assert np.array_equal(graph.labels(target), np.load(source / meta["labels"][target]))
 
 
 def test_options_on_real_graphs(real_data: Path, tmp_path: Path) -> None:

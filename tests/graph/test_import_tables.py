@@ -18,6 +18,7 @@ from hopper.graph import GraphDirectory, Labels, Relation
 from hopper.graph.array_file import create_array, open_array, release_pages, save_array
 from hopper.graph.build_topology import build_topology
 from hopper.graph.importers import (
+    GraphTables,
     ImportOptions,
     import_graph,
     query,
@@ -25,7 +26,8 @@ from hopper.graph.importers import (
     write_graph,
 )
 from hopper.graph.importers.database import Database, open_database
-from hopper.graph.importers.table_folder import read_folder
+from hopper.graph.importers.read_query import read_queries
+from hopper.graph.importers.table_folder import find_queries
 from hopper.graph.layout import TOPOLOGY_ARRAYS, names_file
 
 EDGES = Relation("node", "edge", "node")
@@ -430,20 +432,15 @@ def test_too_much_memory_or_disk_is_refused_before_the_work(
         (
             table_folder,
             "_DISK",
-            {},
+            "",
             r"too little disk space: about [\d.]+ GiB needed for the graph",
         ),
-        (write_graph, "_SYMMETRIZED", {"symmetrize": True}, f"--symmetrize: {leaves}"),
-        (
-            write_graph,
-            "_COMPONENT_NODE",
-            {"largest_component": True},
-            f"--largest-component: {leaves}",
-        ),
+        (write_graph, "_SYMMETRIZED", "symmetrize", f"--symmetrize: {leaves}"),
+        (write_graph, "_COMPONENT_NODE", "largest_component", f"--largest-component: {leaves}"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, 2**60)
-            check_refused(text, **option)
+            check_refused(text, **({option: True} if option else {}))
     with open_database(out, 2 << 30) as database:
         database.memory = 1 << 30  # whatever this process has taken by now
         with database.reserve(200 << 20, "edges"):
@@ -460,7 +457,10 @@ def test_a_column_of_a_parquet_file_may_be_larger_than_the_databases_memory(tmp_
     with open_database(tmp_path / "graph") as database:
         database.memory = 170 << 20
         with database.reserve(0, "nothing"):
-            features = read_folder(Path(folder), "parquet", database).nodes["node"].features
+            graph = GraphTables("graph", "")
+            queries = find_queries(Path(folder), "parquet", database, graph.problems)
+            read_queries(queries, database, graph, folder)
+            features = graph.nodes["node"].features
             assert features is not None
             for first, chunk in features.chunks():
                 np.testing.assert_array_equal(chunk, rows[first : first + len(chunk)])

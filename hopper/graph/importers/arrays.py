@@ -160,13 +160,8 @@ def take_data(
     owner: object,
     notes: list[str],
 ) -> None:
-    """Take a table's columns, and the masks ``<split>_mask`` of its splits, out of the data that a
-    library attaches to its nodes or edges; note what is left.
-
-    Parameters
-    ----------
-    keys: the library's name of each column.
-    """
+    """Take a table's columns, by the keys that a library has for them, and the masks
+    ``<split>_mask`` out of the data of its nodes or edges; note what is left."""
     for column, key in keys.items():
         set_column(table, column, data.pop(key, None), f"{where}: {key} of {owner}")
     for key in [key for key in data if key.endswith(_MASK)]:

@@ -89,14 +89,8 @@ def encode(
 ) -> tuple[Features, list[FeatureColumn], int]:
     """Fill and scale the numbers of a table's columns; columns that have a rule keep it.
 
-    Parameters
-    ----------
-    scale, missing: rules as in :class:`FeatureColumn`; "" = none.
-    rows: rows that scales are fitted on, ascending; None = all.
-
-    Returns
-    -------
-    The table, its columns with what was fitted, and how many missing numbers were filled.
+    Scales are fitted on some ascending rows, or on all. Returns the table, its columns with what
+    was fitted, and how many missing numbers were filled.
     """
     encoded, filled = list(columns), 0
     if table.dtype.kind == "f" and (missing or any(column.missing for column in columns)):

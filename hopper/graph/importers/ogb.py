@@ -106,14 +106,8 @@ def tables_from_ogb(
 ) -> GraphTables:
     """Convert the library's (graph, labels) pair and split dictionary.
 
-    Parameters
-    ----------
-    graph: ``edge_index`` int64 [2, edges], ``node_feat``, ``edge_feat`` and ``num_nodes`` of a
-        homogeneous graph. A heterogeneous graph has them by type or relation, in
-        ``edge_index_dict``, ``node_feat_dict``, ``edge_feat_dict`` and ``num_nodes_dict``.
-    labels: [n, c], or by node type. Several integer columns are multi-hot labels. One float column
-        of integers, with NaN for unlabelled nodes, holds classes.
-    splits: ids by split, or by split and node type; ``valid`` becomes ``val``.
+    A heterogeneous graph has labels and ids of splits by node type. Labels are [n, c]; one float
+    column of integers, with NaN for unlabelled nodes, holds classes.
     """
     where = f"ogb dataset {name}"
     if "edge_index_dict" not in graph:

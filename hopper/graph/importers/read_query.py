@@ -30,7 +30,7 @@ from hopper.graph.importers.tables import GraphTables, Problems, Table
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Labels, Relation
 
-MOST_CATEGORIES: Final = 1000
+_MOST_CATEGORIES: Final = 1000
 """Largest number of categories of a column."""
 _MOST_CLASSES: Final = 2**31
 _INT32: Final = 2**31
@@ -51,15 +51,10 @@ def read_queries(
     follows: bool = False,
     like: LikeGraph | None = None,
 ) -> None:
-    """Read the tables of queries, those of node types first, and choose what is predicted.
+    """Read the tables of queries, those of node types first, and choose what is predicted, unless
+    that follows from an option.
 
     What is wrong with a column becomes a problem of the source, and the column is left out.
-
-    Parameters
-    ----------
-    where: what the source is, for errors.
-    follows: whether an option says what is predicted.
-    like: how features and classes are encoded; None = anew.
     """
     ids = dict[str, QueryReader]()
     for query in queries:
@@ -86,12 +81,7 @@ def _read_query(
     ids: dict[str, QueryReader],
     like: LikeGraph | None,
 ) -> Table:
-    """Read a table into the graph's.
-
-    Parameters
-    ----------
-    ids: the readers of node types whose ids could be read; otherwise the ends of edges become 0.
-    """
+    """Read a table into the graph's; the ends of edges become 0 where ids could not be read."""
     owner = query.owner
     needed = ("src", "dst") if isinstance(owner, Relation) else ("id",)
     with database.phases.phase(Path(query.where).name), query.explain_errors(database):
@@ -109,8 +99,9 @@ def _read_query(
         if features:
             table.columns, sql = zip(*features, strict=True)
             table.features = reader.read_features(table.columns, sql)
-        for name in needed:
-            attempt(name, _require, query, name)
+        for name in (name for name in needed if name not in query.names):
+            expected = f"column {name}: expected, but missing in {list(query.names)}"
+            tables.problems.add(query.where, name, f"{query.header}: {expected}")
         for name, read in readers.items():
             if name in query.names:
                 setattr(table, f"{name}s", attempt(name, read, reader))
@@ -159,13 +150,6 @@ def _find_labels(names: Sequence[str], where: str) -> dict[str, tuple[str, list[
         task: (columns[0][0], [name for *_, name in sorted(columns)])
         for task, columns in tasks.items()
     }
-
-
-def _require(query: Query, column: str) -> None:
-    if column not in query.names:
-        raise GraphError(
-            f"{query.header}: column {column}: expected, but missing in {list(query.names)}"
-        )
 
 
 def _read_ids(reader: QueryReader) -> Sequence[str] | None:
@@ -352,9 +336,7 @@ def _encode(
 ) -> tuple[list[str], str]:
     """Number the texts of a column in sorted order, or as known ones are; tell of unknown ones.
 
-    Returns
-    -------
-    The texts in order, and their numbers in SQL; -1 for others and where there is none.
+    Returns the texts in order, and their numbers in SQL; -1 for others and where there is none.
     """
     text, kinds = reader.text(name), reader.database.new_name("e")
     values = reader.select(f"DISTINCT {text}", f"WHERE {text} IS NOT NULL ORDER BY 1")
@@ -425,10 +407,10 @@ def _has_categories(reader: QueryReader, name: str) -> bool:
     is_number = reader.first(f"TRY_CAST({first} AS DOUBLE) IS NOT NULL OR {first} IS NULL")
     if is_number and not reader.query.typed:
         return False
-    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {MOST_CATEGORIES}"
+    rest = f"WHERE {text} IS NOT NULL GROUP BY {text} ORDER BY 1 LIMIT 1 OFFSET {_MOST_CATEGORIES}"
     row = reader.first("min(rowid)", rest)
     if row is not None:
-        expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
+        expected = f"a number, or at most {_MOST_CATEGORIES:,} different texts"
         raise reader.refuse(row, name, expected)
     return True
 

@@ -49,24 +49,11 @@ def import_folder(
     like = LikeGraph.open(options.encode_like, options.unknown_category)
     with open_database(out, options.memory_limit, Phases(progress)) as database:
         tell(_estimate(folder, suffix, out, database))
-        tables = read_folder(folder, suffix, database, follows=bool(options.targets), like=like)
-        tables.name = name or tables.name
+        tables = GraphTables(name or folder.name, f"{_KINDS[suffix]} tables {folder.name}")
+        queries = find_queries(folder, suffix, database, tables.problems)
+        follows = bool(options.targets)
+        read_queries(queries, database, tables, str(folder), follows=follows, like=like)
         return write_tables(tables, out, options, database)
-
-
-def read_folder(
-    folder: Path,
-    suffix: Suffix,
-    database: Database,
-    *,
-    follows: bool = False,
-    like: LikeGraph | None = None,
-) -> GraphTables:
-    """Read a folder of tables; what is wrong with them becomes problems of the result."""
-    tables = GraphTables(folder.name, f"{_KINDS[suffix]} tables {folder.name}")
-    queries = find_queries(folder, suffix, database, tables.problems)
-    read_queries(queries, database, tables, str(folder), follows=follows, like=like)
-    return tables
 
 
 def _estimate(folder: Path, suffix: Suffix, out: Path, database: Database) -> str:
