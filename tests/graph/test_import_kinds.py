@@ -70,10 +70,9 @@ def import_queries(folder: Path, options: ImportOptions) -> list[str]:
     with open_database(folder / "out") as database:
         for name, frame in frames().items():
             frame.sample(frac=1, random_state=1).to_parquet(folder / f"{name}.parquet")
-            columns = ", ".join(f"c{place}" for place in range(frame.shape[1]))
             rows = f"SELECT * EXCLUDE (__index_level_0__) FROM '{folder}/{name}.parquet'"
-            sql = f"FROM ({rows} ORDER BY __index_level_0__) AS t({columns})"
-            queries.append(Query(owners[name], f"graph.toml: {name}", sql, [*frame.columns]))
+            source = f"({rows} ORDER BY __index_level_0__)"
+            queries.append(Query.of_types(owners[name], f"graph.toml: {name}", source, database))
         tables = GraphTables("sql", "queries")
         read_queries(queries, database, tables, "graph.toml", follows=bool(options.targets))
         return write_tables(tables, folder / "out", options, database)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -70,10 +70,10 @@ class Database:
         """Close the database's files."""
         self._connection.close()
 
-    def fetch(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def fetch(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query, and return its few rows."""
         # The connection is in use until the result is fetched, even an empty one.
-        return list(self._connection.execute(query, values or None).fetchall())
+        return list(self._connection.execute(query).fetchall())
 
     def new_name(self, prefix: str) -> str:
         """Return a name for a table or a type that nothing has yet."""
@@ -145,7 +145,8 @@ class Database:
     def release(self) -> None:
         """Give back the memory of what was read of tables, which are on disk."""
         # A lower limit for a moment evicts it. It would stay as long as the limit has room for it.
-        self._bound_memory(min(int(_LEAST / _OVER), self.memory))
+        with suppress(self._errors):
+            self._bound_memory(min(int(_LEAST / _OVER), self.memory))
         self._bound_memory(self.memory)
 
     def _bound_memory(self, nbytes: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,11 +31,7 @@ _PER_EDGE: Final = (
 
 
 def read_pyg(file: Path) -> GraphTables:
-    """Read a graph that ``torch.save`` wrote, without executing anything in the file.
-
-    The file holds a ``Data``, a ``HeteroData``, the result of ``to_dict()`` of either, or the
-    dataset of one graph that PyG keeps as ``processed/data.pt``.
-    """
+    """Read a graph or a dataset of one that ``torch.save`` wrote, without executing anything."""
     require_file(file, "saved graph")
     try:
         content = _load(file)
@@ -50,10 +46,7 @@ def read_pyg(file: Path) -> GraphTables:
 
 
 def _load(file: Path) -> Any:
-    """Load what ``torch.save`` wrote.
-
-    Importing PyG takes seconds, so it is imported only for files that name its classes.
-    """
+    """Load what ``torch.save`` wrote; PyG is imported only for files that name its classes."""
     import torch
 
     try:
@@ -83,10 +76,7 @@ def _explain_refusal(error: Exception) -> str:
 
 
 def _plain_classes() -> list[Any]:
-    """Return PyG's classes that only hold attributes, if it is installed.
-
-    torch makes their objects and sets the attributes, and executes nothing.
-    """
+    """Return PyG's classes of which torch only sets attributes, if it is installed."""
     if importlib.util.find_spec("torch_geometric") is None:
         return []
     classes = []
@@ -105,11 +95,9 @@ def _only_graph(dataset: tuple[Any, ...], file: Path) -> Any:
     return dataset[0]
 
 
-def _leaves(slices: Mapping[Any, Any]) -> list[Any]:
-    leaves: list[Any] = []
+def _leaves(slices: Mapping[Any, Any]) -> Iterator[Any]:
     for value in slices.values():
-        leaves += _leaves(value) if isinstance(value, Mapping) else [value]
-    return leaves
+        yield from _leaves(value) if isinstance(value, Mapping) else [value]
 
 
 def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:

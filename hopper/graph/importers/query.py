@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -63,6 +63,22 @@ class Query:
     names: Sequence[str]
     typed: bool = True
     numbered: bool = False
+
+    @classmethod
+    def of_types(
+        cls, owner: Labelled, where: str, source: str, database: Database, *, numbered: bool = False
+    ) -> Query:
+        """Make the query of what SQL has after FROM, whose columns have names and types.
+
+        If it is numbered, its last column is the number of the row.
+        """
+        query = cls(owner, where, "", (), numbered=numbered)
+        with query.explain_errors(database):
+            names = [str(name) for name, *_ in database.fetch(f"DESCRIBE FROM {source}")]
+        columns = [f"c{place}" for place in range(len(names))]
+        if numbered:
+            names, columns = names[:-1], [*columns[:-1], "rowid"]
+        return replace(query, sql=f"FROM {source} AS t({', '.join(columns)})", names=names)
 
     @property
     def header(self) -> str:

@@ -130,11 +130,7 @@ def _query_csv(owner: Labelled, file: Path, database: Database) -> Query:
 def _query_parquet(owner: Labelled, file: Path, database: Database) -> Query:
     require_file(file, "table")
     source = f"read_parquet({_path(file)}, file_row_number=true, hive_partitioning=false)"
-    with Query(owner, str(file), "", ()).explain_errors(database):
-        described = database.fetch(f"DESCRIBE FROM {source}")
-    names = [str(name) for name, *_ in described if name != "file_row_number"]
-    columns = ", ".join(f"c{number}" for number in range(len(names)))
-    return Query(owner, str(file), f"FROM {source} AS t({columns}, rowid)", names, numbered=True)
+    return Query.of_types(owner, str(file), source, database, numbered=True)
 
 
 def _path(file: Path) -> str:
