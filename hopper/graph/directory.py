@@ -26,8 +26,7 @@ from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 
 if TYPE_CHECKING:
-    from hopper.graph.importers.convert import ImportOptions
-    from hopper.graph.importers.tables import GraphTables
+    from hopper.graph.importers import GraphTables, ImportOptions
 
 Check = Literal["full", "shapes"]
 
@@ -175,10 +174,8 @@ class GraphDirectory:
     def _from_tables(
         cls, tables: GraphTables, out: str | Path, options: ImportOptions | None
     ) -> GraphDirectory:
-        from hopper.graph.importers.check_tables import check_tables
-        from hopper.graph.importers.convert import ImportOptions, write_tables
+        from hopper.graph.importers import ImportOptions, write_tables
 
-        check_tables(tables)
         for note in write_tables(tables, out, options or ImportOptions()):
             warnings.warn(note, stacklevel=3)
         return cls.open(out, check="shapes")

@@ -12,7 +12,8 @@ import pytest
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
-from hopper.graph.importers.read_arrays import read_times
+from hopper.graph.importers.arrays import set_column
+from hopper.graph.importers.tables import Table
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -112,7 +113,10 @@ def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
 
 
 def test_bad_times_are_refused(tmp_path: Path) -> None:
-    assert read_times(np.array([[1.0], [2.0]]), "x").tolist() == [1, 2]
+    table = Table(2)
+    set_column(table, "times", np.array([[1.0], [2.0]]), "x")
+    assert table.times is not None
+    assert table.times.tolist() == [1, 2]
     for bad_times in (
         np.array([1.5]),
         np.array(["a"]),
@@ -120,7 +124,7 @@ def test_bad_times_are_refused(tmp_path: Path) -> None:
         np.array([np.nan]),
     ):
         with pytest.raises(GraphError, match="x: expected integers"):
-            read_times(bad_times, "x")
+            set_column(table, "times", bad_times, "x")
     with pytest.raises(GraphError, match=r"times of node: expected 3, one for each node, given 2"):
         GraphDirectory.from_arrays(
             tmp_path / "graph",
@@ -128,6 +132,11 @@ def test_bad_times_are_refused(tmp_path: Path) -> None:
             features=np.ones((3, 1)),
             labels=np.zeros(3, np.int64),
             times=np.array([1, 2]),
+        )
+    with pytest.raises(GraphError, match=r"labels of node: expected 3, one for each node, given 2"):
+        GraphDirectory.from_arrays(
+            *(tmp_path / "graph", np.array([[0], [1]]), np.ones((3, 1)), [0, 1]),
+            options=ImportOptions(largest_component=True),
         )
     with pytest.raises(RequestError, match=r"--split: expected random:TRAIN:VAL.* or fractions in"):
         RandomSplit.parse("time:20:30")
