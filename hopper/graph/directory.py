@@ -184,9 +184,9 @@ class GraphDirectory:
 
     def topology(self, relation: Relation) -> Topology:
         """Map the CSC of a relation, with original ids."""
-        if relation not in self.schema.relations:
-            raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
         owner = Relation(*relation)
+        if owner not in self.schema.relations:
+            raise GraphError(f"{self.path}: no relation {owner}")
         arrays: dict[str, Any] = {name: self._map(name, owner) for name in layout.TOPOLOGY_ARRAYS}
         return Topology(**arrays)
 
@@ -254,12 +254,8 @@ class GraphDirectory:
     def _map(
         self, part: str, owner: Labelled, find_file: Callable[[Any], Path] | None = None
     ) -> NDArray[Any]:
-        """Map an array of the schema.
-
-        Parameters
-        ----------
-        find_file: returns the owner's file, where another directory may hold it.
-        """
+        """Map an array of the schema; ``find_file`` returns its file where another directory may
+        hold it."""
         spec = self._arrays.get((part, str(owner)))
         if spec is None:
             what = "relation" if isinstance(owner, Relation) else "node type"
@@ -280,13 +276,13 @@ class GraphDirectory:
         for relation, edges in self.schema.relations.items():
             check_topology(self.topology(relation), relation, self.path)
             if edges.weighted:
-                weights = self.edge_weights(relation)
-                check_values.check_weights(weights, where("weights", relation))
+                check_values.check_weights(self.edge_weights(relation), where("weights", relation))
         for labelled, labels in self.schema.labels.items():
             check_values.check_labels(self.labels(labelled), labels, where("labels", labelled))
         for name in self.schema.splits:
-            most = self.schema.target_count
-            check_values.check_split(self.split(name), most, where("split", name))
+            check_values.check_split(
+                self.split(name), self.schema.target_count, where("split", name)
+            )
 
 
 def open_topology(
@@ -308,39 +304,28 @@ def open_topology(
     degrees: the directory of the nodes' degrees; None = ``root``.
     weighted: whether sums of weights are there, too.
     timed: whether times are there, too.
-
-    Raises
-    ------
-    GraphError: an array is missing or has the wrong dtype or shape.
     """
 
-    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[Any]:
+    def array(name: layout.StoredArray, length: int, folder: Path = root) -> NDArray[Any]:
         file = layout.topology_file(folder, relation, name)
-        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else np.int64
-        return open_array(file, f"{name} of {relation}", dtypes, (length,))
-
-    indptr = array("indptr", destinations + 1)
-    count = int(indptr[-1]) if edges is None else edges
-
-    def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[Any] | None:
-        """Open an array with one entry for each edge. None if the schema does not list it."""
-        if not is_there:
-            return None
-        file = layout.topology_file(root, relation, name)
-        if not file.exists():
+        is_drawn_by = name in ("cumulative_weights", "times", "by_time")
+        if is_drawn_by and not file.exists():
             raise GraphError(
                 f"{file}: {name} of {relation}: missing file; if an older version divided the "
                 "graph, divide it again with `hopper partition`"
             )
-        return open_array(file, f"{name} of {relation}", layout.stored_dtype(name), (count,))
+        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
+        return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
+    indptr = array("indptr", destinations + 1)
+    count = int(indptr[-1]) if edges is None else edges
     return Topology(
         indptr=indptr,
         indices=array("indices", count),
         edge_ids=array("edge_ids", count),
         in_degrees=array("in_degrees", destinations, degrees or root),
         out_degrees=array("out_degrees", sources, degrees or root),
-        cumulative_weights=by_edge("cumulative_weights", weighted),
-        times=by_edge("times", timed),
-        by_time=by_edge("by_time", timed),
+        cumulative_weights=array("cumulative_weights", count) if weighted else None,
+        times=array("times", count) if timed else None,
+        by_time=array("by_time", count) if timed else None,
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Mapping
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from pydantic import TypeAdapter
@@ -72,8 +71,6 @@ class Preset:
     """the same for out-degrees; not used where undirected"""
     label_noise: float = 0.05
     """share of the nodes whose class is drawn at random"""
-    signal: float = 2.0
-    """distance of a community's centroid from the origin, in standard deviations of a feature"""
 
     @property
     def one_type(self) -> bool:
@@ -88,9 +85,13 @@ class Preset:
     @property
     def edges(self) -> int:
         """Stored edges of all relations, reverses included."""
-        return sum(edges.published for edges in self.relations) * (
-            1 if self.reverse == "none" else 2
-        )
+        published = sum(edges.published for edges in self.relations)
+        return published if self.reverse == "none" else 2 * published
+
+    @property
+    def parts(self) -> int:
+        """Parts of classes that the communities of a structure have; of one type whole classes."""
+        return self.classes if self.one_type else max(2, math.isqrt(self.classes - 1) + 1)
 
     def is_symmetrised(self, edges: PresetEdges) -> bool:
         """Return whether a relation stores each of its edges in both directions."""
@@ -108,21 +109,13 @@ class Preset:
         return max(self.leaf << len(self.shares), 16 * mean_degree, 8 * self.classes)
 
 
-def _read_presets() -> dict[str, Preset]:
-    text = files("hopper.graph").joinpath("presets.toml").read_text("utf-8")
-    return TypeAdapter(dict[str, Preset]).validate_python(tomllib.loads(text))
-
-
-PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(_read_presets())
+PRESETS: Final = TypeAdapter(dict[str, Preset]).validate_python(
+    tomllib.loads(files("hopper.graph").joinpath("presets.toml").read_text("utf-8"))
+)
 
 
 def find_preset(name: str) -> Preset:
-    """Look up a preset.
-
-    Raises
-    ------
-    RequestError: there is none of this name. The text lists all presets.
-    """
+    """Look up a preset; a RequestError lists the names of all."""
     if name not in PRESETS:
         raise RequestError(f"preset: expected one of {', '.join(PRESETS)}, given {name!r}")
     return PRESETS[name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -69,34 +71,44 @@ def fill_graph(writer: GraphWriter) -> None:
     writer.split("test", np.array([3], np.int32))
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """The library as a graph directory."""
-    out = tmp_path / "library"
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as a graph directory; tests that change it put it back."""
+    out = tmp_path_factory.mktemp("graphs") / "library"
     with GraphWriter(out, library_schema()) as writer:
         fill_graph(writer)
     return out
 
 
-@pytest.fixture
-def friends(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def friends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A homogeneous graph whose target is its relation: splits hold edge ids."""
     relation = Relation("person", "knows", "person")
     schema = GraphSchema(
-        "friends",
-        {"person": NodeType(3)},
-        {relation: EdgeType(4)},
-        relation,
-        {"person": Labels("float", 2)},
-        {"train": 3, "test": 1},
+        *("friends", {"person": NodeType(3)}, {relation: EdgeType(4)}, relation),
+        *({"person": Labels("float", 2)}, {"train": 3, "test": 1}),
     )
-    out = tmp_path / "friends"
+    out = tmp_path_factory.mktemp("graphs") / "friends"
     with GraphWriter(out, schema) as writer:
         writer.topology(relation, np.array([0, 1, 2, 2]), np.array([1, 2, 0, 0]))
         writer.labels("person", np.array([[0.5, 1], [2, 3], [np.nan, np.nan]], np.float32))
         writer.split("train", np.array([0, 3, 1]))
         writer.split("test", np.array([2]))
     return out
+
+
+@contextmanager
+def replaced(file: Path, content: bytes | np.ndarray) -> Iterator[None]:
+    """Replace the content of a file, as bytes or an array, within a ``with`` block."""
+    before = file.read_bytes()
+    try:
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            np.save(file, content)
+        yield
+    finally:
+        file.write_bytes(before)
 
 
 @pytest.fixture
