@@ -264,25 +264,20 @@ class GraphDirectory:
         return open_array(file, spec.name, spec.dtypes, *spec.shapes)
 
     def _check(self, full: bool) -> None:
-        for part, owner in self._arrays:
-            self._map(part, owner)
+        arrays = {of: self._map(*of) for of in self._arrays}
         if not full:
             return
-
-        def where(part: str, owner: Labelled) -> str:
-            spec = self._arrays[part, str(owner)]
-            return f"{self.path / spec.file}: {spec.name}"
-
-        for relation, edges in self.schema.relations.items():
+        for relation in self.schema.relations:
             check_topology(self.topology(relation), relation, self.path)
-            if edges.weighted:
-                check_values.check_weights(self.edge_weights(relation), where("weights", relation))
-        for labelled, labels in self.schema.labels.items():
-            check_values.check_labels(self.labels(labelled), labels, where("labels", labelled))
-        for name in self.schema.splits:
-            check_values.check_split(
-                self.split(name), self.schema.target_count, where("split", name)
-            )
+        labels = {str(owner): of for owner, of in self.schema.labels.items()}
+        for (part, owner), spec in self._arrays.items():
+            values, where = arrays[part, owner], f"{self.path / spec.file}: {spec.name}"
+            if part == "weights":
+                check_values.check_weights(values, where)
+            elif part == "labels":
+                check_values.check_labels(values, labels[owner], where)
+            elif part == "split":
+                check_values.check_split(values, self.schema.target_count, where)
 
 
 def open_topology(

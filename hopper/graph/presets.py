@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from hopper.errors import RequestError
-from hopper.graph.schema import Relation
+from hopper.graph.schema import NodeType, Relation
 
 
 class PresetEdges(NamedTuple):
@@ -30,22 +30,14 @@ class PresetEdges(NamedTuple):
         return Relation(self.src, self.rel, self.dst)
 
 
-@dataclass(frozen=True)
-class PresetNodes:
-    """A node type; without a ``feature_dim``, its rows have to be learned."""
-
-    count: int
-    feature_dim: int | None = None
-    feature_dtype: Literal["float32", "float16"] = "float32"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Preset:
     """A graph: its published figures, and how the graph that stands for it is drawn."""
 
     source: str
     """where the published figures come from, and what is ours"""
-    types: dict[str, PresetNodes]
+    types: dict[str, NodeType]
+    """those without features have rows that are learned"""
     relations: list[PresetEdges]
     reverse: Literal["none", "cross-type", "all"]
     """which relations have a reverse; under "cross-type", those within a type are symmetrised"""

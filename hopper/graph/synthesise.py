@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
 from cache_server.available_memory import available_memory
 from cache_server.draw import SYNTHESIS, key_of
@@ -25,7 +25,7 @@ from hopper.graph.array_file import iter_pieces
 from hopper.graph.block_model import Hierarchy, Ids, shuffle
 from hopper.graph.memory_budget import row_ranges
 from hopper.graph.presets import Preset, PresetEdges, find_preset
-from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, Labels, Relation
 from hopper.graph.topology import Topology, build_topology
 from hopper.graph.write import GraphWriter
 
@@ -86,25 +86,24 @@ def make(
     source = f"synthetic, {scale=:g}, {seed=}{width}; {figures.source}"
     schema = _make_schema(preset, figures, scale, source)
     _require_memory(figures, schema)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    bar = Progress(*columns, disable=not progress, transient=True)
+    bar = Progress(disable=not progress, transient=True)
     with GraphWriter(out, schema) as writer, bar:
         _Generator(figures, key_of(SYNTHESIS, *preset.encode(), seed), writer, bar).write()
     return Path(out)
 
 
-def _make_schema(name: str, preset: Preset, scale: float, source: str) -> GraphSchema:
-    counts = {node_type: round(kind.count * scale) for node_type, kind in preset.types.items()}
+def _make_schema(preset_name: str, preset: Preset, scale: float, source: str) -> GraphSchema:
+    counts = {name: round(kind.count * scale) for name, kind in preset.types.items()}
     if preset.one_type:
         count, smallest = counts[preset.target], preset.smallest_count()
         if count < smallest:
             raise RequestError(
-                f"scale: {name} needs at least {smallest} nodes, that is a scale of "
+                f"scale: {preset_name} needs at least {smallest} nodes, that is a scale of "
                 f"{smallest / preset.nodes:.2g} or more, given {scale:g} ({count} nodes)"
             )
     else:
-        for node_type, kind in preset.types.items():
-            counts[node_type] = max(min(kind.count, _SMALLEST), counts[node_type])
+        for name, kind in preset.types.items():
+            counts[name] = max(min(kind.count, _SMALLEST), counts[name])
     relations: dict[Relation, EdgeType] = {}
     for edges in preset.relations:
         if preset.one_type:
@@ -115,15 +114,10 @@ def _make_schema(name: str, preset: Preset, scale: float, source: str) -> GraphS
             count = min(max(1, round(edges.published * scale)), larger * max(1, smaller // 8))
         stored = EdgeType(count * 2 if preset.is_symmetrised(edges) else count)
         relations |= dict.fromkeys(preset.stored_relations(edges), stored)
-    node_types = {
-        node_type: NodeType(counts[node_type], kind.feature_dim, kind.feature_dtype)
-        if kind.feature_dim is not None
-        else NodeType(counts[node_type])
-        for node_type, kind in preset.types.items()
-    }
+    node_types = {name: replace(kind, count=counts[name]) for name, kind in preset.types.items()}
     labels: dict[Labelled, Labels] = {preset.target: Labels("class", preset.classes)}
     splits = _count_splits(counts[preset.target], preset)
-    return GraphSchema(name, node_types, relations, preset.target, labels, splits, source)
+    return GraphSchema(preset_name, node_types, relations, preset.target, labels, splits, source)
 
 
 def _count_splits(count: int, preset: Preset) -> dict[str, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections import namedtuple
 from pathlib import Path
 
 import numba
@@ -232,14 +230,7 @@ def test_unusable_requests_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_small_disk_and_little_memory_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        usage = namedtuple("usage", "total used free")(1 << 40, 1 << 40, 1 << 20)
-        patch.setattr(shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(RequestError, match="too little disk space"):
-            make("arxiv-like", tmp_path / "g", scale=0.05)
+def test_little_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Stands for a control group's limit too: both are read by ``available_memory``.
     monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1")
     with pytest.raises(RequestError, match=r"too little memory: about .* GiB needed"):

@@ -8,7 +8,7 @@ import re
 import shutil
 import tracemalloc
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,20 +153,9 @@ def test_names_are_kept_beside_the_schema(tmp_path: Path) -> None:
         Names.open(file, 3)
 
 
-class ManyNames(Sequence[str]):
-    """Names that are made one at a time."""
-
-    def __len__(self) -> int:
-        return 20_000
-
-    def __getitem__(self, row: Any) -> Any:
-        if row >= len(self):
-            raise IndexError
-        return f"{row:0100d}"
-
-
 def test_names_may_be_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, ids = ManyNames(), np.array([19_999, 0, 255, 256, 512, 10_001])
+    names = [f"{row:0100d}" for row in range(20_000)]
+    ids = np.array([19_999, 0, 255, 256, 512, 10_001])
     monkeypatch.setattr(names_module, "_BYTES_AT_ONCE", 1 << 16)
     tracemalloc.start()
     write_graph(tmp_path / "graph", write_small, lambda w: w.label_names("person", names))
