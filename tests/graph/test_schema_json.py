@@ -13,7 +13,7 @@ import pytest
 
 from hopper.errors import GraphError
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType, Relation
-from hopper.graph.columns import ColumnRange, FeatureColumn, RoundingError
+from hopper.graph.columns import ColumnRange, FeatureColumn, RoundingError, find_column_difference
 from hopper.graph.schema_json import (
     check_schema,
     read_schema,
@@ -167,3 +167,31 @@ def test_damaged_files(content: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text(content)
     with pytest.raises(GraphError, match=rf"graph\.json: {text}"):
         read_schema(tmp_path)
+
+
+X, MATRIX = FeatureColumn("x"), FeatureColumn("", numbers=3)
+SCALED = replace(X, scale="standard", offset=(2.0,), divisor=(0.5,))
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "text"),
+    [
+        ([X], [X], ""),
+        ([X, replace(X, name="y")], [X], "t: has the columns [x, y]; the run was trained with [x]"),
+        ([SCALED], [X], "t: column 'x' is scaled by [standard, 2, 0.5]; the run was trained w"),
+        ([MATRIX], [X, replace(X, name="y", scale="log")],
+         "t: has numbers scaled by [nothing]; the run was trained with [log, nothing]"),
+        ([MATRIX], [replace(MATRIX, numbers=4)], "t: its matrix holds lists of [3]; the run was"),
+        ([replace(X, missing="mean", fill=(1.0,))], [X], ""),
+        ([replace(X, missing="mean", fill=(1.0,))], [replace(X, missing="zero", fill=(0.0,))],
+         "t: column 'x' has missing numbers filled with [1]; the run was trained with [0]"),
+        ([replace(X, categories=tuple("abcdefgh"))], [replace(X, categories=tuple("abcdefgi"))],
+         "t: column 'x' has the categories [..., h]; the run was trained with [..., i]"),
+    ],
+)  # fmt: skip
+def test_differences_of_columns(
+    new: list[FeatureColumn], old: list[FeatureColumn], text: str
+) -> None:
+    found = find_column_difference({"t": tuple(old), "u": ()}, {"t": tuple(new)})
+    assert found.startswith(text)
+    assert bool(found) == bool(text)
