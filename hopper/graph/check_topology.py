@@ -20,7 +20,7 @@ from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
 from hopper.graph.memory_budget import memory_budget, row_ranges
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Ids, Topology
 
 _UNSORTED: Final = 1
 _REPEATED: Final = 2
@@ -90,10 +90,8 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
         degrees = np.zeros(max(0, min(most_sources, sources - first_source)), np.int64)
         seen = np.zeros(max(0, min(most_ids, edges - first_id) + 7) // 8, np.uint8)
         for rows in row_ranges(indptr, 0, indptr.size - 1):
-            fault, edge = _scan(
-                *(indptr, indices, edge_ids, *rows),
-                *(first_source, degrees, first_id, most_ids, seen),
-            )
+            numbers = first_source, degrees, first_id, most_ids, seen
+            fault, edge = _scan(indptr, indices, edge_ids, rows, *numbers)
             if fault == _UNSORTED:
                 pairs = [f"({indices[i]}, {edge_ids[i]})" for i in (edge - 1, edge)]
                 expected = "in-neighbours ascending by (source id, edge id)"
@@ -120,7 +118,7 @@ def _differ(right: NDArray[Any], first: int, piece: NDArray[Any]) -> Any:
     return piece != right[first : first + piece.size]
 
 
-def _lengths(topology: Topology, start: int, degrees: NDArray[Any]) -> NDArray[np.int64]:
+def _lengths(topology: Topology, start: int, degrees: NDArray[Any]) -> Ids:
     """Return the lengths of the lists of nodes ``start ..``, as many as ``degrees`` has."""
     lengths = np.diff(topology.indptr[start : start + degrees.size + 1])
     release_pages(topology.indptr)
@@ -129,20 +127,19 @@ def _lengths(topology: Topology, start: int, degrees: NDArray[Any]) -> NDArray[n
 
 @kernel
 def _scan(
-    indptr: NDArray[np.int64],
+    indptr: Ids,
     indices: NDArray[Any],
     edge_ids: NDArray[Any],
-    first: int,
-    stop: int,
+    rows: tuple[int, int],
     first_source: int,
-    degrees: NDArray[np.int64],
+    degrees: Ids,
     first_id: int,
     num_ids: int,
     seen: NDArray[np.uint8],
 ) -> tuple[int, int]:
     """Count the sources in a range of rows and mark their edge ids, from the first ones on; return
     the first fault and its edge."""
-    for row in range(first, stop):
+    for row in range(rows[0], rows[1]):
         for edge in range(indptr[row], indptr[row + 1]):
             source, number = indices[edge] - first_source, edge_ids[edge] - first_id
             if edge > indptr[row]:

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from hopper.graph.array_file import iter_pieces
 from hopper.graph.schema import GraphSchema, Labelled, Relation
-from hopper.graph.topology import Topology
-
-Ids = NDArray[np.int64]
+from hopper.graph.topology import Ids, Topology
 
 
 @dataclass(frozen=True)

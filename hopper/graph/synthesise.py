@@ -39,7 +39,7 @@ SHUFFLE, SECLUDED_OR_FINE, IN, OUT, EDGES, CLASSES, NOISE, CENTROIDS, FEATURES, 
 _SIGNAL: Final = 2.0
 """Distance of a community's centroid from the origin, in standard deviations of a feature."""
 _SMALLEST: Final = 16
-"""Fewest nodes of one of several types, if it was published with that many."""
+"""Fewest nodes of a type, if it was published with that many."""
 _MOST_TIMES_MEAN: Final = 200.0
 """Largest weight, in means, where a preset names no largest degree."""
 _COARSE_LEVEL: Final = 3
@@ -93,17 +93,16 @@ def make(
 
 
 def _make_schema(preset_name: str, preset: Preset, scale: float, source: str) -> GraphSchema:
-    counts = {name: round(kind.count * scale) for name, kind in preset.types.items()}
-    if preset.one_type:
-        count, smallest = counts[preset.target], preset.smallest_count()
-        if count < smallest:
-            raise RequestError(
-                f"scale: {preset_name} needs at least {smallest} nodes, that is a scale of "
-                f"{smallest / preset.nodes:.2g} or more, given {scale:g} ({count} nodes)"
-            )
-    else:
-        for name, kind in preset.types.items():
-            counts[name] = max(min(kind.count, _SMALLEST), counts[name])
+    counts = {
+        name: max(min(kind.count, _SMALLEST), round(kind.count * scale))
+        for name, kind in preset.types.items()
+    }
+    count, smallest = counts[preset.target], preset.smallest_count()
+    if preset.one_type and count < smallest:
+        raise RequestError(
+            f"scale: {preset_name} needs at least {smallest} nodes, that is a scale of "
+            f"{smallest / preset.nodes:.2g} or more, given {scale:g} ({count} nodes)"
+        )
     relations: dict[Relation, EdgeType] = {}
     for edges in preset.relations:
         if preset.one_type:

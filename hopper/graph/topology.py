@@ -15,10 +15,10 @@ from hopper.graph.array_file import iter_pieces, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import ID_DTYPES, topology_arrays
 
-SortEdges = Callable[
-    [NDArray[np.integer[Any]], NDArray[np.integer[Any]], str],
-    Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]],
-]
+Ids = NDArray[np.int64]
+EdgeEnds = NDArray[np.integer[Any]]
+"""[edges] int32 or int64, the sources or destinations of edge 0, 1, ..."""
+SortEdges = Callable[[EdgeEnds, EdgeEnds, str], Iterator[tuple[NDArray[Any], NDArray[Any], Ids]]]
 """Called with sources, destinations and a name for errors. Yields sources, destinations and edge
 ids, a piece at a time, sorted by (destination, source, edge id)."""
 
@@ -36,15 +36,15 @@ class Topology:
     widens the piece at hand, never a whole array.
     """
 
-    indptr: NDArray[np.int64]
+    indptr: Ids
     """[destinations + 1] int64"""
     indices: NDArray[Any]
     """[edges] int32 or int64, source ids"""
     edge_ids: NDArray[Any]
     """[edges] int32 or int64, the edge's position in the list that the graph was made from"""
-    in_degrees: NDArray[np.int64]
+    in_degrees: Ids
     """[destinations] int64, full-graph in-degree under this relation"""
-    out_degrees: NDArray[np.int64]
+    out_degrees: Ids
     """[sources] int64, full-graph out-degree under this relation"""
     positions: NDArray[Any] | None = None
     """[edges] int32 or int64, ascending by destination: the position of each edge among all
@@ -53,14 +53,14 @@ class Topology:
     """[edges] int32: running sums of the weights within each neighbor list, in units of which a
     list has 2^31 at most; None: edges have no weights, or this is a graph directory, which has
     weights by edge id"""
-    times: NDArray[np.int64] | None = None
+    times: Ids | None = None
     """[edges] int64: the times from which edges may be seen, ascending within each neighbour list,
     ties by position; None: always"""
-    by_time: NDArray[np.int64] | None = None
+    by_time: Ids | None = None
     """[edges] int64: the position in its neighbour list of the edge that each time belongs to"""
     has_gaps: bool = False
     """whether some edges are stored on other servers; their ``indices`` and ``edge_ids`` are -1"""
-    starts: NDArray[np.int64] | None = None
+    starts: Ids | None = None
     """[destinations + 1] int64, indptr of the edges of all servers, where only one server's are
     here; None: all are here, or edges have no features"""
 
@@ -74,17 +74,12 @@ class Topology:
         }
         return replace(self, **views)
 
-    def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def has_lists(self, destinations: Ids) -> NDArray[np.bool_]:
         """Return [n] bool: whether all in-edges of each destination, [n] ids, are here."""
         lengths = self.indptr[destinations + 1] - self.indptr[destinations]
         return lengths == self.in_degrees[destinations]
 
-    def edge_indices(
-        self,
-        destinations: NDArray[np.int64],
-        indptr: NDArray[np.int64],
-        positions: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def edge_indices(self, destinations: Ids, indptr: Ids, positions: Ids) -> Ids:
         """Return [edges] int64: indices of edges in the CSC of all servers, as features have.
 
         ``positions`` in the neighbour lists of [n] ``destinations`` lie within bounds ``indptr``.
@@ -92,19 +87,14 @@ class Topology:
         starts = self.indptr if self.starts is None else self.starts
         return np.repeat(starts[destinations], np.diff(indptr)) + positions
 
-    def has_edges(
-        self,
-        destinations: NDArray[np.int64],
-        indptr: NDArray[np.int64],
-        positions: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
+    def has_edges(self, destinations: Ids, indptr: Ids, positions: Ids) -> NDArray[np.bool_]:
         """Return [edges] bool: whether each edge of :meth:`edge_indices` is here."""
         return self.indices[self.edge_indices(destinations, indptr, positions)] >= 0
 
 
 def build_topology(
-    src: NDArray[np.integer[Any]],
-    dst: NDArray[np.integer[Any]],
+    src: EdgeEnds,
+    dst: EdgeEnds,
     num_src: int,
     num_dst: int,
     *,
@@ -132,8 +122,8 @@ def build_topology(
 
 
 def fill_topology(
-    src: NDArray[np.integer[Any]],
-    dst: NDArray[np.integer[Any]],
+    src: EdgeEnds,
+    dst: EdgeEnds,
     out: Topology,
     sort: SortEdges | None = None,
     *,

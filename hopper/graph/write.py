@@ -24,7 +24,7 @@ from hopper.graph.columns import FeatureColumn
 from hopper.graph.publish import atomic_output_dir
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import check_schema, write_schema
-from hopper.graph.topology import SortEdges, Topology, fill_topology
+from hopper.graph.topology import EdgeEnds, SortEdges, Topology, fill_topology
 
 
 class GraphWriter:
@@ -78,11 +78,7 @@ class GraphWriter:
             write_schema(self._work, self.schema)
 
     def topology(
-        self,
-        relation: Relation,
-        src: NDArray[np.integer[Any]],
-        dst: NDArray[np.integer[Any]],
-        sort: SortEdges | None = None,
+        self, relation: Relation, src: EdgeEnds, dst: EdgeEnds, sort: SortEdges | None = None
     ) -> None:
         """Build and write a relation's CSC from its edge list, straight into the files.
 

@@ -69,7 +69,7 @@ def edge_ends(graph: GraphDirectory, relation: Relation = EDGE) -> NDArray[np.in
     return np.stack([topology.indices, destinations]).astype(np.int64)
 
 
-@pytest.mark.parametrize(("name", "scale"), [("arxiv-like", 0.02), ("donor-like", 0.001)])
+@pytest.mark.parametrize(("name", "scale"), [("arxiv-like", 0.01), ("mag-like", 0.001)])
 def test_same_seed_same_bytes_whatever_the_threads_and_pieces(
     name: str, scale: float, tmp_path: Path
 ) -> None:

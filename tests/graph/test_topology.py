@@ -23,7 +23,7 @@ def edge_lists(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, int]:
     return np.array(src, dtype), np.array(dst, dtype), num_src, num_dst
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(edge_lists())
 def test_equals_a_naive_sort(edges: tuple[np.ndarray, np.ndarray, int, int]) -> None:
     src, dst, num_src, num_dst = edges
