@@ -34,7 +34,7 @@ def open_array(
 
 
 def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Create a .npy file of zeros, reserve its disk space, and map it for writing."""
+    """Create a .npy file of zeros and its folder, reserve disk space, and map it for writing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if 0 in shape:
         empty: NDArray[Any] = np.empty(shape, dtype)
@@ -67,14 +67,11 @@ def open_range_writer(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None
 
 
 def save_array(file: Path, array: NDArray[Any]) -> None:
-    """Write an array in C order, a piece at a time; create the folder if it is missing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with name_in_errors(file), file.open("wb") as stream:
-        header = npy_format.header_data_from_array_1_0(np.empty((0,), array.dtype))
-        npy_format.write_array_header_1_0(stream, header | {"shape": array.shape})
-        for _, rows in iter_pieces(array):
-            # Not tofile: it reports a full disk without the system's error number.
-            stream.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+    """Write an array in C order, a piece at a time."""
+    out = create_array(file, array.dtype, array.shape)
+    for first, rows in iter_pieces(array):
+        out[first : first + len(rows)] = rows
+        release_pages(out)
 
 
 def iter_pieces(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -47,15 +47,11 @@ class Hierarchy(NamedTuple):
     """[2 ** local_level]: local communities that take no part in level 0"""
 
 
-class EdgeModel(NamedTuple):
-    """How the edges of a relation are drawn: by the :class:`Hierarchy` of their near ends, and the
-    weights of their far ends."""
+class FarEnds(NamedTuple):
+    """What a relation's edges may end in."""
 
-    # numba passes no tuple within a tuple to a parallel loop.
-    nodes: int
-    local_level: int
-    thresholds: NDArray[np.uint64]
-    secluded: NDArray[np.bool_]
+    id_of: Ids
+    """[far] int64: the node of the far type at each position"""
     sums: NDArray[np.uint64]
     """[far + 1] uint64: running sum of the far type's weights by position"""
     within: bool
@@ -221,73 +217,67 @@ def _may_draw(p: int, q: int, undirected: bool) -> bool:
 
 
 @kernel
-def _is_secluded(p: int, model: EdgeModel) -> bool:
-    return model.secluded[_community(p, model.local_level, model.nodes)]
+def _is_secluded(p: int, near: Hierarchy) -> bool:
+    return near.secluded[_community(p, near.local_level, near.nodes)]
 
 
 @kernel
-def _draw_level(stream: np.uint64, p: int, model: EdgeModel) -> int:
+def _draw_level(stream: np.uint64, p: int, near: Hierarchy) -> int:
     """Draw the level of an edge of position p; secluded communities draw no level 0."""
-    depth = model.thresholds.size - 1
+    depth = near.thresholds.size - 1
     x = variate(stream, np.uint64(0))
-    level = min(int(np.searchsorted(model.thresholds, x, side="right")), depth)
-    if level == 0 and _is_secluded(p, model):
-        spread = np.uint64(depth + 1 - model.local_level)
-        return model.local_level + int(below(variate(stream, np.uint64(1)), spread))
+    level = min(int(np.searchsorted(near.thresholds, x, side="right")), depth)
+    if level == 0 and _is_secluded(p, near):
+        spread = np.uint64(depth + 1 - near.local_level)
+        return near.local_level + int(below(variate(stream, np.uint64(1)), spread))
     return level
 
 
 @kernel
-def _draw_one(stream: np.uint64, p: int, deepest: int, climb: int, model: EdgeModel) -> int:
+def _draw_one(stream: np.uint64, p: int, level: int, near: Hierarchy, far: FarEnds) -> int:
     """Draw the far end of an edge of position p; return -1 if no try gives one that p may draw."""
-    sums = model.sums
-    level = max(0, min(_draw_level(stream, p, model), deepest) - climb)
-    k, far = _community(p, level, model.nodes), sums.size - 1
-    first, last = (far * k) >> level, (far * (k + 1)) >> level
+    k, count, sums = _community(p, level, near.nodes), far.id_of.size, far.sums
+    first, last = (count * k) >> level, (count * (k + 1)) >> level
     low, width = sums[first], sums[last] - sums[first]
     for attempt in range(2, 2 + TRIES):
         x = low + below(variate(stream, np.uint64(attempt)), width)
         q = first + np.searchsorted(sums[first:last], x, side="right") - 1
-        if not model.within:
+        if not far.within:
             return q
-        if _may_draw(p, q, model.undirected) and (level > 0 or not _is_secluded(q, model)):
+        if _may_draw(p, q, far.undirected) and (level > 0 or not _is_secluded(q, near)):
             return q
     return -1
 
 
 @kernel
-def _keep_distinct(row: NDArray[np.int32]) -> int:
-    """Sort a row, move its distinct non-negative values to the front, and return their number."""
-    row.sort()
-    distinct = 0
-    for i in range(row.size):
-        if row[i] >= 0 and (distinct == 0 or row[i] != row[distinct - 1]):
-            row[distinct] = row[i]
-            distinct += 1
-    return distinct
-
-
-@kernel
-def _draw_row(key: np.uint64, p: int, model: EdgeModel, row: NDArray[np.int32]) -> None:
+def _draw_row(
+    key: np.uint64, p: int, near: Hierarchy, far: FarEnds, row: NDArray[np.int32]
+) -> None:
     """Fill ``row`` with distinct positions of the far type."""
-    far, deepest = model.sums.size - 1, model.thresholds.size - 1
-    while deepest > 0 and (far >> deepest) < ROOM * row.size:
+    count, deepest = far.id_of.size, near.thresholds.size - 1
+    while deepest > 0 and (count >> deepest) < ROOM * row.size:
         deepest -= 1
     distinct, step = 0, np.uint64(0)
     for turn in range(TURNS):
-        # Edges that a small community could not give are drawn in the larger ones around it.
-        climb = turn // 2
         for i in range(distinct, row.size):
-            row[i] = _draw_one(mix(key ^ step), p, deepest, climb, model)
+            stream = mix(key ^ step)
+            # Edges that a small community could not give are drawn in the larger ones around it.
+            level = max(0, min(_draw_level(stream, p, near), deepest) - turn // 2)
+            row[i] = _draw_one(stream, p, level, near, far)
             step += np.uint64(1)
-        distinct = _keep_distinct(row)
+        row.sort()
+        distinct = 0
+        for i in range(row.size):
+            if row[i] >= 0 and (distinct == 0 or row[i] != row[distinct - 1]):
+                row[distinct] = row[i]
+                distinct += 1
         if distinct == row.size:
             return
-    q = p if model.within else (far * _community(p, deepest, model.nodes)) >> deepest
+    q = p if far.within else (count * _community(p, deepest, near.nodes)) >> deepest
     while distinct < row.size:
-        q = (q + 1) % far
+        q = (q + 1) % count
         place = np.searchsorted(row[:distinct], q)
-        is_allowed = not model.within or _may_draw(p, q, model.undirected)
+        is_allowed = not far.within or _may_draw(p, q, far.undirected)
         if is_allowed and (place == distinct or row[place] != q):
             row[distinct] = q
             distinct += 1
@@ -296,23 +286,18 @@ def _draw_row(key: np.uint64, p: int, model: EdgeModel, row: NDArray[np.int32]) 
 
 @kernel(parallel=True)
 def draw_rows(
-    key: np.uint64, indptr: Ids, positions: Ids, id_of: Ids, model: EdgeModel, out: NDArray[Any]
+    key: np.uint64, indptr: Ids, positions: Ids, near: Hierarchy, far: FarEnds, out: NDArray[Any]
 ) -> None:
-    """Draw the edges of some nodes, distinct in each row and ascending.
+    """Draw the edges of some nodes, at ``positions``, distinct in each row and ascending.
 
-    Parameters
-    ----------
-    indptr: [rows + 1] int64, bounds of each node's edges in ``out``, counted from indptr[0]. A node
-        has at most a quarter as many edges as the far type has nodes.
-    positions: [rows] int64, the positions of these nodes.
-    id_of: [far] int64, the node of the far type at each position.
-    out: [indptr[-1] - indptr[0]] int32, receives node ids.
+    ``indptr`` has the bounds of each node's edges in ``out``, [edges] int32, counted from
+    indptr[0]. A node has at most a quarter as many edges as the far type has nodes.
     """
     for i in numba.prange(indptr.size - 1):
         p = positions[i]
         row = out[indptr[i] - indptr[0] : indptr[i + 1] - indptr[0]]
         if row.size > 0:
-            _draw_row(mix(key ^ mix(np.uint64(p))), p, model, row)
+            _draw_row(mix(key ^ mix(np.uint64(p))), p, near, far, row)
             for j in range(row.size):
-                row[j] = id_of[row[j]]
+                row[j] = far.id_of[row[j]]
             row.sort()

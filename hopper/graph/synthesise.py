@@ -301,11 +301,13 @@ class _Generator:
         np.cumsum(block_model.apportion(sums, count)[positions], out=indptr[1:])
         if not symmetrised:
             sums = draw_weights(OUT, far_count, far_most)
-        model = block_model.EdgeModel(*near.hierarchy, sums, within, symmetrised)
+        ends = block_model.FarEnds(id_of, sums, within, symmetrised)
         edges_key = np.uint64(key_of(key, EDGES))
         for first, last in row_ranges(indptr, 0, near_count):
             bounds, out = indptr[first : last + 1], indices[indptr[first] : indptr[last]]
-            block_model.draw_rows(edges_key, bounds, positions[first:last], id_of, model, out)
+            block_model.draw_rows(
+                edges_key, bounds, positions[first:last], near.hierarchy, ends, out
+            )
             self._bar.advance(task, out.size / count)
         return indptr, indices
 
