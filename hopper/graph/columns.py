@@ -5,7 +5,7 @@ They are an optional part of ``graph.json``, specified in docs/reference/graph-d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
@@ -27,17 +27,13 @@ _SHOWN: Final = 6
 
 
 class RoundingError(NamedTuple):
-    """The distance of stored rows from those that they were made of.
-
-    Attributes
-    ----------
-    absolute: the largest difference of any number.
-    relative: the largest difference in a row, divided by the row's largest absolute value. None
-        where it has no bound, as for averages of rounded rows.
-    """
+    """The distance of stored rows from those that they were made of."""
 
     absolute: _Distance
+    """the largest difference of any number"""
     relative: _Distance | None
+    """the largest difference in a row, divided by the row's largest absolute value; None where it
+    has no bound, as for averages of rounded rows"""
 
     def __str__(self) -> str:
         largest = f"a number is off by up to {self.absolute:.2g}"
@@ -47,15 +43,16 @@ class RoundingError(NamedTuple):
 
     def larger_of(self, other: RoundingError) -> RoundingError:
         """Bound the error of two sets of rows, with this error and with ``other``."""
-        errors = self.relative, other.relative
-        relative = None if None in errors else max(e for e in errors if e is not None)
-        return RoundingError(max(self.absolute, other.absolute), relative)
+        return self._combine(other, max)
 
     def and_then(self, other: RoundingError) -> RoundingError:
         """Bound the error of rows with this error that were rounded again, with ``other``."""
-        errors = self.relative, other.relative
-        relative = None if None in errors else sum(e for e in errors if e is not None)
-        return RoundingError(self.absolute + other.absolute, relative)
+        return self._combine(other, sum)
+
+    def _combine(self, other: RoundingError, how: Callable[[list[float]], float]) -> RoundingError:
+        known = [error for error in (self.relative, other.relative) if error is not None]
+        relative = how(known) if len(known) == 2 else None
+        return RoundingError(how([self.absolute, other.absolute]), relative)
 
 
 def find_error(before: NDArray[np.float32], after: NDArray[np.float32]) -> RoundingError:

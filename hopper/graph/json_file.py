@@ -17,14 +17,9 @@ _Parsed = TypeVar("_Parsed")
 
 
 def read_json(file: Path, absent: str = "no such file") -> dict[str, Any]:
-    """Read a file that holds one JSON object; ``absent`` is the error's text if it is missing.
-
-    Raises
-    ------
-    GraphError: the file is missing, is no regular file (reading a pipe might never end), is not
-        JSON in UTF-8, is nested too deeply, names a field twice, or does not hold an object.
-    """
+    """Read a file that holds one JSON object; ``absent`` is the error's text if it is missing."""
     try:
+        # Reading a pipe might never end.
         if not stat.S_ISREG(file.stat().st_mode):
             raise GraphError(f"{file}: expected a file, found something else")
         data = json.loads(file.read_bytes(), object_pairs_hook=_refuse_repeated)

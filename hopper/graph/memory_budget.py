@@ -26,7 +26,8 @@ class MemoryBudget(NamedTuple):
     ranges, or lie in a file"""
 
 
-_BUDGET: Final = ContextVar("memory budget", default=MemoryBudget())  # noqa: B039
+_UNLIMITED: Final = MemoryBudget()
+_BUDGET: Final = ContextVar("memory budget", default=_UNLIMITED)
 
 
 def memory_budget() -> MemoryBudget:

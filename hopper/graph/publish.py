@@ -22,7 +22,7 @@ def atomic_output_dir(out: Path, needed_bytes: int) -> Iterator[Path]:
     """Yield a folder beside ``out`` to write into; rename it to ``out`` at the end.
 
     All files are on the disk before it is renamed, so a power loss leaves all of it or nothing. An
-    exception removes the folder. ``out`` with content and too little space are refused.
+    exception removes the folder.
     """
     refuse_occupied(out)
     with folder_beside(out) as scratch:

@@ -124,12 +124,7 @@ def schema_fingerprint(schema: GraphSchema) -> str:
 
 
 def schema_from_json(data: object, where: str) -> GraphSchema:
-    """Parse the content of ``graph.json``; ``where`` is the file, for errors.
-
-    Raises
-    ------
-    GraphError: the schema version is unknown, or a field is missing, unknown or out of range.
-    """
+    """Parse the content of ``graph.json``; ``where`` is the file, for errors."""
     if not isinstance(data, Mapping):
         raise GraphError(f"{where}: top level: expected an object, given {data!r:.100}")
     version = data.get("schema")
