@@ -18,7 +18,7 @@ from cache_server.sampling import RemoteDraw
 from cache_server.security import PLAIN, Security
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
-from hopper.graph.row_form import stored_features
+from hopper.graph.layout import stored_features
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.traffic import Traffic

@@ -12,7 +12,7 @@ from cache_server.feature_codec import FeatureCodec, find_codec
 from hopper.cluster import Cluster
 from hopper.errors import RequestError
 from hopper.features.partitioned import PartitionedRows
-from hopper.graph.row_form import RoundingError, find_error
+from hopper.graph.columns import RoundingError, find_error
 
 SAMPLED_ROWS: Final = 1 << 16
 """most rows of each of a server's tables that are read"""

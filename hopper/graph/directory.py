@@ -182,9 +182,9 @@ class GraphDirectory:
 
     def topology(self, relation: Relation) -> Topology:
         """Map the CSC of a relation, with original ids."""
-        if relation not in self.schema.relations:
-            raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
         owner = Relation(*relation)
+        if owner not in self.schema.relations:
+            raise GraphError(f"{self.path}: no relation {owner}")
         arrays: dict[str, Any] = {name: self._map(name, owner) for name in layout.TOPOLOGY_ARRAYS}
         return Topology(**arrays)
 
@@ -252,12 +252,8 @@ class GraphDirectory:
     def _map(
         self, part: str, owner: Labelled, find_file: Callable[[Any], Path] | None = None
     ) -> NDArray[Any]:
-        """Map an array of the schema.
-
-        Parameters
-        ----------
-        find_file: returns the owner's file, where another directory may hold it.
-        """
+        """Map an array of the schema; ``find_file`` returns its file where another directory may
+        hold it."""
         spec = self._arrays.get((part, str(owner)))
         if spec is None:
             what = "relation" if isinstance(owner, Relation) else "node type"
@@ -266,25 +262,20 @@ class GraphDirectory:
         return open_array(file, spec.name, spec.dtypes, *spec.shapes)
 
     def _check(self, full: bool) -> None:
-        for part, owner in self._arrays:
-            self._map(part, owner)
+        arrays = {of: self._map(*of) for of in self._arrays}
         if not full:
             return
-
-        def where(part: str, owner: Labelled) -> str:
-            spec = self._arrays[part, str(owner)]
-            return f"{self.path / spec.file}: {spec.name}"
-
-        for relation, edges in self.schema.relations.items():
+        for relation in self.schema.relations:
             check_topology(self.topology(relation), relation, self.path)
-            if edges.weighted:
-                weights = self.edge_weights(relation)
-                check_values.check_weights(weights, where("weights", relation))
-        for labelled, labels in self.schema.labels.items():
-            check_values.check_labels(self.labels(labelled), labels, where("labels", labelled))
-        for name in self.schema.splits:
-            most = self.schema.target_count
-            check_values.check_split(self.split(name), most, where("split", name))
+        labels = {str(owner): of for owner, of in self.schema.labels.items()}
+        for (part, owner), spec in self._arrays.items():
+            values, where = arrays[part, owner], f"{self.path / spec.file}: {spec.name}"
+            if part == "weights":
+                check_values.check_weights(values, where)
+            elif part == "labels":
+                check_values.check_labels(values, labels[owner], where)
+            elif part == "split":
+                check_values.check_split(values, self.schema.target_count, where)
 
 
 def open_topology(
@@ -308,15 +299,17 @@ def open_topology(
     degrees: in- and out-degrees of all nodes; None = those in ``root``.
     weighted: whether sums of weights are there, too.
     timed: whether times are there, too.
-
-    Raises
-    ------
-    GraphError: an array is missing or has the wrong dtype or shape.
     """
 
-    def array(name: layout.TopologyArray, length: int) -> NDArray[Any]:
+    def array(name: layout.StoredArray, length: int) -> NDArray[Any]:
         file = layout.topology_file(root, relation, name)
-        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else np.int64
+        is_drawn_by = name in ("cumulative_weights", "times", "by_time")
+        if is_drawn_by and not file.exists():
+            raise GraphError(
+                f"{file}: {name} of {relation}: missing file; if an older version divided the "
+                "graph, divide it again with `hopper partition`"
+            )
+        dtypes = layout.ID_DTYPES if name in ("indices", "edge_ids") else layout.stored_dtype(name)
         return open_array(file, f"{name} of {relation}", dtypes, (length,))
 
     indptr = array("indptr", (destinations if stored is None else stored.count) + 1)
@@ -325,27 +318,14 @@ def open_topology(
         array("out_degrees", sources),
     )
     count = int(indptr[-1]) if edges is None else edges
-
-    def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[Any] | None:
-        """Open an array with one entry for each edge. None if the schema does not list it."""
-        if not is_there:
-            return None
-        file = layout.topology_file(root, relation, name)
-        if not file.exists():
-            raise GraphError(
-                f"{file}: {name} of {relation}: missing file; if an older version divided the "
-                "graph, divide it again with `hopper partition`"
-            )
-        return open_array(file, f"{name} of {relation}", layout.stored_dtype(name), (count,))
-
     return Topology(
         indptr=indptr,
         indices=array("indices", count),
         edge_ids=array("edge_ids", count),
         in_degrees=in_degrees,
         out_degrees=out_degrees,
-        cumulative_weights=by_edge("cumulative_weights", weighted),
-        times=by_edge("times", timed),
-        by_time=by_edge("by_time", timed),
+        cumulative_weights=array("cumulative_weights", count) if weighted else None,
+        times=array("times", count) if timed else None,
+        by_time=array("by_time", count) if timed else None,
         stored=stored,
     )

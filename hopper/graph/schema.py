@@ -14,8 +14,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import ConfigDict, Field, StrictBool
 
 from cache_server.feature_codec import FeatureForm
-from hopper.graph.columns import FeatureColumn
-from hopper.graph.row_form import RoundingError
+from hopper.graph.columns import FeatureColumn, RoundingError
 
 LabelKind = Literal["class", "multi_hot", "float", "tasks"]
 Predicted = Literal["node", "edge", "link"]
@@ -165,8 +164,8 @@ class GraphSchema:
     @property
     def feature_tables(self) -> dict[str, NodeType | EdgeType]:
         """The node types and relations with features, by the names of their tables."""
-        featured = {o: kind for o, kind in self.kinds.items() if kind.feature_dim is not None}
-        return {str(owner): kind for owner, kind in featured.items()}
+        kinds = self.kinds.items()
+        return {str(owner): kind for owner, kind in kinds if kind.feature_dim is not None}
 
     @property
     def columns(self) -> dict[str, tuple[FeatureColumn, ...]]:

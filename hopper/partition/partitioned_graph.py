@@ -18,10 +18,9 @@ from cache_server.store.row_source import CheckedSource
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
-from hopper.graph.check_values import label_format
+from hopper.graph.layout import label_format, stored_features
 from hopper.graph.links import Links
 from hopper.graph.names import Names
-from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology

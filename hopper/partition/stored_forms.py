@@ -15,10 +15,11 @@ from cache_server.feature_codec import CODECS, FEATURE_FORMS, FeatureForm
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, iter_pieces, release_pages
+from hopper.graph.columns import RoundingError, find_error
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.layout import stored_features
 from hopper.graph.memory_budget import memory_budget
 from hopper.graph.publish import folder_beside, require_space
-from hopper.graph.row_form import RoundingError, find_error, stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.phases import Phases, Progress
 

@@ -20,8 +20,12 @@ from hopper.config import Config, make_config
 from hopper.engines import TrainState, find_engine
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
-from hopper.graph.column_differences import find_class_difference, find_column_difference
-from hopper.graph.columns import columns_from_json, columns_to_json
+from hopper.graph.columns import (
+    columns_from_json,
+    columns_to_json,
+    find_class_difference,
+    find_column_difference,
+)
 from hopper.graph.schema_json import schema_fingerprint
 from hopper.hetero.row_records import PickedRows
 from hopper.migrate.packed_model import PackedModel

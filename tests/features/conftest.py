@@ -26,7 +26,7 @@ from hopper.features import (
     open_graph,
 )
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
-from hopper.graph.row_form import stored_features
+from hopper.graph.layout import stored_features
 from hopper.graph.schema import Relation
 from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition import PartitionedGraph, partition_graph

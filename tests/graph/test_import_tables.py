@@ -16,7 +16,6 @@ from hopper.cli import main
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
 from hopper.graph.array_file import create_array, open_array, release_pages, save_array
-from hopper.graph.build_topology import build_topology
 from hopper.graph.importers import (
     GraphTables,
     ImportOptions,
@@ -29,6 +28,7 @@ from hopper.graph.importers.database import Database, open_database
 from hopper.graph.importers.read_query import read_queries
 from hopper.graph.importers.table_folder import find_queries
 from hopper.graph.layout import TOPOLOGY_ARRAYS, names_file
+from hopper.graph.topology import build_topology
 
 EDGES = Relation("node", "edge", "node")
 PAPERS = """id,label,split,f0,f1

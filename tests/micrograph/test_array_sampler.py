@@ -16,10 +16,9 @@ from hopper.config import make_config
 from hopper.engines import Request, assemble
 from hopper.engines.checks import check_request
 from hopper.errors import RequestError
-from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Topology, build_topology
 from hopper.micrograph.array_sampler import ArraySampler, _high_word
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions, StoredNames
 from hopper.partition import partition_graph

@@ -17,10 +17,10 @@ from hopper.config.bounds import parse_size
 from hopper.errors import GraphError
 from hopper.graph import check_topology
 from hopper.graph import memory_budget as sizes
-from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.memory_budget import LEAST_CHUNK, MOST_CHUNK, MemoryBudget
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.topology import build_topology
 from hopper.graph.write import GraphWriter
 from hopper.partition import build, partition_graph
 from hopper.partition.checksums import read_division

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from hopper.cli import main
 from hopper.errors import ConfigError, RequestError
-from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.graph.topology import Topology
+from hopper.graph.topology import Topology, build_topology
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph, neighbor_stream, partition_graph
 from hopper.partition.balance import MOST_CLASSES, Balance, balance_classes, combined_weight
