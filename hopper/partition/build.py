@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,20 +21,15 @@ from hopper.partition.describe import describe, make_shares
 from hopper.partition.description import write_description
 from hopper.partition.divide_topology import TopologyChoice, divide_topology
 from hopper.partition.executor import Executor, SerialExecutor
-from hopper.partition.memory import (
-    MemoryEstimate,
-    choose_pieces,
-    estimate_memory,
-    require_memory,
-)
+from hopper.partition.memory import MemoryEstimate, choose_pieces, estimate_memory, require_memory
 from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.metis import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.partitioner import NONE, BuiltIn, assign, check_request
+from hopper.partition.partitioner import NONE, Assigner, check_request
 from hopper.partition.refine import Refiner
-from hopper.partition.second_level import check_ranks, rank_bytes, write_ranks
+from hopper.partition.second_level import check_ranks, write_ranks
 from hopper.partition.stacked_ids import NodeArrays
-from hopper.partition.stored_forms import check_divisible, parse_row_forms, store_rows_as
+from hopper.partition.stored_forms import RowForms, parse_row_forms, store_rows_as
 from hopper.partition.write import (
     copy_shared,
     partitioned_bytes,
@@ -111,30 +106,25 @@ def partition_graph(
     check_request(schema, servers, method, method_options)
     check_ranks(ranks_per_server, method)
     choice = TopologyChoice.parse(topology)
-    _check_features(schema, servers, features, topology)
     forms = parse_row_forms(feature_dtypes, schema)
-    if by_dimension:
-        check_divisible(schema, forms)
+    _check_features(schema, servers, features, topology, forms, refiner)
     refuse_occupied(out)
     metis = choose_backend(backend) if method == "metis" else None
     check_balance(balance, schema, method, metis)
     if refiner is not None:
-        if by_dimension:
-            raise RequestError(
-                "--refine: moves whole rows to where they are read; with --features "
-                "by-dimension every server has a part of every row"
-            )
         refiner.check(graph, servers)
-
-    def written_bytes(stored: GraphDirectory) -> int:
-        more = table_bytes(stored, servers if by_dimension else 1) - table_bytes(stored)
-        more += rank_bytes(schema, ranks_per_server)
-        return more + partitioned_bytes(stored.schema, servers, split=choice.name == "partitioned")
-
     size, available = choose_pieces(memory_limit), available_memory()
+    split = choice.name == "partitioned"
+    written = partial(
+        partitioned_bytes,
+        servers=servers,
+        split=split,
+        by_dimension=by_dimension,
+        ranks=ranks_per_server,
+    )
     estimate = estimate_memory(
-        *(graph, servers, method, metis, written_bytes(graph)),
-        split=choice.name == "partitioned",
+        *(graph, servers, method, metis, written(graph)),
+        split=split,
         balance=balance,
         refiner=refiner,
         size=size,
@@ -147,27 +137,19 @@ def partition_graph(
         limit_memory(size),
         store_rows_as(graph, forms, out, phases) as converted,
         message_edges(converted, reverses, out) as messages,
-        unpublished_partitions(out, written_bytes(converted)) as work,
+        unpublished_partitions(out, written(converted)) as work,
     ):
         balanced = Balance.of(messages, balance, NodeArrays(work).full)
-        how = balanced, phases, work, backend
-        assignment = assign(messages, servers, method, seed, *how, method_options)
-        if refiner is not None:
-            moved = refiner.refine(messages, assignment.homes, balanced, servers, phases)
-            assignment = replace(assignment, homes=moved.homes, refined=moved.description)
-        with phases.phase("number the nodes"):
-            homes = assignment.homes.items()
-            offsets = {name: number_nodes(of_type, servers, work, name) for name, of_type in homes}
-            copy_shared(messages, work)
-        context = BuildContext(messages, work, offsets)
+        assigner = Assigner(method, balanced, phases, work, backend, method_options)
+        context, refined = _place_nodes(messages, work, assigner, servers, seed, refiner)
         edge_counts = _write_topology(context, executor, phases)
         if ranks_per_server > 1:
-            write_ranks(context, BuiltIn(method, *how), ranks_per_server, seed)
+            write_ranks(context, assigner, ranks_per_server, seed)
         nbytes = table_bytes(messages, servers if by_dimension else 1)
         with phases.phase("write the servers' rows (bytes)", nbytes) as counter:
             jobs = [(server, by_dimension) for server in range(servers)]
-            sizes = executor.run(write_server, context, counter, jobs)
-        description = describe(messages, assignment, offsets, edge_counts, sizes)
+            feature_bytes = executor.run(write_server, context, counter, jobs)
+        description = describe(context, assigner, seed, edge_counts, feature_bytes) | refined
         description |= {
             "topology": ByDimension.name if by_dimension else Replicated.name,
             "ranks_per_server": ranks_per_server,
@@ -178,21 +160,85 @@ def partition_graph(
             description["reverse_relations"] = {
                 str(relation): list(map(str, names)) for relation, names in reverses.items()
             }
-        write_description(work, description)
-        divided = PartitionedGraph.open(work)
-        with phases.phase("count shares"):
-            description["shares"] = make_shares(messages, divided, ranks_per_server)
-        if measure is not None:
-            with phases.phase("measure locality"):
-                locality = measure(divided)
-            description |= {} if locality is None else {"locality": locality}
-        if choice.name == "partitioned":
+        description |= _measure(context, description, phases, measure)
+        if split:
             fields, of_servers = divide_topology(context, choice, phases, executor)
             for share, more in zip(description["per_server"], of_servers, strict=True):
                 share.update(more)
             description |= fields
         write_description(work, description | {"seconds": dict(phases.seconds)})
     return PartitionedGraph.open(out)
+
+
+def _check_features(
+    schema: GraphSchema,
+    servers: int,
+    features: str,
+    topology: str,
+    forms: RowForms,
+    refiner: Refiner | None,
+) -> None:
+    """Check how features are to be divided."""
+    if features not in ("by-node", "by-dimension"):
+        raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
+    if features == "by-node":
+        return
+    if topology != "replicated":
+        raise RequestError(
+            f"features: by-dimension wants topology replicated, since every server computes with "
+            f"the edges of all mini-batches; given {topology}"
+        )
+    for name, kind in schema.node_types.items():
+        if kind.feature_dim is not None and kind.feature_dim < servers:
+            raise RequestError(
+                f"features: by-dimension wants a column a server at least; node type {name!r} has "
+                f"{kind.feature_dim} for {servers} servers"
+            )
+        if forms.get(name, kind.feature_dtype) == "int8":
+            raise RequestError(
+                f"features: by-dimension divides a row's numbers, and int8 rows of {name!r} have "
+                "one scale a row; expected float32, float16 or bfloat16"
+            )
+    if refiner is not None:
+        raise RequestError(
+            "--refine: moves whole rows to where they are read; with --features by-dimension every "
+            "server has a part of every row"
+        )
+
+
+def _place_nodes(
+    graph: GraphDirectory,
+    work: Path,
+    assigner: Assigner,
+    servers: int,
+    seed: int,
+    refiner: Refiner | None,
+) -> tuple[BuildContext, dict[str, Any]]:
+    """Choose every node's server, number the nodes, and write what does not depend on servers;
+    return what all parts are built from, and what the description says of a refiner."""
+    homes, refined = assigner.assign(graph, servers, seed), dict[str, Any]()
+    if refiner is not None:
+        homes, gain = refiner.refine(graph, homes, assigner.balance, servers, assigner.phases)
+        refined["refined"] = dict(gain)
+    with assigner.phases.phase("number the nodes"):
+        offsets = {name: number_nodes(of, servers, work, name) for name, of in homes.items()}
+        copy_shared(graph, work)
+    return BuildContext(graph, work, offsets), refined
+
+
+def _measure(
+    context: BuildContext, description: Mapping[str, Any], phases: Phases, measure: Measure | None
+) -> dict[str, Any]:
+    """Open what was written, and return what the description says of shares and locality."""
+    write_description(context.work, description)
+    divided, measured = PartitionedGraph.open(context.work), dict[str, Any]()
+    with phases.phase("count shares"):
+        measured["shares"] = make_shares(context.graph, divided, description["ranks_per_server"])
+    if measure is not None:
+        with phases.phase("measure locality"):
+            locality = measure(divided)
+        measured |= {} if locality is None else {"locality": locality}
+    return measured
 
 
 def _write_topology(
@@ -211,22 +257,3 @@ def _write_topology(
         with phases.phase("write what draws read (edges)", sum(drawn.values())) as counter:
             executor.run(fill_draw_arrays, context, counter, [(relation,) for relation in drawn])
     return counts
-
-
-def _check_features(schema: GraphSchema, servers: int, features: str, topology: str) -> None:
-    """Check how features are to be divided."""
-    if features not in ("by-node", "by-dimension"):
-        raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
-    if features == "by-node":
-        return
-    if topology != "replicated":
-        raise RequestError(
-            f"features: by-dimension wants topology replicated, since every server computes with "
-            f"the edges of all mini-batches; given {topology}"
-        )
-    for name, kind in schema.node_types.items():
-        if kind.feature_dim is not None and kind.feature_dim < servers:
-            raise RequestError(
-                f"features: by-dimension wants a column a server at least; node type {name!r} has "
-                f"{kind.feature_dim} for {servers} servers"
-            )

@@ -3,21 +3,19 @@ rows or some columns of all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.partition.file_names import server_folder
-from hopper.partition.layout import Columns, Layout, StoredIds
+from hopper.partition.layout import Columns, Layout, StoredIds, StoredTopologies
 
 
 class Replicated(Layout):
@@ -36,9 +34,7 @@ class Replicated(Layout):
         """Map a relation's CSC, which is the same for all servers."""
         return self._open(self.path, relation, self._schema.relations[relation].count)
 
-    def stored_topologies(
-        self, servers: Sequence[int]
-    ) -> Iterator[tuple[Topology, Relation, Path]]:
+    def stored_topologies(self, servers: Sequence[int]) -> StoredTopologies:
         """Iterate over the topologies, which are the same for all servers."""
         for relation in self.relations:
             yield self.topology(relation, None), relation, self.path
@@ -51,8 +47,7 @@ def divide_columns(dim: int, servers: int) -> list[Columns]:
 
 
 class ByDimension(Replicated):
-    """Every server has some columns of all nodes' features, and all topology and labels (P3,
-    section 3.1)."""
+    """Every server has some columns of all nodes' features, and all topology and labels (P3)."""
 
     name = "by_dimension"
 
@@ -101,15 +96,13 @@ class DividedTopology(Layout):
         """Map a server's edges of a relation, or join those of all servers in memory."""
         if server is None:
             return self._join_servers(relation)
-        topology = self._open(server_folder(self.path, server), relation, degrees=self.path)
+        topology = self._open(server_folder(self.path, server), relation, None, self.path)
         if self._schema.relations[relation].feature_dim is None:
             return topology
         file, rows = layout.topology_file(self.path, relation, "indptr"), topology.indptr.shape
         return replace(topology, starts=open_array(file, f"indptr of {relation}", np.int64, rows))
 
-    def stored_topologies(
-        self, servers: Sequence[int]
-    ) -> Iterator[tuple[Topology, Relation, Path]]:
+    def stored_topologies(self, servers: Sequence[int]) -> StoredTopologies:
         """Iterate over the topologies of some servers."""
         for relation in self.relations:
             for server in servers:
@@ -119,25 +112,14 @@ class DividedTopology(Layout):
         """Join the in-edges that all servers have of their own nodes, in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
         # Global ids of a server's nodes follow those of the server before.
-        bounds = [
-            part.indptr[slice(first, stop + 1)]
-            for server, part in enumerate(parts)
-            for first, stop in [self._book.range(relation.dst, server)]
+        ranges = [self._book.range(relation.dst, server) for server in range(len(parts))]
+        own = [
+            (part, part.indptr[slice(first, stop + 1)])
+            for part, (first, stop) in zip(parts, ranges, strict=True)
         ]
-
-        def by_edge(name: str) -> NDArray[Any]:
-            pairs = zip(parts, bounds, strict=True)
-            return np.concatenate([getattr(part, name)[own[0] : own[-1]] for part, own in pairs])
-
-        draw_arrays: dict[str, Any] = {
-            name: by_edge(name) for name in layout.draw_arrays(self._schema, relation)
-        }
-        lengths = np.concatenate([np.diff(own) for own in bounds])
-        return Topology(
-            indptr=np.concatenate(([0], np.cumsum(lengths))),
-            indices=by_edge("indices"),
-            edge_ids=by_edge("edge_ids"),
-            in_degrees=parts[0].in_degrees,
-            out_degrees=parts[0].out_degrees,
-            **draw_arrays,
-        )
+        lengths = np.concatenate([np.diff(indptr) for _, indptr in own])
+        joined: dict[str, Any] = {"indptr": np.concatenate(([0], np.cumsum(lengths)))}
+        for name in ("indices", "edge_ids", *layout.draw_arrays(self._schema, relation)):
+            pieces = [getattr(part, name)[indptr[0] : indptr[-1]] for part, indptr in own]
+            joined[name] = np.concatenate(pieces)
+        return replace(parts[0], starts=None, **joined)

@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from hopper.errors import RequestError
-from hopper.partition.metis import assign_metis, choose_backend
-from hopper.partition.symmetrize import Adjacency
+from hopper.partition.metis import Adjacency, assign_metis, choose_backend
 from hopper.scratch import scratch_folder
 
 PAIR = Adjacency(np.array([0, 1, 2]), np.array([1, 0]))
@@ -27,8 +26,7 @@ DIVIDES = """
 import sys
 from pathlib import Path
 import numpy as np
-from hopper.partition.metis import assign_metis
-from hopper.partition.symmetrize import Adjacency
+from hopper.partition.metis import Adjacency, assign_metis
 from hopper.signal_handlers import EndedBySignal, end_on_signals
 
 nodes = 200_000

@@ -28,11 +28,11 @@ from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph, neighbor_stream, partition_graph
 from hopper.partition.balance import MOST_CLASSES, Balance, balance_classes, combined_weight
 from hopper.partition.neighbor_stream import NeighborStream
-from hopper.partition.partitioner import METHODS, Assignment, assign
+from hopper.partition.metis import symmetrize
+from hopper.partition.partitioner import METHODS, Assigner
 from hopper.partition.random import assign_random
 from hopper.partition.stacked_ids import NodeArrays, type_starts
 from hopper.partition.streaming import assign_stream, number_of_blocks
-from hopper.partition.symmetrize import symmetrize
 from hopper.partition.training import training_roots
 from hopper.phases import Phases
 from tests.partition.conftest import MakeGraph, planted_edges
@@ -69,9 +69,8 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
-def divide(graph: GraphDirectory, case: Case, servers: int, seed: int, scratch: Path) -> Assignment:
-    balance = Balance.of(graph)
-    return assign(graph, servers, case.method, seed, balance, Phases(), scratch, case.backend)
+def assigner(graph: GraphDirectory, case: Case, scratch: Path) -> Assigner:
+    return Assigner(case.method, Balance.of(graph), Phases(), scratch, case.backend)
 
 
 def cut(homes: NDArray[Any], graph: GraphDirectory) -> float:
@@ -86,16 +85,16 @@ def test_communities_are_found_in_balance_and_again(
     """Planted: 7.5 % of the edges; random: three in four."""
     # DGL's METIS has no seed, so there another one must not matter.
     seeds = (1, 1, 2) if case.seeded else (1, 2)
-    first, *again, last = (divide(planted, case, 4, seed, tmp_path) for seed in seeds)
-    homes = first.homes["node"]
+    divide = assigner(planted, case, tmp_path)
+    homes, *again, last = (divide.assign(planted, 4, seed)["node"] for seed in seeds)
     assert case.least_cut <= cut(homes, planted) <= case.most_cut
     assert (np.bincount(homes) < 1.1 * homes.size / 4).all()
     assert (np.bincount(homes[::3]) < 1.1 * homes.size / 12 + 1).all()
-    assert all(np.array_equal(homes, repeated.homes["node"]) for repeated in again)
-    assert (homes != last.homes["node"]).any() == case.seeded
+    assert all(np.array_equal(homes, repeated) for repeated in again)
+    assert (homes != last).any() == case.seeded
     package = {"metis": case.backend, RANGES: "range_partitioner"}.get(case.method, "hopper")
-    assert (first.method, first.backend, first.seed) == (case.method, package, 1)
-    assert first.seed_used == (case.seeded or case.method == RANGES)
+    assert divide.library == package
+    assert divide.uses_seed(4) == (case.seeded or case.method == RANGES)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
@@ -103,7 +102,7 @@ def test_communities_are_found_in_balance_and_again(
 def test_every_node_of_every_type_has_a_server(
     shared_library: GraphDirectory, tmp_path: Path, method: str, servers: int
 ) -> None:
-    homes = divide(shared_library, Case(method), servers, 5, tmp_path).homes
+    homes = assigner(shared_library, Case(method), tmp_path).assign(shared_library, servers, 5)
     assert set(homes) == set(shared_library.schema.node_types)
     for name, node_type in shared_library.schema.node_types.items():
         assert homes[name].dtype == np.int32
@@ -281,13 +280,13 @@ def test_stream_does_not_depend_on_threads(planted: GraphDirectory, tmp_path: Pa
         "import sys, numba, numpy\n"
         "from pathlib import Path\n"
         "from hopper.graph.directory import GraphDirectory\n"
-        "from hopper.partition.partitioner import BuiltIn\n"
+        "from hopper.partition.partitioner import Assigner\n"
         "from hopper.partition.balance import Balance\n"
         "from hopper.phases import Phases\n"
         "graph = GraphDirectory.open(sys.argv[1])\n"
         "for threads in (1, 2):\n"
         "    numba.set_num_threads(threads)\n"
-        "    stream = BuiltIn('stream', Balance.of(graph), Phases(), Path(sys.argv[2]))\n"
+        "    stream = Assigner('stream', Balance.of(graph), Phases(), Path(sys.argv[2]))\n"
         "    numpy.save(f'{sys.argv[2]}/{threads}', stream.assign(graph, 5, 3)['node'])\n"
     )
     command = [sys.executable, "-c", code, str(planted.path), str(tmp_path)]

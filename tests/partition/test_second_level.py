@@ -49,14 +49,14 @@ def test_ranks_follow_locality_and_servers_are_the_same(
     for name in two_levels.schema.node_types:
         np.testing.assert_array_equal(two_levels.global_ids(name), one_level.global_ids(name))
     by_locality, in_turn = two_levels.placement(2), one_level.placement(2)
-    assert (by_locality.dealing.name, in_turn.dealing.name) == ("by locality", "in turn")
+    assert (by_locality.dealing, in_turn.dealing) == ("by locality", "in turn")
     assert _count_between_ranks(two_levels, by_locality) < 0.7 * _count_between_ranks(
         one_level, in_turn
     )
 
 
 def test_another_number_of_ranks_is_dealt_in_turn(two_levels: PartitionedGraph) -> None:
-    assert [two_levels.placement(ranks).dealing.name for ranks in (1, 2, 3)] == [
+    assert [two_levels.placement(ranks).dealing for ranks in (1, 2, 3)] == [
         *("in turn", "by locality", "in turn")
     ]
 
