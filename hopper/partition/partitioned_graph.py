@@ -27,7 +27,7 @@ from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
 from hopper.partition.by_node import ByDimension, DividedTopology, Replicated
 from hopper.partition.by_relation import ByRelation
-from hopper.partition.description import Description, ServerPartition, read_description
+from hopper.partition.description import Description, read_description
 from hopper.partition.file_names import DESCRIPTION_FILE, ranks_file, server_folder
 from hopper.partition.layout import Layout, StoredIds
 from hopper.partition.placement import RANK_DTYPE, Placement
@@ -60,19 +60,13 @@ class PartitionedGraph:
         """the content of partition.json: method, edge cut, balance, locality, ..."""
         self.layout = LAYOUTS[description.topology](path, schema, book, description)
         """tells which server stores what"""
+        self.partitions = self.layout.partitions
+        """what each server stores, where whole relations are divided; empty where nodes are"""
+        self.relations: Sequence[Relation] = self.layout.relations
+        """the relations that any server stores, in canonical order"""
         self._description = description
         self.feature_sources: Mapping[str, Callable[[int], CheckedSource]] = {}
         """opens a server's features of a node type, for types whose features are in no file"""
-
-    @property
-    def partitions(self) -> Sequence[ServerPartition]:
-        """What each server stores, where whole relations are divided; empty where nodes are."""
-        return self.layout.partitions
-
-    @property
-    def relations(self) -> Sequence[Relation]:
-        """The relations that any server stores, in canonical order."""
-        return self.layout.relations
 
     @classmethod
     def open(cls, path: Path | str) -> PartitionedGraph:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -122,20 +122,22 @@ def test_every_node_of_every_type_has_a_server(
 # Plug-ins
 
 
-class Short:
-    def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
-        return {name: np.zeros(3, np.int64) for name in graph.schema.node_types}
+Result = Callable[[dict[str, NodeType], int], Any]
+RESULTS: dict[str, Result] = {
+    "Short": lambda types, servers: {name: np.zeros(3, np.int64) for name in types},
+    "Beyond": lambda types, servers: {
+        name: np.full(kind.count, servers) for name, kind in types.items()
+    },
+    "OneType": lambda types, servers: {"paper": np.zeros(types["paper"].count, np.int64)},
+}
 
 
-class Beyond:
-    def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
-        types = graph.schema.node_types.items()
-        return {name: np.full(node_type.count, servers) for name, node_type in types}
+def plug_in(result: Result) -> type:
+    class PlugIn:
+        def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
+            return result(graph.schema.node_types, servers)
 
-
-class OneType:
-    def assign(self, graph: GraphDirectory, servers: int, seed: int) -> Any:
-        return {"paper": np.zeros(graph.schema.node_types["paper"].count, np.int64)}
+    return PlugIn
 
 
 class Careless:
@@ -160,7 +162,8 @@ def test_bad_methods_and_bad_results_of_a_plug_in_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     own = ModuleType("own")
-    own.__dict__.update({kind.__name__: kind for kind in (Short, Beyond, OneType, Careless)})
+    own.__dict__.update({name: plug_in(result) for name, result in RESULTS.items()})
+    own.__dict__["Careless"] = Careless
     monkeypatch.setitem(sys.modules, "own", own)
     out = library.path.parent / "out"
     with pytest.raises((ConfigError, RequestError), match=message):
@@ -195,25 +198,22 @@ def _nodes(**counts: int) -> GraphSchema:
     return GraphSchema(name="nodes", node_types=types, relations={}, target=next(iter(counts)))
 
 
-def test_random_is_balanced_by_type() -> None:
-    schema = _nodes(author=100, paper=31, venue=2, keyword=0)
+def deal(seed: int, servers: int = 3, **counts: int) -> dict[str, NDArray[np.int32]]:
+    return assign_random(_nodes(**counts), servers, seed, ARRAYS)
+
+
+def test_random_is_balanced_by_type_and_depends_on_seed_and_type_alone() -> None:
+    counts = {"author": 100, "paper": 31, "venue": 2, "keyword": 0}
     for servers in (1, 2, 3, 7):
-        homes = assign_random(schema, servers, seed=4, arrays=ARRAYS)
-        for node_type, kind in schema.node_types.items():
-            shares = np.bincount(homes[node_type], minlength=servers)
-            assert shares.sum() == kind.count
-            assert shares.max() - shares.min() <= 1
-
-
-def test_random_depends_on_seed_and_type_alone() -> None:
-    papers = assign_random(_nodes(paper=50), 3, seed=1, arrays=ARRAYS)["paper"]
-    several_types = assign_random(_nodes(author=8, paper=50), 3, seed=1, arrays=ARRAYS)
-    np.testing.assert_array_equal(papers, several_types["paper"])
-    assert (papers != assign_random(_nodes(paper=50), 3, seed=2, arrays=ARRAYS)["paper"]).any()
-    assert (papers != assign_random(_nodes(author=50), 3, seed=1, arrays=ARRAYS)["author"]).any()
+        for node_type, homes in deal(4, servers, **counts).items():
+            assert homes.size == counts[node_type]
+            assert np.ptp(np.bincount(homes, minlength=servers)) <= 1
+    papers = deal(1, paper=50)["paper"]
+    np.testing.assert_array_equal(papers, deal(1, author=8, paper=50)["paper"])
+    assert (papers != deal(2, paper=50)["paper"]).any()
+    assert (papers != deal(1, author=50)["author"]).any()
     # The vector of the documentation.
-    homes = assign_random(_nodes(paper=8), 3, seed=1, arrays=ARRAYS)["paper"]
-    assert homes.tolist() == [2, 0, 1, 1, 1, 0, 0, 2]
+    assert deal(1, paper=8)["paper"].tolist() == [2, 0, 1, 1, 1, 0, 0, 2]
 
 
 # Stream
@@ -228,9 +228,25 @@ class InMemory:
         return self.topologies[relation]
 
 
+def _in_memory(counts: dict[str, int], edges: dict[Relation, Any], target: str) -> InMemory:
+    kinds = {relation: EdgeType(src.size) for relation, (src, _) in edges.items()}
+    types = {name: NodeType(count) for name, count in counts.items()}
+    return InMemory(
+        GraphSchema("graph", types, kinds, target),
+        {r: build_topology(*ends, counts[r.src], counts[r.dst]) for r, ends in edges.items()},
+    )
+
+
 def _homogeneous(nodes: int, src: NDArray[np.int64], dst: NDArray[np.int64]) -> InMemory:
-    schema = GraphSchema("graph", {"node": NodeType(nodes)}, {RELATION: EdgeType(src.size)}, "node")
-    return InMemory(schema, {RELATION: build_topology(src, dst, nodes, nodes)})
+    return _in_memory({"node": nodes}, {RELATION: (src, dst)}, "node")
+
+
+def _stream(
+    graph: InMemory, servers: int, roots: NDArray[np.int64] | None = None, seed: int = 0
+) -> NDArray[np.int32]:
+    if roots is None:
+        roots = np.zeros(graph.schema.node_types[graph.schema.target_type()].count, np.int64)
+    return assign_stream(graph, servers, seed, roots, Phases(), ARRAYS)
 
 
 def test_stream_finds_many_communities(make_graph: MakeGraph) -> None:
@@ -266,10 +282,9 @@ def test_every_class_is_within_five_per_cent_or_one_node(
     generator = np.random.default_rng(seed)
     src, dst = (nodes * generator.random((2, edges)) ** skew).astype(np.int64)
     roots = (generator.random(nodes) < trained).astype(np.int64)
-    homes = assign_stream(_homogeneous(nodes, src, dst), servers, seed, roots, Phases(), ARRAYS)
+    homes = _stream(_homogeneous(nodes, src, dst), servers, roots, seed)
     assert homes.dtype == np.int32
-    assert homes.min() >= 0
-    assert homes.max() < servers
+    assert 0 <= homes.min() <= homes.max() < servers
     for in_class in (roots > 0, roots == 0):
         shares = np.bincount(homes[in_class], minlength=servers)
         assert shares.max() <= max(-(-shares.sum() // servers), int(1.05 * shares.mean()))
@@ -302,29 +317,33 @@ def test_small_chunks_keep_the_balance_within_its_bound(monkeypatch: pytest.Monk
     chunks = list(NeighborStream(graph).chunks())
     assert sum(chunk.neighbors.size for chunk in chunks) == src.size
     assert max(chunk.neighbors.size for chunk in chunks if chunk.indptr.size > 2) <= 7
-    homes = assign_stream(graph, 4, 0, np.zeros(1000, np.int64), Phases(), ARRAYS)
+    homes = _stream(graph, 4)
     assert np.bincount(homes, minlength=4).max() <= 262
     assert (homes[src] != homes[dst]).mean() < 0.15
 
 
+def stacked_edges(graph: GraphDirectory) -> list[tuple[int, int]]:
+    """Return (source, destination) of all edges, by stacked id."""
+    starts, pairs = type_starts(graph.schema), []
+    for relation in graph.schema.relations:
+        edges = graph.topology(relation)
+        dst = np.repeat(np.arange(edges.indptr.size - 1), np.diff(edges.indptr))
+        sources = edges.indices.astype(int) + starts[relation.src]
+        pairs += zip(sources.tolist(), (dst + starts[relation.dst]).tolist(), strict=True)
+    return pairs
+
+
 def test_chunks_are_the_in_neighbours_of_all_relations(shared_library: GraphDirectory) -> None:
-    starts = type_starts(shared_library.schema)
-    expected: dict[int, list[int]] = {node: [] for node in range(58)}
-    for relation in shared_library.schema.relations:
-        edges = shared_library.topology(relation)
-        for v in range(edges.indptr.size - 1):
-            sources = edges.indices[edges.indptr[v] : edges.indptr[v + 1]]
-            expected[starts[relation.dst] + v] += (starts[relation.src] + sources).tolist()
-    stream = NeighborStream(shared_library)
-    neighbors = {
-        chunk.first + row: chunk.neighbors[chunk.indptr[row] : chunk.indptr[row + 1]].tolist()
+    stream, expected = NeighborStream(shared_library), stacked_edges(shared_library)
+    edges = [
+        (int(source), chunk.first + row)
         for chunk in stream.chunks()
         for row in range(chunk.indptr.size - 1)
-    }
-    assert {v: sorted(ids) for v, ids in neighbors.items()} == {
-        v: sorted(ids) for v, ids in expected.items()
-    }
-    assert stream.have_neighbors().tolist() == [bool(expected[v]) for v in range(58)]
+        for source in chunk.neighbors[chunk.indptr[row] : chunk.indptr[row + 1]]
+    ]
+    assert sorted(edges) == sorted(expected)
+    have = {dst for _, dst in expected}
+    assert stream.have_neighbors().tolist() == [node in have for node in range(58)]
 
 
 def test_nodes_without_in_edges_live_with_their_readers() -> None:
@@ -336,31 +355,19 @@ def test_nodes_without_in_edges_live_with_their_readers() -> None:
     paper = communities * generator.integers(0, papers // communities, writer.size)
     paper += writer % communities
     cites, writes = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
-    schema = GraphSchema(
-        "papers",
-        {"author": NodeType(authors), "paper": NodeType(papers)},
-        {writes: EdgeType(writer.size), cites: EdgeType(ends[0].size)},
-        "paper",
-    )
-    topologies = {
-        writes: build_topology(writer, paper, authors, papers),
-        cites: build_topology(*ends, papers, papers),
-    }
-    roots = np.zeros(papers, np.int64)
-    homes = assign_stream(InMemory(schema, topologies), 4, 0, roots, Phases(), ARRAYS)
+    counts = {"author": authors, "paper": papers}
+    homes = _stream(_in_memory(counts, {writes: (writer, paper), cites: ends}, "paper"), 4)
     assert (homes[:authors][writer] != homes[authors:][paper]).mean() < 0.1
 
 
-def test_isolated_nodes_are_spread_evenly_and_every_server_gets_one(tmp_path: Path) -> None:
+def test_isolated_nodes_are_spread_evenly_and_every_server_gets_one() -> None:
     nothing = np.empty(0, np.int64)
     for nodes, servers, src, dst in (
         (100, 4, nothing, nothing),
         (60, 2, np.arange(20), np.zeros(20, np.int64)),
         (6, 6, np.arange(6), (np.arange(6) + 1) % 6),
     ):
-        roots = np.zeros(nodes, np.int64)
-        graph = _homogeneous(nodes, src, dst)
-        homes = assign_stream(graph, servers, 0, roots, Phases(), NodeArrays(tmp_path))
+        homes = _stream(_homogeneous(nodes, src, dst), servers)
         assert np.bincount(homes, minlength=servers).max() <= 1.05 * nodes / servers
 
 
@@ -378,19 +385,10 @@ def test_number_of_blocks(nodes: int, servers: int, blocks: int) -> None:
 def test_the_symmetric_graph_equals_one_made_of_sets(shared_library: GraphDirectory) -> None:
     adjacency, starts = symmetrize(shared_library), type_starts(shared_library.schema)
     assert starts == {"author": 0, "paper": 17, "venue": 57, "keyword": 58}
-    pairs = set()
-    for relation in shared_library.schema.relations:
-        edges = shared_library.topology(relation)
-        for v in range(edges.indptr.size - 1):
-            for u in edges.indices[edges.indptr[v] : edges.indptr[v + 1]]:
-                ends = (starts[relation.src] + int(u), starts[relation.dst] + v)
-                pairs |= {ends, ends[::-1]} if ends[0] != ends[1] else set()
-    stored_pairs = [
-        (row, int(end))
-        for row in range(adjacency.nodes)
-        for end in adjacency.indices[adjacency.indptr[row] : adjacency.indptr[row + 1]]
-    ]
-    assert stored_pairs == sorted(pairs)
+    edges = {(u, v) for u, v in stacked_edges(shared_library) if u != v}
+    rows = np.repeat(np.arange(adjacency.nodes), np.diff(adjacency.indptr))
+    stored_pairs = list(zip(rows.tolist(), adjacency.indices.tolist(), strict=True))
+    assert stored_pairs == sorted(edges | {(v, u) for u, v in edges})
 
 
 def test_balance_classes_separate_types_and_training_nodes() -> None:
