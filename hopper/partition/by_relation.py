@@ -89,8 +89,7 @@ class ByRelation(Layout):
             file = layout.split_file(self.path, name)
             is_root[open_array(file, f"split {name}", np.int64, (count,))] = True
         indptr = np.concatenate(([0], np.cumsum(np.where(is_root, part.in_degrees, 0))))
-        folder = server_folder(self.path, server) / ROOTS_FOLDER
-        arrays: dict[str, Any] = {}
+        folder, arrays = server_folder(self.path, server) / ROOTS_FOLDER, dict[str, Any]()
         for array, dtype in layout.draw_arrays(self._schema, relation).items():
             file, what = layout.topology_file(folder, relation, array), f"{array} of {relation}"
             arrays[array] = open_array(file, what, dtype, (int(indptr[-1]),))
@@ -165,19 +164,16 @@ class ByRelation(Layout):
         # Several parts may have the same edge, which is taken once. A node's list is whole wherever
         # it is stored, so its edges have the same positions.
         place, edges = np.unique(np.concatenate(places), return_index=True)
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part, _ in pairs])[edges]
+            for name in ("indices", "edge_ids")
+        }
         for name in layout.draw_arrays(self._schema, relation):
             values = zip(pairs, list_indices, strict=True)
             parts = [getattr(lists, name)[indices] for (_, lists), indices in values]
             arrays[name] = np.concatenate(parts)[edges]
-        return Topology(
-            indptr=np.searchsorted(place, bounds),
-            indices=np.concatenate([part.indices for part, _ in pairs])[edges],
-            edge_ids=np.concatenate([part.edge_ids for part, _ in pairs])[edges],
-            in_degrees=degrees,
-            out_degrees=pairs[0][0].out_degrees,
-            **arrays,
-        )
+        indptr, out_degrees = np.searchsorted(place, bounds), pairs[0][0].out_degrees
+        return Topology(indptr, in_degrees=degrees, out_degrees=out_degrees, **arrays)
 
     def _find_holders(self, relation: Relation, server: int | None) -> list[int]:
         """Find the servers that store a relation, among all or one."""

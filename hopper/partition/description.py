@@ -127,7 +127,8 @@ class Description(_Model):
         return tuple(
             ServerPartition(
                 tuple(sorted(known[name] for name in entry.roots)),
-                *entry.replica,
+                entry.replica[0],
+                entry.replica[1],
                 frozenset(known[name] for name in entry.relations),
                 frozenset(entry.node_types),
                 Part(*entry.part),

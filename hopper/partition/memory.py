@@ -119,17 +119,16 @@ def estimate_by_relation(
     """Estimate the peak memory of dividing a graph by relation, and cutting what is too large for a
     server (``cuts``)."""
     schema, size = graph.schema, size or MemoryBudget()
-    pieces = _PIECES * size.chunk
     # Of relations with weights or times, about 16 bytes a destination.
     drawn = [
         16 * schema.node_types[relation.dst].count
         for relation, kind in schema.relations.items()
         if kind.weighted or schema.is_timed(relation)
     ]
-    phases = {"write": max(drawn, default=0) + pieces}
+    phases = {"write": max(drawn, default=0) + _PIECES * size.chunk}
     if cuts:
         longest = max(kind.count for kind in schema.node_types.values())
-        phases["cut"] = 2 * count_nodes(schema) * servers + 24 * longest + pieces
+        phases["cut"] = 2 * count_nodes(schema) * servers + 24 * longest + _PIECES * size.chunk
     return _finish(phases, schema, size)
 
 
@@ -137,17 +136,16 @@ def _finish(
     phases: dict[str, int], schema: GraphSchema, size: MemoryBudget, disk: int = 0
 ) -> MemoryEstimate:
     """Add the phases of every division, and libraries to all phases."""
-    pieces = _PIECES * size.chunk
-    # A bit an edge, or the degrees of the sources, of one relation at a time.
-    by_relation = [
-        max(kind.count // 8, 8 * schema.node_types[relation.src].count)
-        for relation, kind in schema.relations.items()
-    ]
-    phases["check"] = min(size.resident, max(by_relation, default=0)) + pieces
+    most_edges, pieces = 0, _PIECES * size.chunk
+    phases["check"] = pieces
+    for relation, kind in schema.relations.items():
+        # A bit an edge, or the degrees of the sources, of one relation at a time.
+        largest = max(kind.count // 8, 8 * schema.node_types[relation.src].count)
+        phases["check"] = max(phases["check"], min(size.resident, largest) + pieces)
+        most_edges = max(most_edges, kind.count)
     if schema.predicted == "link":
         # A flag for each edge, and the pairs to remove.
-        most = max(kind.count for kind in schema.relations.values())
-        phases["leave links out"] = most + 24 * schema.target_count + pieces
+        phases["leave links out"] = most_edges + 24 * schema.target_count + pieces
     return MemoryEstimate({name: _LIBRARIES + nbytes for name, nbytes in phases.items()}, disk)
 
 

@@ -9,7 +9,6 @@ process returns zeroed memory, so the result does not vary. Arrays pass through 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import os
@@ -119,9 +118,9 @@ def assign_metis(
         for name, array in (*adjacency._asdict().items(), ("weights", weights)):
             save_array(folder / f"{name}.npy", array)
         homes: NDArray[np.int32] = create_array(folder / "homes.npy", np.int32, (adjacency.nodes,))
-        command = [sys.executable, "-P", "-m", "hopper.partition.metis", str(folder), backend]
+        words = map(str, (folder, backend, servers, seed, os.getpid()))
         ended = subprocess.run(
-            [*command, str(servers), str(seed), "--die-with-parent", str(os.getpid())],
+            [sys.executable, "-P", "-m", "hopper.partition.metis", *words],
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -185,25 +184,18 @@ def _divide_pymetis(adjacency: Adjacency, weights: Ids, servers: int, seed: int)
 
 def main() -> None:
     """Read indptr, indices and weights of a folder; fill homes, which has its room on the disk."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("backend", choices=["dgl", "pymetis"])
-    parser.add_argument("servers", type=int)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("--die-with-parent", type=int, required=True)
-    arguments = parser.parse_args()
-    end_with_parent(arguments.die_with_parent, signal.SIGKILL)
+    folder, backend, servers, seed, parent = sys.argv[1:]
+    end_with_parent(int(parent), signal.SIGKILL)
 
     def load(name: str, mode: Literal["c", "r+"] = "c") -> NDArray[Any]:
         # By default private writable maps: torch accepts no read-only arrays.
-        file = arguments.folder / f"{name}.npy"
-        return np.asarray(np.load(file, mmap_mode=mode, allow_pickle=False))
+        return np.asarray(np.load(f"{folder}/{name}.npy", mmap_mode=mode, allow_pickle=False))
 
     adjacency, weights = Adjacency(load("indptr"), load("indices")), load("weights")
-    if arguments.backend == "dgl":
-        homes = _divide_dgl(adjacency, weights, arguments.servers)
+    if backend == "dgl":
+        homes = _divide_dgl(adjacency, weights, int(servers))
     else:
-        homes = _divide_pymetis(adjacency, weights, arguments.servers, arguments.seed)
+        homes = _divide_pymetis(adjacency, weights, int(servers), int(seed))
     if homes is None:
         sys.exit("METIS found no division")
     load("homes", "r+")[:] = homes

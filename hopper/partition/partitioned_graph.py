@@ -249,11 +249,10 @@ class PartitionedGraph:
 
     def _kind(self, owner: Labelled) -> NodeType | EdgeType:
         """Return a node type or relation of the schema, or refuse a name that it does not have."""
-        kinds: Mapping[Any, NodeType | EdgeType]
-        kinds, what = self.schema.node_types, f"node type {owner!r}"
-        if not isinstance(owner, str):
-            kinds, what = self.schema.relations, f"relation {owner}"
-        if owner not in kinds:
-            names = list(map(str, sorted(kinds)))
-            raise GraphError(f"{self.path}: {what}: expected one of {names}")
-        return kinds[owner]
+        kind = self.schema.kinds.get(owner)
+        if kind is None:
+            is_node_type = isinstance(owner, str)
+            known = self.schema.node_types if is_node_type else self.schema.relations
+            what = f"node type {owner!r}" if is_node_type else f"relation {owner}"
+            raise GraphError(f"{self.path}: {what}: expected one of {sorted(map(str, known))}")
+        return kind

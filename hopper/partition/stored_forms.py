@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
             raise RequestError(
                 f"--feature-dtype: expected one of {', '.join(FEATURE_DTYPES)}, given {form!r:.100}"
             )
-        forms[table] = cast(RowFormName, form)
+        forms[table] = form
     forms = {table: form for table, form in forms.items() if form != kinds[table].feature_dtype}
     for table in forms:
         now = kinds[table].feature_dtype

@@ -47,7 +47,7 @@ except EndedBySignal as error:
 def test_metis_does_not_outlive_its_parent(tmp_path: Path) -> None:
     """The parent has ended before METIS could ask the kernel to be ended with it."""
     words = [sys.executable, "-P", "-m", "hopper.partition.metis", str(tmp_path), "pymetis"]
-    words += ["2", "0", "--die-with-parent", str(os.getppid())]
+    words += ["2", "0", str(os.getppid())]
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr.endswith(", which started this one, has ended\n")
