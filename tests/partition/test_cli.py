@@ -64,6 +64,7 @@ def test_tables_name_every_measure_and_the_size_of_a_halo(
         (["--layers", "2"], "error: --layers: only --method meta reads it, not metis"),
         (["--metapath", "a,b"], "error: --metapath: only --method meta reads it, not metis"),
         (["--method", "meta", "--seed", "1"], "error: --seed: --method meta does not read it"),
+        (["--method", "meta", "--balance", "val"], "error: --balance: --method meta does not read"),
         (["--memory-limit", "1M"], "are allowed by --memory-limit"),
         (["--memory-limit", "lots"], "error: --memory-limit: expected a number and a unit"),
         (["--locality-fanouts", "10,x"], "error: --locality-fanouts: expected positive numbers"),

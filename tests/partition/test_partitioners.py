@@ -27,8 +27,8 @@ from hopper.graph.topology import Topology
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph, neighbor_stream, partition_graph
 from hopper.partition.balance import MOST_CLASSES, Balance, balance_classes, combined_weight
-from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.metis import symmetrize
+from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.partitioner import METHODS, Assigner
 from hopper.partition.random import assign_random
 from hopper.partition.stacked_ids import NodeArrays, type_starts
