@@ -55,7 +55,7 @@ class RemoteRows:
                 f"cluster.servers: expected {graph.book.servers} addresses, one per partition, "
                 f"got {len(addresses)}"
             )
-        if any(partition.part.parts > 1 for partition in graph.partitions):
+        if not all(partition.is_whole for partition in graph.partitions):
             raise ConfigError(
                 f"cluster.servers: servers of {graph.path} store some nodes of a type each, which "
                 "feature servers do not serve; expected to read rows by file (LocalRows)"

@@ -3,7 +3,7 @@ rows or some columns of all rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,7 @@ from hopper.partition.file_names import (
     map_file,
     server_folder,
 )
-from hopper.partition.layout import Columns, Layout
+from hopper.partition.layout import Columns, Layout, StoredTopologies
 
 
 class Replicated(Layout):
@@ -47,9 +47,7 @@ class Replicated(Layout):
         """Map a relation's CSC, which is the same for all servers."""
         return self._open(self.path, relation, self._schema.relations[relation].count)
 
-    def stored_topologies(
-        self, servers: Sequence[int]
-    ) -> Iterator[tuple[Topology, Relation, Path]]:
+    def stored_topologies(self, servers: Sequence[int]) -> StoredTopologies:
         """Iterate over the topologies, which are the same for all servers."""
         for relation in self.relations:
             yield self.topology(relation, None), relation, self.path
@@ -62,8 +60,7 @@ def divide_columns(dim: int, servers: int) -> list[Columns]:
 
 
 class ByDimension(Replicated):
-    """Every server has some columns of all nodes' features, and all topology and labels (P3,
-    section 3.1)."""
+    """Every server has some columns of all nodes' features, and all topology and labels (P3)."""
 
     name = "by_dimension"
 
@@ -142,9 +139,7 @@ class DividedTopology(Layout):
             topology, starts=open_array(file, f"indptr of {relation}", np.int64, (rows,))
         )
 
-    def stored_topologies(
-        self, servers: Sequence[int]
-    ) -> Iterator[tuple[Topology, Relation, Path]]:
+    def stored_topologies(self, servers: Sequence[int]) -> StoredTopologies:
         """Iterate over the topologies of some servers."""
         for relation in self.relations:
             for server in servers:
@@ -179,24 +174,14 @@ class DividedTopology(Layout):
         """Join the in-edges that all servers have of their own nodes, in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
         # Global ids of a server's nodes follow those of the server before.
-        bounds = []
+        own = []
         for server, part in enumerate(parts):
             first, stop = part.rows(np.array(self._book.range(relation.dst, server)))
-            bounds.append(part.indptr[first : stop + 1])
-
-        def by_edge(name: str) -> NDArray[Any]:
-            pairs = zip(parts, bounds, strict=True)
-            return np.concatenate([getattr(part, name)[own[0] : own[-1]] for part, own in pairs])
-
-        draw_arrays: dict[str, Any] = {
-            name: by_edge(name) for name in layout.draw_arrays(self._schema, relation)
-        }
-        lengths = np.concatenate([np.diff(own) for own in bounds])
-        return Topology(
-            indptr=np.concatenate(([0], np.cumsum(lengths))),
-            indices=by_edge("indices"),
-            edge_ids=by_edge("edge_ids"),
-            in_degrees=lengths,
-            out_degrees=np.asarray(parts[0].out_degrees),
-            **draw_arrays,
-        )
+            own.append((part, part.indptr[first : stop + 1]))
+        lengths = np.concatenate([np.diff(indptr) for _, indptr in own])
+        joined: dict[str, Any] = {"indptr": np.concatenate(([0], np.cumsum(lengths)))}
+        for name in ("indices", "edge_ids", *layout.draw_arrays(self._schema, relation)):
+            pieces = [getattr(part, name)[indptr[0] : indptr[-1]] for part, indptr in own]
+            joined[name] = np.concatenate(pieces)
+        joined |= {"in_degrees": lengths, "out_degrees": np.asarray(parts[0].out_degrees)}
+        return Topology(**joined)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 DESCRIPTION_FILE: Final = "partition.json"
 ROOTS_FOLDER: Final = "roots"
 """Name of the folder, in a server's folder, with its part of a root relation's edges into roots."""
 MapName = Literal["original_ids", "global_ids"]
+MAP_NAMES: Final[tuple[MapName, ...]] = get_args(MapName)
 
 
 def server_folder(path: Path, server: int) -> Path:

@@ -20,6 +20,9 @@ from hopper.partition.book import PartitionBook
 from hopper.partition.description import Description, ServerPartition
 from hopper.partition.file_names import MapName, map_file
 
+StoredTopologies = Iterator[tuple[Topology, Relation, Path]]
+"""Topologies, each with its relation and the folder that it is in."""
+
 
 class Columns(NamedTuple):
     """A range of columns of features."""
@@ -34,23 +37,16 @@ class Columns(NamedTuple):
 
 
 class Layout(ABC):
-    """Tells which server stores which topology and rows of a partitioned graph.
-
-    Attributes
-    ----------
-    name: the layout's name in partition.json.
-    draws_alone: whether a rank makes all draws of its engine without asking other servers.
-    reads_remote_rows: whether ranks may read rows of other servers' nodes.
-    is_renumbered: whether global ids differ from original ids.
-    partitions: what each server stores, where whole relations are divided; else empty.
-    relations: the relations that any server stores, in canonical order.
-    """
+    """Tells which server stores which topology and rows of a partitioned graph."""
 
     name: ClassVar[str]
+    """the layout's name in partition.json"""
     draws_alone: ClassVar[bool] = True
+    """whether a rank makes all draws of its engine without asking other servers"""
     reads_remote_rows: ClassVar[bool] = True
-    is_renumbered: ClassVar[bool] = True
+    """whether ranks may read rows of other servers' nodes"""
     partitions: Sequence[ServerPartition] = ()
+    """what each server stores, where whole relations are divided; else empty"""
 
     def __init__(
         self, path: Path, schema: GraphSchema, book: PartitionBook, description: Description
@@ -58,6 +54,7 @@ class Layout(ABC):
         self.path = path
         self._description, self._schema, self._book = description, schema, book
         self.relations = schema.ordered_relations()
+        """the relations that any server stores, in canonical order"""
         self._maps: dict[tuple[str, MapName], NDArray[np.int64]] = {}
         # What somebody reads is shared, such as by the samplers of training and evaluation.
         self._topologies = WeakValueDictionary[tuple[Path, Relation], Topology]()
@@ -71,11 +68,8 @@ class Layout(ABC):
         """Map a relation's CSC, as :meth:`hopper.partition.PartitionedGraph.topology` says."""
 
     @abstractmethod
-    def stored_topologies(
-        self, servers: Sequence[int]
-    ) -> Iterator[tuple[Topology, Relation, Path]]:
-        """Iterate over the topologies in the folders of some servers and those for all servers,
-        each with its relation and folder."""
+    def stored_topologies(self, servers: Sequence[int]) -> StoredTopologies:
+        """Iterate over the topologies in the folders of some servers, and those for all."""
 
     def stored(self, table: str, server: int) -> StoredIds:
         """Return a server's stored rows of a node type, or of a relation as ``src/rel/dst``."""
@@ -111,8 +105,7 @@ class Layout(ABC):
         stored: StoredIds | None = None,
         degrees: tuple[Any, Any] | None = None,
     ) -> Topology:
-        """Map a relation's CSC as :func:`hopper.graph.directory.open_topology`, with the arrays
-        that draws by weight and time read."""
+        """Map a relation's CSC, with the arrays that draws by weight and time read."""
         opened = self._topologies.get((folder, relation))
         if opened is None:
             opened = open_topology(

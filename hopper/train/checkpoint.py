@@ -259,7 +259,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "whether the engine is exact": find_engine(config).kind.is_exact(config),
         RANKS: cluster.world,
         "ranks a server": cluster.ranks_per_server,
-        "nodes of a server": graph.placement(cluster.ranks_per_server).dealing.name,
+        "nodes of a server": graph.placement(cluster.ranks_per_server).dealing,
         "CPU threads a rank": torch.get_num_threads(),
         "device": cluster.device.type,
         "messages through host memory": cluster.through_host,

@@ -79,32 +79,24 @@ def test_the_rounding_error_is_measured_and_printed(
     assert "feature_error" not in node_types["author"]
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "text"),
-    [
-        (["int4"], "expected one of float32, float16, bfloat16, int8, given 'int4'"),
-        (["book=int8"], r"expected a table of features \(author, paper\), given 'book'"),
-        (["int8", "float16"], "expected one a table, given int8, float16"),
-        (["paper=int8", "paper=float16"], "expected one a table"),
-    ],
-)
-def test_bad_forms_are_refused(
-    dtypes: list[str], text: str, small: GraphDirectory, tmp_path: Path
-) -> None:
-    for method in ("random", "meta"):
+BAD_FORMS = {
+    "int4": "expected one of float32, float16, bfloat16, int8, given 'int4'",
+    "book=int8": r"expected a table of features \(author, paper\), given 'book'",
+    "int8 float16": "expected one a table, given int8, float16",
+    "paper=int8 paper=float16": "expected one a table",
+}
+
+
+@pytest.mark.parametrize("method", ["random", "meta"])
+def test_bad_forms_are_refused(method: str, small: GraphDirectory, tmp_path: Path) -> None:
+    out = tmp_path / "parts"
+    for dtypes, text in BAD_FORMS.items():
         with pytest.raises(RequestError, match=f"--feature-dtype: {text}"):
-            divide_graph(small, tmp_path / "parts", 2, method, feature_dtypes=dtypes)
-    assert not (tmp_path / "parts").exists()
-
-
-def test_one_scale_a_row_cannot_be_divided_by_dimension(
-    small: GraphDirectory, tmp_path: Path
-) -> None:
+            divide_graph(small, out, 2, method, feature_dtypes=dtypes.split())
+    by_dimension = {"features": "by-dimension", "feature_dtypes": ["author=int8"]}
     with pytest.raises(RequestError, match=r"by-dimension .* int8 rows of 'author' have one scale"):
-        partition_graph(
-            small, tmp_path / "parts", 2, "random", features="by-dimension",
-            feature_dtypes=["author=int8"],
-        )  # fmt: skip
+        partition_graph(small, out, 2, "random", **by_dimension)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def open_stored(path: Path) -> list[StoredGraph]:
             f"{path}: expected a graph directory, or one divided by relation (hopper partition "
             f"--method meta); {graph.layout.explain('this')}"
         )
-    if any(partition.part.parts > 1 for partition in graph.partitions):
+    if not all(partition.is_whole for partition in graph.partitions):
         raise RequestError(f"{path}: expected whole relations; some are cut (--server-memory)")
     return [
         StoredGraph(graph, server, partition.roots)
