@@ -81,7 +81,7 @@ class RemoteDraw:
         return [np.concatenate(part).astype(np.int64) for part in parts]
 
 
-class DrawQuestion(PendingCall):
+class DrawCall(PendingCall):
     """Several draws that one server is asked to make at once; BadRequest of malformed ones."""
 
     def __init__(self, server: int, draws: Sequence[RemoteDraw]) -> None:

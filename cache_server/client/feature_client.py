@@ -19,7 +19,7 @@ from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
 from cache_server.limits import IDS_PER_REQUEST
 from cache_server.pending_call import Destination, IdsCall, PendingCall, RowsCall
-from cache_server.sampling import DrawQuestion, RemoteDraw
+from cache_server.sampling import DrawCall, RemoteDraw
 from cache_server.security import PLAIN, Security
 
 
@@ -172,7 +172,7 @@ class FeatureClient:
         on_transfer: OnTransfer | None = None,
     ) -> Callable[[], None]:
         """Ask all servers in ``draws`` to draw neighbors; returns what waits for the answers."""
-        calls = [DrawQuestion(server, server_draws) for server, server_draws in draws.items()]
+        calls = [DrawCall(server, server_draws) for server, server_draws in draws.items()]
         name, method = "SampleNeighbors", wire.SAMPLE_NEIGHBORS
         operation, tasks = self._prepare(name, method, calls, on_transfer)
         operation.begin(tasks)

@@ -16,7 +16,7 @@ from cache_server.draw import draw_key
 from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
 from cache_server.neighbor_lists import NOTHING, NeighborLists
-from cache_server.sampling import DrawQuestion, RemoteDraw
+from cache_server.sampling import DrawCall, RemoteDraw
 from cache_server.sampling_spec import METHODS, VERSION, ExcludedEdges, Method, SamplingSpec
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
 from hopper.graph import GraphDirectory
@@ -250,7 +250,7 @@ def test_replies_that_do_not_fit_are_refused() -> None:
 
     def take_reply(sources: int, end: int) -> None:
         how = make_spec("uniform", 2)
-        question = DrawQuestion(0, [RemoteDraw("a/b/a", how, nodes, sources)])
+        question = DrawCall(0, [RemoteDraw("a/b/a", how, nodes, sources)])
         question.end = end
         question.take(message, 8)
 
